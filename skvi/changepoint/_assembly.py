@@ -124,7 +124,10 @@ def resolve_scaling(scaling: Any, n_series: int) -> tuple | None:
         for part in scaling
     )
     if not ((scale > 0) & np.isfinite(scale) & np.isfinite(location)).all():
-        raise ValueError(f"The scale in scaling must be positive; got {scaling!r}.")
+        raise ValueError(
+            "scaling must have a finite location and a positive, finite scale; got "
+            f"{scaling!r}."
+        )
     return location, scale
 
 

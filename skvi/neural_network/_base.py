@@ -78,6 +78,8 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
         "checkpoint_path": [None, str, PathLike],
         "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
+    #: Whether fits have several optima, as far as it is known.
+    _has_hidden_units = True
     #: Block of weights whose rows belong to features, if it is known.
     _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH

@@ -56,11 +56,11 @@ def remedies(
     `hidden` is None if layers are unknown. Unless some scale is learned
     (`learns_scales`) the given one may be too narrow.
     """
+    if hidden is not None and not hidden:
+        return "hidden_layer_sizes=(20,) or more rows"
     found = [] if learns_scales else ["prior='auto'"]
     if hidden is None:
         found.append("a larger module")
-    elif not hidden:
-        found.append("hidden_layer_sizes=(20,)")
     elif activation == "identity":
         found.append("activation='relu'")
     elif min(hidden) < SMALL_LAYER:
@@ -100,6 +100,8 @@ def without_outliers(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 def has_outliers(residual: np.ndarray, weight: np.ndarray) -> bool:
     """Whether more than 1 % of residuals are beyond four robust standard deviations."""
+    if len(residual) < MIN_PAIRS:  # few rows tell nothing about tails
+        return False
     deviation = _robust_deviation(residual)
     is_far = np.abs(residual - np.median(residual)) > OUTLYING * deviation
     return deviation > 0 and float(weight @ is_far) > MANY_OUTLIERS * float(

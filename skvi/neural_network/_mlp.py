@@ -77,6 +77,10 @@ class MLPMixin:
         has_noise = self._batch_size(n_rows) and self.objective_.kind == "expectation"
         return CHOICES["n_draws"][bool(has_noise) and n_rows > MANY_ROWS]
 
+    @property
+    def _has_hidden_units(self):
+        return bool(self.hidden_layer_sizes_)
+
     def _remedies(self):
         """Possible remedies for a fit that misses a signal."""
         learns = self._learns_scales or bool(self._model.prior.learned)

@@ -222,9 +222,10 @@ class NetworkRegressorMixin(
             is_normal and self.noise == "constant" and has_outliers(y - mean, weight)
         )
         outliers = ["likelihood='student_t', as there are outliers,"] if heavy else []
-        message = missed_message(
-            missed, explained, n_pairs, self._remedy(outliers, ["another random_state"])
-        )
+        # A linear model has one optimum.
+        others = ["another random_state"] if self._has_hidden_units else []
+        remedy = self._remedy(outliers, others)
+        message = missed_message(missed, explained, n_pairs, remedy)
         # A fraction is worth half as many nats of log likelihood per row.
         flat = flat_message(
             explained, 0.5, weight, rows_per_row, "its mean", self._remedy(outliers)

@@ -195,12 +195,7 @@ class Training(Resumable):
     def _end_sweep(self, end: EpochEnd) -> None:
         """Adapt the step size; far above the best state, go back to it."""
         values = torch.cat(end.values)
-        if self._best is None:
-            # Its first values stand for the start.
-            first = values[:START]
-            sums = self.start * len(first), self.start, [first], self.steps
-            rest = self._rest(self.start)
-            self._best = Best(EpochEnd(*sums), self._fresh, rest)
+        self._best = self._best or self._of_start(values)
         rest = self._rest(end.state)
         if self.schedule.share == 1.0:
             self._best.rest = 0.0  # the warm-up is over
@@ -210,6 +205,12 @@ class Training(Resumable):
         if self._best.is_better(values, rest):
             self._best = Best(end, self.optimizer.state_dict(), rest)
         self.schedule.observe(values)
+
+    def _of_start(self, values: torch.Tensor) -> Best:
+        """The start as a sweep, for which the first of these values stand."""
+        first = values[:START]
+        sums = self.start * len(first), self.start, [first], self.steps
+        return Best(EpochEnd(*sums), self._fresh, self._rest(self.start))
 
     def _go_back(self, best: Best) -> None:
         """Continue from the best state with half the step size."""
@@ -236,9 +237,10 @@ class Training(Resumable):
         Averages of sweeps are too noisy to tell where rare values are huge. With
         held-out rows the end is that of the epoch with the best score.
         """
-        end, best = self._end, self._best
-        if end is None or best is None or self.validation is not None:
+        end = self._end
+        if end is None or self.validation is not None:
             return
+        best = self._best or self._of_start(torch.cat(end.values))
         is_missed = best.is_missed(end)
         # Estimates from weights are biased, and lowest where q is worst.
         if self.problem.objective.kind == "expectation" and best.may_be_missed(end):

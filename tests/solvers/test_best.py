@@ -86,6 +86,19 @@ def test_the_better_state_is_the_result_whatever_averages_say(is_better):
     torch.testing.assert_close(training.kept, at(training, 0.2))
 
 
+def test_a_first_sweep_that_goes_non_finite_is_not_the_result():
+    """But the start, if that is better. Wrong variant: the last finite epoch."""
+    training = make_training(steps_per_iter=10)
+    start = training.params.clone()
+    values = torch.full((20,), 1e6, dtype=torch.float64)
+    values[:5], values[12] = 20.0, torch.inf
+    training.record(values, at(training, 9.0).expand(21, -1).clone(), False)
+    assert "non-finite" in training.message
+    torch.testing.assert_close(training.kept, at(training, 9.0))
+    training.settle(20)
+    torch.testing.assert_close(training.kept, start)
+
+
 def test_averages_without_noise_are_not_judged(monkeypatch):
     """Up to five nats apart the last state is the result. Wrong variant: always."""
     training = make_training()
