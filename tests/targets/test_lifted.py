@@ -124,7 +124,7 @@ def test_the_gradient_is_that_of_the_density(make):
 def test_the_evidence_is_the_same():
     """One coefficient: a grid of both against one of the coefficient alone.
 
-    Wrong variant: no determinant.
+    Wrong variants: the map of the score without its slope; the widths left out.
     """
     target, beside = lifted(1, fit_intercept=False)
     line = torch.linspace(-12, 12, 601, dtype=torch.float64)
