@@ -15,13 +15,13 @@ import torch
 from skvi.base import NormalForm, Units
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._precision_mixture import Directions, PrecisionMixture
-from skvi.linear_model._precision_nodes import (
+from skvi.predictors import LinearPredictor
+from skvi.targets._precision_nodes import (
     PrecisionNodes,
     find_nodes,
     has_nodes,
     merge_nodes,
 )
-from skvi.predictors import LinearPredictor
 from skvi.targets._precisions import ConjugateForm
 from skvi.utils._device import Movable
 from skvi.utils._random import rand, randn

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import logsumexp
 
 from skvi.targets._precisions import ConjugateForm
 
@@ -17,8 +18,9 @@ __all__ = ["PrecisionNodes", "find_nodes", "has_nodes", "merge_nodes"]
 STEP, LONGEST = 1.0, 0.6
 # Nats below the mode at which nodes end: far ones make the tails of predictions.
 EMPTY = 40.0
-# How far beyond the data the first look goes, in logarithms, by steps of one.
-REACH = 40.0
+# How far beyond the data the first look goes, in logarithms, by steps of one; the next
+# ones go on in both directions, to the range of floats.
+REACH, FARTHEST = 40.0, 700.0
 # Refinements of the mode by ten, the largest width, widths over which the curvature is
 # taken, and standard deviations at which an end is looked for.
 N_ZOOMS, WIDEST, WIDTHS = 5, 3.0, 2.0 ** np.arange(1, -17, -1)
@@ -32,15 +34,17 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionNodes:
-    """Log precisions of noise and coefficients, with probabilities that sum to 1.
+    """Log precisions of noise and coefficients, (n_ratios, n_noises), probabilities.
 
-    All have shape (n_ratios, n_noises). Nodes of a row have the same ratio of the two
-    precisions, unless the noise alone is unknown.
+    All nodes of a row have the same ratio of both precisions, except where the noise
+    alone is unknown. `log_evidence` is the log of the integral of their density with
+    the data, in nats.
     """
 
     noise: np.ndarray
     coef: np.ndarray
     weights: np.ndarray
+    log_evidence: float
 
 
 def has_nodes(form: ConjugateForm | None) -> bool:
@@ -55,28 +59,40 @@ def has_nodes(form: ConjugateForm | None) -> bool:
 def find_nodes(form: ConjugateForm, fineness: float = 1.0) -> PrecisionNodes:
     """Place nodes where the posterior of the precisions is.
 
-    `form` must have nodes (`has_nodes`); `fineness` divides the distances between
-    nodes.
+    `fineness` divides the distances of the nodes.
     """
-    log_e = np.log(form.data.values.numpy())
-    look = np.arange(log_e.min() - REACH, log_e.max() + REACH + 1)
     t, s = (np.log(node.value.numpy()) for node in (form.noise, form.coef))
-    ratio = None
+    log_e = np.log(form.data.values.numpy())
     if form.coef.hyperprior is None:
-        t = _line(lambda t: form.log_density(t, s), s - look, fineness)[None]
-    elif form.noise.hyperprior is None:
-        s = _line(lambda s: form.log_density(t, s), t + look, fineness)[:, None]
-    else:
-        t, ratio = _plane(form, look, fineness)
-        s = t + ratio
+        # About the likeliest noise with and without what the features explain.
+        near = np.concatenate([form.noise_at_ratio(s - t), s - log_e])
+        look = np.arange(near.min() - REACH, near.max() + REACH + 1)
+        t, step = _line(lambda t: form.log_density(t, s), look, fineness)
+        return _weigh(form, t[None], s, None, math.log(step))
+    look = np.arange(log_e.min() - REACH, log_e.max() + REACH + 1)
+    if form.noise.hyperprior is None:
+        s, step = _line(lambda s: form.log_density(t, s), t + look, fineness)
+        return _weigh(form, t, s[:, None], None, math.log(step))
+    t, ratio, log_cell = _plane(form, look, fineness)
+    return _weigh(form, t, t + ratio, ratio, log_cell)
+
+
+def _weigh(
+    form: ConjugateForm,
+    t: np.ndarray,
+    s: np.ndarray,
+    ratio: np.ndarray | None,
+    log_cell: float,
+) -> PrecisionNodes:
+    """Nodes with the weights of cells of equal size."""
     t, s = np.broadcast_arrays(t, s)
     w = form.log_density(t, s, ratio)
-    w = np.exp(w - w.max())
-    return PrecisionNodes(t, s, w / w.sum())
+    total = float(logsumexp(w))
+    return PrecisionNodes(t, s, np.exp(w - total), total + log_cell)
 
 
 def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
-    """Merge ratios of the precisions between which predictions hardly differ."""
+    """Merge ratios between which predictions hardly differ."""
     rows = found.weights.sum(1) > NEGLIGIBLE
     t, s, w = found.noise[rows], found.coef[rows], found.weights[rows]
     place, mass = _distances(form, t, s, w), w.sum(1)
@@ -87,13 +103,13 @@ def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
         np.stack([np.interp(middle, place, column) for column in x.T], 1)
         for x in (t, s)
     )
-    return PrecisionNodes(t, s, w / w.sum())
+    return PrecisionNodes(t, s, w / w.sum(), found.log_evidence)
 
 
 def _distances(
     form: ConjugateForm, t: np.ndarray, s: np.ndarray, w: np.ndarray
 ) -> np.ndarray:
-    """Distances of predictions from those of the first row, in their deviations.
+    """How far predictions have moved from those of the first row, in their deviations.
 
     By their means, by what the coefficients add to the variance, by the noise, and by
     the prior of directions in which there are no data.
@@ -113,33 +129,57 @@ def _distances(
 
 def _plane(
     form: ConjugateForm, look: np.ndarray, fineness: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Noises around the likeliest for every ratio, and log ratios, as a column."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Noises around the likeliest for every ratio, log ratios, (n, 1), log of a cell.
+
+    The map from ratio and distance to both log precisions has determinant one.
+    """
     shape = form.noise_shape
 
     def along(u: np.ndarray) -> np.ndarray:
         t = form.noise_at_ratio(u)
         return form.log_density(t, t + u, u)
 
-    u = _line(along, look, fineness)
+    u, across = _line(along, look, fineness)
     around = np.arange(-2 * REACH, 5.0)
-    v = _line(lambda v: shape * (v - np.exp(v)), around, fineness)
-    return form.noise_at_ratio(u)[:, None] + v, u[:, None]
+    v, step = _line(lambda v: shape * (v - np.exp(v)), around, fineness)
+    log_cell = math.log(across) + math.log(step)
+    return form.noise_at_ratio(u)[:, None] + v, u[:, None], log_cell
 
 
-def _line(log_density: LogDensity, look: np.ndarray, fineness: float) -> np.ndarray:
-    """Equally spaced nodes where a density is not negligible."""
+def _line(
+    log_density: LogDensity, look: np.ndarray, fineness: float
+) -> tuple[np.ndarray, float]:
+    """Equally spaced nodes where a density is not empty, and their distance."""
     mode, width = _peak(log_density, look)
-    x = np.sort(np.concatenate([look, mode - width * ENDS, mode + width * ENDS]))
-    values = log_density(x)
-    active = np.flatnonzero(values > values.max() - EMPTY)
-    low, high = x[max(active[0] - 1, 0)], x[min(active[-1] + 1, len(x) - 1)]
+    look = np.sort(np.concatenate([look, mode - width * ENDS, mode + width * ENDS]))
+    values = log_density(look)
+    empty = values.max() - EMPTY
+    low = _end(log_density, look, values, empty, -1)
+    high = _end(log_density, look, values, empty, 1)
     step = min(STEP * width, LONGEST) / fineness
-    return np.arange(low, high + step, step)
+    return np.arange(low, high + step, step), step
+
+
+def _end(
+    log_density: LogDensity,
+    look: np.ndarray,
+    values: np.ndarray,
+    empty: float,
+    sign: int,
+) -> float:
+    """First place beyond which the density is empty, below or above its mode."""
+    active = look[values > empty]
+    last = (sign * active).max()
+    if (sign * look).max() > last:
+        return float(sign * (sign * look)[sign * look > last].min())
+    while last < FARTHEST and log_density(np.array([sign * last]))[0] > empty:
+        last += 1.0  # a flat hyperprior goes on
+    return float(sign * last)
 
 
 def _peak(log_density: LogDensity, look: np.ndarray) -> tuple[float, float]:
-    """Mode of a density, and the standard deviation there."""
+    """Mode, and the standard deviation there."""
     mode, step = look[np.argmax(log_density(look))], 1.0
     for _ in range(N_ZOOMS):
         near = mode + step * np.linspace(-1, 1, 21)
