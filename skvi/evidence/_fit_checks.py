@@ -106,8 +106,8 @@ def weight_diagnostics(
     1.0
     """
     is_improper = target.prior is not None and not target.prior.is_proper
-    # Coordinate ascent is faster than the draws.
-    if is_improper or solver == "coordinate_ascent":
+    # Solvers that are faster than the draws.
+    if is_improper or solver in ("exact", "coordinate_ascent"):
         return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)

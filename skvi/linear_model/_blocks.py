@@ -48,7 +48,7 @@ def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
 
 def with_logarithm(normal: NormalForm, posterior: Posterior, name: str) -> NormalForm:
     """Join a normal with one that matches the moments of the log of a parameter."""
-    gamma = posterior.part(name).as_gamma()
+    gamma = posterior.as_prior().part(name).as_gamma()
     if gamma is None:
         raise ValueError(f"{name} has no Gamma distribution")
     mean = torch.digamma(gamma.shape) - gamma.rate.log()

@@ -5,12 +5,13 @@ from numbers import Real
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from skvi._registry import NOISES
+from skvi._registry import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
+from skvi.posteriors import Family
 from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import (
@@ -195,6 +196,7 @@ default="hyperprior"
 
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
+        "posterior": [StrOptions({"auto", "exact", *POSTERIORS}), Family],
         "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),

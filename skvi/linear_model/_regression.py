@@ -25,12 +25,11 @@ from skvi.linear_model._blocks import (
     with_positive_blocks,
 )
 from skvi.linear_model._gaussian_model import GaussianLinearModel
-from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
 from skvi.linear_model._regression_exact import RegressionExactMixin
 from skvi.linear_model._starts import approach, start_near
 from skvi.linear_model._units import feature_units
-from skvi.posteriors import Posterior
+from skvi.posteriors import Exact, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
     GammaHyperprior,
@@ -40,6 +39,7 @@ from skvi.priors import (
     build_prior,
 )
 from skvi.solvers import NaturalGradient, State
+from skvi.solvers._exact import MixtureOverPrecisions
 from skvi.utils._device import CPU
 from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._threads import limit_threads
@@ -153,7 +153,7 @@ class GaussianRegression(
         prior = self.prior_
         if not isinstance(prior, Posterior) or "noise_precision" not in prior.layout:
             return NOISE_HYPERPRIOR
-        shape, rate = prior.part("noise_precision").as_gamma()
+        shape, rate = prior.as_prior().part("noise_precision").as_gamma()
         return GammaHyperprior(float(shape), float(rate))
 
     def _work(self, target):
@@ -162,6 +162,8 @@ class GaussianRegression(
         return len(target.y) * d * min(len(target.y), d)
 
     def _continue(self, problem, before, solver):
+        if isinstance(self.posterior_family_, Exact):
+            return problem.state
         last, target = before["posterior_"], problem.target
         same = type(last) is type(problem.posterior)
         same = same and len(last.params) == len(problem.posterior.params)
@@ -181,7 +183,8 @@ class GaussianRegression(
         return super()._prepare(problem, solver)
 
     def _check_posterior(self, posterior):
-        check_gammas(posterior, self.posterior_family_)
+        if not isinstance(self.posterior_family_, Exact):
+            check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
         """Start draws at the solution of a similar model without draws."""
@@ -192,14 +195,16 @@ class GaussianRegression(
         posterior = found["posterior_"]
         posterior.units = self._model.units
         found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
-        found["exact_posterior_"] = exact = self._find_exact_posterior(state)
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
-        if exact is not None:
-            found["_normal"] = exact.normal()
-            found["_nodes"] = NormalNodes.single(found["_normal"])
         found |= self._moments_of(found["_nodes"], found["_theta"])
         return found | self._scale_in_units(found)
+
+    def _normal_of(self, posterior):
+        """Normal of coefficients and intercept; the exact one has these moments."""
+        if isinstance(posterior, MixtureOverPrecisions):
+            return posterior.matching_normal()
+        return super()._normal_of(posterior)
 
     def _moments_of(self, nodes, theta):
         """Moments of one target; also the covariance of coefficients, if it is full."""
@@ -215,8 +220,8 @@ class GaussianRegression(
         """Scale of the noise in units of y: its geometric mean, if that is exact."""
         posterior, unit = found["posterior_"], self._model.units.y_scale
         if "noise_precision" in posterior.layout:
-            if found["exact_posterior_"] is not None:
-                return found["exact_posterior_"].noise_scale * unit
+            if isinstance(posterior, MixtureOverPrecisions):
+                return math.exp(posterior.mean_of(lambda t: -0.5 * t, "noise")) * unit
             shape, rate = posterior.part("noise_precision").as_gamma()
             return float((rate / shape).sqrt()) * unit
         if self.noise_scale == "learn":
@@ -226,7 +231,7 @@ class GaussianRegression(
     def _precisions_of(self, posterior):
         """Mean precisions of the coefficients, if their prior is normal."""
         if "coef_precision" in posterior.layout:
-            shape, rate = posterior.part("coef_precision").as_gamma()
+            shape, rate = posterior.as_prior().part("coef_precision").as_gamma()
             value = (shape / rate).numpy()
         elif isinstance(self.prior_, Posterior):
             return {}
@@ -250,8 +255,8 @@ class GaussianRegression(
 
     def _mixture(self, X):
         """Predictions in units of y; None where f is a normal, and so is the noise."""
-        likelihood, exact = self._model.likelihood, self.exact_posterior_
-        if exact is not None:
+        likelihood = self._model.likelihood
+        if self._exact is not None:
             return self._exact_mixture(X)
         if likelihood.is_normal:
             return None
@@ -290,9 +295,9 @@ class GaussianRegression(
 
     def _noise_variance(self):
         """Mean of the noise variance; infinite for fewer than three rows."""
-        if self.exact_posterior_ is not None:
-            return self.exact_posterior_.noise_variance * self._model.units.y_scale**2
         unit = self._model.likelihood.standard_variance
+        if self._exact is not None:
+            return self._exact.noise_variance * unit * self._model.units.y_scale**2
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
             mean = float(rate / (shape - 1)) if float(shape) > 1 else math.inf

@@ -1,56 +1,86 @@
-"""Linear regression whose precisions are integrated exactly."""
+"""Predictions and coefficients from the exact posterior of a linear regression."""
+
+from typing import Any
 
 import numpy as np
 import torch
 
-from skvi.linear_model._exact_posterior import ConjugatePosterior
-from skvi.utils._device import CPU
+from skvi.base import NormalForm, Units
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model._precision_mixture import Directions, PrecisionMixture
+from skvi.posteriors import Exact, FullRankNormal
+from skvi.predictors import LinearPredictor
+from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.utils._threads import limit_threads
 
 __all__ = ["RegressionExactMixin"]
 
-# Components of a smaller probability do not count for a score without far tails.
-NEGLIGIBLE = 1e-7
+# Components of a smaller probability are left out: of mixtures, whose tails they make,
+# and of scores that do not depend on far tails.
+NEGLIGIBLE, NO_TAILS = 1e-18, 1e-7
+# Fraction of a squared length outside of the directions of the data that is rounding.
+ROUNDING = 1e-12
 
 
 class RegressionExactMixin:
     """Mixin: results from the exact posterior where there is one."""
 
-    def _find_exact_posterior(self, state):
-        """Exact posterior, if the fitted one differs from it only in the precisions.
+    def _pose(self, target):
+        """As for every estimator; with the exact posterior where it is asked for."""
+        if self._takes_exact(target):
+            self.posterior_family_ = Exact()
+        return super()._pose(target)
 
-        None for other objectives and divergences, whose posteriors are meant to differ,
-        and for families without correlations.
-        """
-        is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
-        normal = state.posterior.part("coef").as_normal()
-        if not is_elbo or normal is None or normal.scale.ndim == 1:
-            return None
-        form = state.target.frozen().conjugate_form()
-        return None if form is None else ConjugatePosterior.of(form.to(CPU))
+    def _takes_exact(self, target):
+        """Whether the posterior is to be exact, by quadrature over its precisions."""
+        is_asked = isinstance(self.posterior, Exact) or self.posterior == "exact"
+        is_auto = isinstance(self.posterior, str) and self.posterior == "auto"
+        is_free = self.solver in ("auto", "exact")
+        if not is_asked and not (is_auto and is_free and not self._is_diagonal()):
+            return False
+        missing = missing_for_exact(target, self.objective_, self.divergence_)
+        missing = missing if is_free else f"solver={self.solver!r} has another one"
+        # With given precisions the normal of full rank is exact.
+        if is_asked and missing and self._model.gammas:
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior!r} has no exact form here: {missing}. Use "
+                "posterior='auto'."
+            )
+        return not missing
+
+    def _resolve(self, name):
+        if name == "posterior" and self.posterior == "exact":
+            return FullRankNormal()  # until `_pose` knows the model
+        return super()._resolve(name)
+
+    @property
+    def _exact(self):
+        """The posterior if it is exact over unknown precisions, else None."""
+        found = self.posterior_
+        return found if isinstance(found, MixtureOverPrecisions) else None
 
     def _exact_mixture(self, X):
         """Distributions of new targets in the rows of X."""
-        rows, predictor = self._model.design(X), self._model.predictor
-        exact, units = self.exact_posterior_, self._model.units
+        rows, model = self._model.design(X), self._model
         with torch.no_grad(), limit_threads(X.shape[0] * X.shape[1] ** 2, self.n_jobs):
-            return exact.mixture(exact.functions(predictor, rows, units), units)
+            along = _functions(self._exact, model.predictor, rows, model.units)
+            return _mixture(self._exact, along, model.units)
 
     def _exact_normals(self, X):
         """Normals whose mixture they are: means and deviations, (n, S), weights."""
         mixture = self._exact_mixture(X)
         w = mixture.log_weights.exp()
-        kept = w > NEGLIGIBLE
+        kept = w > NO_TAILS
         mean, std = (part[kept].T.numpy() for part in mixture.normals())
         return mean, std, (w[kept] / w[kept].sum()).numpy()
 
     def _coefficient_mixture(self):
         """Distributions of the coefficients, the intercept's before them."""
-        exact = self.exact_posterior_
-        return exact.mixture(exact.coefficients(self._model.units))
+        return _mixture(self._exact, _coefficients(self._exact, self._model.units))
 
     def _coefficient_ends(self, tail):
-        if self.exact_posterior_ is None:
+        if self._exact is None:
             return super()._coefficient_ends(tail)
         ends = self._coefficient_mixture().quantiles(np.array([tail, 1 - tail])).T
         if not self.fit_intercept:
@@ -58,13 +88,72 @@ class RegressionExactMixin:
         return ends[:, None]
 
     def _density_of(self, row, index, grid):
-        if self.exact_posterior_ is None:
+        if self._exact is None:
             return super()._density_of(row, index, grid)
         place = index + (1 if self.fit_intercept else 0)
         mixture = self._coefficient_mixture().repeat(place, len(grid))
         return np.exp(mixture.log_density(grid))
 
-    def _sample(self, n_samples, generator):
-        if self.exact_posterior_ is None:
-            return super()._sample(n_samples, generator)
-        return self.exact_posterior_.draw(n_samples, generator)
+
+def _functions(
+    exact: MixtureOverPrecisions, predictor: LinearPredictor, rows: Any, units: Units
+) -> Directions:
+    """Functions at rows of features, in units of y."""
+    along = predictor.project(rows, exact.basis())
+    square = torch.zeros_like(along[:, 0])
+    if exact.has_outside:
+        ones = along.new_ones(predictor.layout.size)
+        ones[exact.form.data.n_features :] = 0.0
+        normal = NormalForm(torch.zeros_like(ones), ones)
+        square = predictor.moments(rows, normal)[1]
+    return _directions(exact, along, square, torch.ones_like(square), units)
+
+
+def _coefficients(exact: MixtureOverPrecisions, units: Units) -> Directions:
+    """Coefficients, after the intercept if there is one, in units of y and X."""
+    basis, d = exact.basis(), exact.form.data.n_features
+    rows = basis.new_ones(len(basis)).diag()
+    scale = torch.from_numpy(np.asarray(units.x_scale, dtype=np.float64))
+    rows[:, :d] /= scale
+    has_intercept = exact.form.intercept is not None
+    if has_intercept:
+        rows = rows.roll(1, 0)  # the last one is the intercept's
+    if units.x_mean is not None:
+        rows[0, :-1] -= torch.from_numpy(units.x_mean / units.x_scale)
+    square = rows[:, :d].square().sum(1)
+    shift = torch.zeros_like(square)
+    shift[0] = float(has_intercept)
+    return _directions(exact, rows @ basis, square, shift, units)
+
+
+def _directions(
+    exact: MixtureOverPrecisions,
+    along: torch.Tensor,
+    square: torch.Tensor,
+    is_shifted: torch.Tensor,
+    units: Units,
+) -> Directions:
+    """In units of y; `square` is the squared length but for the intercept."""
+    scale = float(units.y_scale)
+    rest = square - along[:, : len(exact.form.data.values)].square().sum(1)
+    outside = torch.where(rest > ROUNDING * square, rest, torch.zeros_like(rest))
+    shift = is_shifted * float(units.y_mean)
+    return Directions(scale * along, scale**2 * outside, shift)
+
+
+def _mixture(
+    exact: MixtureOverPrecisions, directions: Directions, units: Units | None = None
+) -> PrecisionMixture:
+    """Distributions of linear combinations, or of new targets.
+
+    `units` are those of new targets, which have noise; None for combinations.
+    """
+    nodes = exact.nodes if units is None else exact.few
+    *given, w = exact.normals(nodes)
+    noise = torch.zeros_like(w)
+    if units is not None:
+        noise = torch.from_numpy(np.exp(-nodes.noise.ravel())) * units.y_scale**2
+    kept = w > NEGLIGIBLE
+    parts = (part[kept] for part in (*given, noise))
+    log_w = (w[kept] / w[kept].sum()).log()
+    return PrecisionMixture(GaussianLikelihood(), None, log_w, directions, *parts)

@@ -153,7 +153,7 @@ class RegressionPredictionMixin:
             mean = draws.means(X)
             std = draws.noise[:, 0].numpy() * np.ones_like(mean)
             return mean, std, np.full(mean.shape[1], 1 / mean.shape[1])
-        if self.exact_posterior_ is not None:
+        if self._exact is not None:
             return self._exact_normals(X)
         mean, variance = self._function_moments(X)
         noise, log_w = self._noise_nodes()

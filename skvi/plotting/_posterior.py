@@ -351,7 +351,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
 
 def _precision_of(fitted: Any) -> Any:
     """Gamma distributions of the precisions of the coefficients, after the data."""
-    return fitted.posterior_.part("coef_precision").as_gamma()
+    return fitted.posterior_.as_prior().part("coef_precision").as_gamma()
 
 
 def _prior_name(fitted: Any) -> str:

@@ -2,6 +2,7 @@
 
 from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
+from skvi.posteriors._exact import Exact
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
@@ -10,6 +11,7 @@ from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
     "Ensemble",
+    "Exact",
     "Family",
     "FullRankNormal",
     "Gamma",

@@ -6,6 +6,7 @@ from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._checkpoint import Checkpoint, CheckpointFile
 from skvi.solvers._coordinate_ascent import CoordinateAscent
 from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._exact import ExactSolver
 from skvi.solvers._moment_matching import MomentMatching, fit_proposal_normal
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
@@ -54,6 +55,7 @@ __all__ = [
 SOLVERS: dict[str, type[Solver]] = {
     s.name: s
     for s in (
+        ExactSolver,
         CoordinateAscent,
         EmpiricalBayes,
         NaturalGradient,

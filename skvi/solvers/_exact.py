@@ -1,0 +1,287 @@
+"""Exact posteriors of linear regressions: quadrature over unknown precisions."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from skvi.base import Draw, Layout, NormalForm
+from skvi.base._gamma_form import GammaForm
+from skvi.divergences import Divergence
+from skvi.objectives import Objective
+from skvi.posteriors import FullRankNormal, Posterior, Product
+from skvi.posteriors._exact import Unsolved
+from skvi.solvers._solution import Ending, Solution, State
+from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.targets import Target
+from skvi.targets._precision_nodes import (
+    PrecisionNodes,
+    find_nodes,
+    has_nodes,
+    merge_nodes,
+)
+from skvi.targets._precisions import ConjugateForm
+from skvi.utils._device import CPU
+from skvi.utils._gamma import log_gamma_density
+from skvi.utils._log_space import LOG_2PI
+from skvi.utils._random import rand, randn
+
+__all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
+
+# Density of the nodes for the evidence, and for draws, which choose among them.
+FINE, FINEST = 2.0, 4.0
+# Degrees of freedom, less two, of a Student-t that is given a variance.
+LEAST_SHAPE = 1.01
+CACHED = "nodes", "few", "log_evidence"
+
+
+def missing_for_exact(
+    target: Target, objective: Objective, divergence: Divergence
+) -> str:
+    """Say why the posterior has no exact form over its precisions; "" if it has."""
+    if objective.kind != "expectation" or not divergence.is_standard:
+        return "it needs objective='elbo' and divergence='kl'"
+    form = target.frozen().conjugate_form()
+    if form is None:
+        return "it needs normal noise, log loss and normal coefficients"
+    if not has_nodes(form):
+        return (
+            "it integrates over precisions with hyperpriors, one of the noise, one "
+            "that all coefficients share, or both, and needs a feature that varies"
+        )
+    gamma, n_known = form.coef.hyperprior, len(form.data.values)
+    has_outside = n_known < form.data.n_features
+    if has_outside and gamma is not None and gamma.shape + 0.5 * n_known < LEAST_SHAPE:
+        return (
+            "under a vague hyperprior, coefficients of which the data say nothing have "
+            "no variance"
+        )
+    return ""
+
+
+class ExactSolver(Solver):
+    """Quadrature over the unknown precisions of a conjugate linear regression.
+
+    After one decomposition of the features a node costs O(d). The value is minus the
+    log evidence: the posterior is exact, up to rounding and the error of the
+    quadrature, which is about 1e-8.
+
+    Examples
+    --------
+    >>> from skvi.solvers import SOLVERS
+    >>> SOLVERS["exact"].name
+    'exact'
+    """
+
+    name = "exact"
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks; see `Solver.missing`."""
+        if not isinstance(problem.posterior, Unsolved):
+            return "it needs posterior='exact'"
+        given = problem.target, problem.objective, problem.divergence
+        return missing_for_exact(*given)
+
+    @torch.no_grad()
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Integrate: `value` is minus the log evidence, in nats; see `Solver`."""
+        form = problem.target.frozen().conjugate_form().to(CPU)
+        form = replace(form, data=replace(form.data, gram=None))
+        posterior = MixtureOverPrecisions(problem.target.layout, form)
+        state = State(posterior, problem.target)
+        value = -posterior.log_evidence
+        with torch.inference_mode(False):  # callbacks may do anything
+            stopped = options.progress(value, lambda: state)
+        return Solution(
+            solver=self.name,
+            state=state,
+            value=value,
+            history=[value],
+            n_iter=1,
+            ending=Ending.STOPPED if stopped else Ending.CONVERGED,
+            message="",
+            is_exact=True,
+        )
+
+
+class MixtureOverPrecisions(Posterior):
+    """Exact posterior of coefficients, intercept and precisions of a conjugate model.
+
+    A mixture, over the precisions that have hyperpriors, of normals of coefficients and
+    intercept, in the units of the fit.
+    """
+
+    def __init__(self, layout: Layout, form: ConjugateForm) -> None:
+        self.layout, self.form = layout, form
+        self.params = torch.zeros(0, dtype=torch.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the nodes, which are found again."""
+        state = super().__getstate__()
+        return {k: v for k, v in state.items() if k not in CACHED}
+
+    @cached_property
+    def nodes(self) -> PrecisionNodes:
+        """Nodes for the coefficients."""
+        return find_nodes(self.form)
+
+    @cached_property
+    def few(self) -> PrecisionNodes:
+        """As few nodes as predictions of new targets need."""
+        return merge_nodes(self.form, self.nodes)
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """Log of the integral over coefficients and precisions, in nats."""
+        return find_nodes(self.form, FINE).log_evidence
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density, (S,): the log joint density less the log evidence."""
+        form, coef = self.form, theta[:, self.layout["coef"].slice]
+        intercept = None
+        total = theta.new_full((len(theta),), form.constant - self.log_evidence)
+        if form.intercept is not None:
+            intercept = theta[:, self.layout["intercept"].slice][:, 0]
+            prior = form.intercept
+            total -= 0.5 * (prior * intercept.square() - math.log(prior) + LOG_2PI)
+        logs = []
+        for name, node in (("noise", form.noise), ("coef", form.coef)):
+            x = node.value.log().expand(len(theta), -1)
+            if node.hyperprior is not None:
+                x = theta[:, self.layout[f"{name}_precision"].slice]
+                shape = x.new_tensor(node.hyperprior.shape)
+                log_rate = x.new_tensor(math.log(node.hyperprior.rate))
+                total += log_gamma_density(x, shape, log_rate).sum(1)
+            logs.append(x[:, 0])
+        (t, s), d = logs, form.data.n_features
+        squares = form.data.sum_of_squares(coef, intercept)
+        total += 0.5 * (form.data.n * (t - LOG_2PI) - t.exp() * squares)
+        return total + 0.5 * (d * (s - LOG_2PI) - s.exp() * coef.square().sum(1))
+
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw coefficients, intercept and the logs of unknown precisions."""
+        form, basis = self.form, self.basis()
+        t, s = _draw_precisions(find_nodes(form, FINEST), n_draws, generator)
+        means, variances, outside = _normals_given(form, t, s)
+        theta = (means + variances.sqrt() * randn(generator, *means.shape)) @ basis.T
+        if self.has_outside:
+            d = form.data.n_features
+            rest = randn(generator, n_draws, d)
+            rest -= rest @ basis[:d] @ basis[:d].T
+            theta[:, :d] += outside.sqrt()[:, None] * rest
+        pairs = ((form.noise, t), (form.coef, s))
+        logs = [x[:, None] for node, x in pairs if node.hyperprior is not None]
+        theta = torch.cat([theta, *logs], 1)
+        return Draw(theta, self.log_prob(theta))
+
+    def normals(
+        self, nodes: PrecisionNodes
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Means and variances along `basis`, variances outside, weights, by node."""
+        t, s, w = (
+            torch.from_numpy(x.flatten())
+            for x in (nodes.noise, nodes.coef, nodes.weights)
+        )
+        return *_normals_given(self.form, t, s), w
+
+    @property
+    def has_outside(self) -> bool:
+        """Whether there are directions without data."""
+        return len(self.form.data.values) < self.form.data.n_features
+
+    def basis(self) -> torch.Tensor:
+        """Orthonormal directions of the data, and that of the intercept, (P, k)."""
+        vectors = self.form.data.vectors
+        if self.form.intercept is None:
+            return vectors
+        return torch.block_diag(vectors, vectors.new_ones(1, 1))
+
+    def matching_normal(self) -> NormalForm:
+        """Normal of coefficients and intercept with the same mean and covariance."""
+        means, variances, outside, w = self.normals(self.nodes)
+        mean, basis = w @ means, self.basis()
+        apart = (means - mean) * w[:, None].sqrt()
+        covariance = apart.T @ apart + torch.diag(w @ variances)
+        root = torch.linalg.cholesky(covariance).T @ basis.T
+        if self.has_outside:
+            rest = basis.new_ones(len(basis)).diag() - basis @ basis.T
+            rest = rest[: self.form.data.n_features]
+            root = torch.cat([root, (w @ outside).sqrt() * rest])
+        upper = torch.linalg.qr(root, mode="r").R
+        return NormalForm(basis @ mean, (upper * upper.diagonal().sign()[:, None]).T)
+
+    @property
+    def noise_variance(self) -> float:
+        """Mean of the noise variance; infinite for fewer than three rows."""
+        gamma = self.form.noise.hyperprior
+        # With two rows and a vague hyperprior it is as good as infinite.
+        if gamma is not None and gamma.shape + 0.5 * self.form.data.n < LEAST_SHAPE:
+            return math.inf
+        return self.mean_of(lambda t: np.exp(-t), "noise")
+
+    def mean_of(self, function: Callable, name: str) -> float:
+        """Posterior mean of a function of the log precision "noise" or "coef"."""
+        return float((self.nodes.weights * function(getattr(self.nodes, name))).sum())
+
+    def as_prior(self) -> Posterior:
+        """Independent normal and Gamma distributions with the same moments."""
+        real = [name for name in self.layout if name not in self.layout.positive]
+        start = Product({",".join(real): FullRankNormal()}).build(self.layout)
+        parts = {tuple(real): start.part(real[0]).near(self.matching_normal())}
+        for name in ("noise", "coef"):
+            if (block := f"{name}_precision") in self.layout:
+                mean = self.mean_of(np.exp, name)
+                square = self.mean_of(lambda x: np.exp(2 * x), name)
+                gamma = mean * np.array([[mean], [1.0]]) / (square - mean**2)
+                found = GammaForm(*torch.from_numpy(gamma))
+                parts[block,] = start.part(block).near_gamma(found)
+        return start.with_parts(parts)
+
+    def real_part(self) -> Posterior:
+        """Normal of coefficients and intercept with the same moments."""
+        return self.as_prior().real_part()
+
+    def marginal(self, layout: Layout) -> Posterior:
+        """Independent distributions of the blocks of a layout, with the moments."""
+        return self.as_prior().marginal(layout)
+
+
+def _normals_given(
+    form: ConjugateForm, t: torch.Tensor, s: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Means and variances, (m, k), and variances outside, at log precisions, (m,)."""
+    alpha, data = t.exp(), form.data
+    ratio = torch.exp((s - t).clamp(max=700.0))[:, None]
+    kept = data.values / (data.values + ratio)
+    means, variances = kept * data.solution, kept / data.values / alpha[:, None]
+    if form.intercept is not None:
+        total = alpha * data.n + form.intercept
+        middle = alpha * data.n * data.mean / total
+        means = torch.cat([means, middle[:, None]], 1)
+        variances = torch.cat([variances, 1 / total[:, None]], 1)
+    return means, variances, torch.exp(-s)
+
+
+def _draw_precisions(
+    nodes: PrecisionNodes, n_draws: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log precisions: a node, and a uniform place in its cell."""
+    w = torch.from_numpy(nodes.weights.flatten())
+    index = torch.multinomial(w, n_draws, replacement=True, generator=generator)
+    places = [rand(generator, n_draws) - 0.5 for _ in range(2)]
+    found = []
+    for x in (nodes.noise, nodes.coef):
+        value = torch.from_numpy(x.flatten())[index]
+        for axis, place in enumerate(places):
+            if x.shape[axis] > 1:
+                slope = np.gradient(x, axis=axis).flatten()
+                value = value + place * torch.from_numpy(slope)[index]
+        found.append(value)
+    return found[0], found[1]
