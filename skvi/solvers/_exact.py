@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._gamma_form import GammaForm
@@ -15,7 +16,8 @@ from skvi.divergences import Divergence
 from skvi.objectives import Objective
 from skvi.posteriors import FullRankNormal, Posterior, Product
 from skvi.posteriors._exact import Unsolved
-from skvi.solvers._solution import Ending, Solution, State
+from skvi.solvers._conjugate import LEARNED_RANGE
+from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 from skvi.targets._precision_nodes import (
@@ -24,7 +26,7 @@ from skvi.targets._precision_nodes import (
     has_nodes,
     merge_nodes,
 )
-from skvi.targets._precisions import ConjugateForm
+from skvi.targets._precisions import ConjugateForm, Precision
 from skvi.utils._device import CPU
 from skvi.utils._gamma import log_gamma_density
 from skvi.utils._log_space import LOG_2PI
@@ -45,7 +47,7 @@ def missing_for_exact(
     """Say why the posterior has no exact form over its precisions; "" if it has."""
     if objective.kind != "expectation" or not divergence.is_standard:
         return "it needs objective='elbo' and divergence='kl'"
-    form = target.frozen().conjugate_form()
+    form = target.conjugate_form()
     if form is None:
         return "it needs normal noise, log loss and normal coefficients"
     if not has_nodes(form):
@@ -90,10 +92,15 @@ class ExactSolver(Solver):
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Integrate: `value` is minus the log evidence, in nats; see `Solver`."""
-        form = problem.target.frozen().conjugate_form().to(CPU)
+        target, message = problem.target, ""
+        form = cast(ConjugateForm, target.conjugate_form()).to(CPU)
         form = replace(form, data=replace(form.data, gram=None))
-        posterior = MixtureOverPrecisions(problem.target.layout, form)
-        state = State(posterior, problem.target)
+        if form.noise.is_learned:
+            log_noise, message = _learn_noise(form)
+            form = _at_noise(form, log_noise)
+            target = target.at(target.hyper.new_tensor([-0.5 * log_noise]))
+        posterior = MixtureOverPrecisions(target.layout, form)
+        state = State(posterior, target)
         value = -posterior.log_evidence
         with torch.inference_mode(False):  # callbacks may do anything
             stopped = options.progress(value, lambda: state)
@@ -103,10 +110,33 @@ class ExactSolver(Solver):
             value=value,
             history=[value],
             n_iter=1,
-            ending=Ending.STOPPED if stopped else Ending.CONVERGED,
-            message="",
+            ending=ending_of(not message, stopped),
+            message=message,
             is_exact=True,
         )
+
+
+def _at_noise(form: ConjugateForm, log_noise: float) -> ConjugateForm:
+    value = form.noise.value.new_tensor([math.exp(log_noise)])
+    return replace(form, noise=Precision(value))
+
+
+def _learn_noise(form: ConjugateForm) -> tuple[float, str]:
+    """Log precision of the noise that maximizes the evidence, and a message."""
+
+    def loss(t: float) -> float:
+        return -find_nodes(_at_noise(form, t)).log_evidence
+
+    first = float(form.noise.value.log())
+    grid = np.append(np.arange(first - 1, first + LEARNED_RANGE), first + LEARNED_RANGE)
+    best = int(np.argmin([loss(t) for t in grid]))
+    if best == len(grid) - 1:
+        return float(grid[best]), FLOOR_MESSAGE
+    near = grid[max(best - 1, 0)], grid[best + 1]
+    found = minimize_scalar(
+        loss, bounds=near, method="bounded", options={"xatol": 1e-8}
+    )
+    return float(found.x), ""
 
 
 class MixtureOverPrecisions(Posterior):
