@@ -29,10 +29,10 @@ class BayesianLinearRegression(
     """Linear regression with a posterior over coefficients, noise and precisions.
 
     By default the model of `sklearn.linear_model.BayesianRidge`: normal noise and
-    normal coefficients, each with an unknown precision, inferred in milliseconds by
-    coordinate ascent. In addition, the precisions are integrated out, so that intervals
-    of new targets have their nominal coverage even for six rows; there are the evidence
-    of the model, noise with heavy tails, other priors and losses, and several targets.
+    normal coefficients, each with an unknown precision. The precisions are integrated
+    out, in milliseconds, so that intervals of new targets have their nominal coverage
+    even for six rows. There are the evidence of the model, noise with heavy tails, other
+    priors and losses, and several targets.
     The guide's page :doc:`/parameters` has details of the parameters.
 
     Parameters
@@ -48,10 +48,12 @@ Divergence, default="kl"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers; they
         act on the target standardized by its median and median absolute deviation.
-    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
+    posterior : {"auto", "exact", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
-        "full_rank" models correlations between coefficients, "low_rank" ten directions
-        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
+        "exact" is the exact posterior of conjugate models, see Notes. Under the others
+        coefficients and precisions are independent; "full_rank" models correlations
+        between coefficients, "low_rank" ten directions of them, "mean_field" none.
+        "auto" is "exact" where it exists, else "full_rank", up to 1000 parameters (3000
         where it is quick), else "mean_field": see ``posterior_family_``.
     prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \
 "log_uniform"}, Prior, Posterior or dict, default="hierarchical"
@@ -70,7 +72,7 @@ default="auto"
     noise_scale : float, "learn", "hyperprior" or GammaHyperprior, \
 default="hyperprior"
         Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the value of largest ELBO; "hyperprior" gives the precision a
+        "learn" finds the value of largest evidence, or ELBO; "hyperprior" gives the precision a
         Gamma(1e-6, 1e-6) prior, and predictions and evidence average over it.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
@@ -116,8 +118,8 @@ default="hyperprior"
         Intercept for the original, uncentered features.
     noise_scale_ : float or ndarray of shape (n_outputs,)
         Scale of the noise, in units of y, ``1 / sqrt(alpha_)``; for normal noise its
-        standard deviation. With a hyperprior a posterior mean: the geometric one under
-        ``exact_posterior_``, or, where that is None, of `alpha_` under ``posterior_``.
+        standard deviation. With a hyperprior it is from a posterior mean: of its
+        logarithm where the posterior is exact, else of `alpha_`.
     alpha_ : float or ndarray of shape (n_outputs,)
         Precision of the noise, ``noise_scale_ ** -2``.
     lambda_ : float or ndarray
@@ -129,8 +131,8 @@ default="hyperprior"
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over data
         and targets, for every `objective`. It bounds log p(D) only with log loss and
-        without sample weights; with a learned noise, at that noise. With given
-        precisions and a full-rank posterior it is log p(D).
+        without sample weights; with a learned noise, at that noise. It is log p(D)
+        where the posterior is exact.
     lower_bound_se_ : float
         Its Monte Carlo standard error; 0 if it is computed without draws.
     objective_value_ : float
@@ -139,16 +141,13 @@ default="hyperprior"
         Its Monte Carlo standard error, in nats; 0 if it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimized quantity after every iteration; with coordinate ascent the
-        negative ELBO, which never increases.
+        negative ELBO, which never increases. One value where the posterior is exact.
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
     posterior_ : Posterior, or tuple of n_outputs of them
-        The fitted one, in the units of the fit, with logarithms of the precisions.
-    exact_posterior_ : ConjugatePosterior or None
-        The mixture of normals over the precisions that coefficients, predictions and
-        draws come from where the model allows it; see Notes. None where they come from
-        ``posterior_``. For several targets each of ``outputs_`` has its own.
+        The source of all results, in the units of the fit, with logarithms of the
+        precisions.
     outputs_ : list of BayesianLinearRegression
         Only for a target of shape (n_samples, n_outputs): the fit of each column.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -162,12 +161,12 @@ default="hyperprior"
 
     Notes
     -----
-    With a hyperprior on the noise, on one precision that all coefficients share, or
-    both, normal noise, log loss, ``objective="elbo"``, ``divergence="kl"`` and
-    ``posterior="full_rank"``, coefficients, predictions and draws are those of the
-    exact posterior, by quadrature over the precisions; ``posterior_`` and
-    ``lower_bound_`` stay those of the fit, in which coefficients and precisions are
-    independent. With few rows an informative hyperprior helps: see :doc:`/predict`.
+    With normal noise, log loss, ``objective="elbo"``, ``divergence="kl"`` and a
+    hyperprior on the noise, on one precision that all coefficients share, or both, the
+    posterior is exact: a mixture of normals over nodes of the precisions. With given
+    precisions "full_rank" is exact. As the prior of later rows it is replaced by
+    independent normal and Gamma distributions with its moments. With few rows an
+    informative hyperprior helps: see :doc:`/predict`.
 
     The evidence is in closed form with normal noise, log loss, normal coefficients and
     given (or learned) precisions, by quadrature in the models above, and otherwise from
@@ -188,7 +187,7 @@ default="hyperprior"
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianLinearRegression().fit(X, y)
     >>> round(model.noise_scale_, 1), round(model.lower_bound_, 1)
-    (54.2, -2438.4)
+    (54.3, -2438.3)
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> std.round(1)
     array([54.8, 54.9])
