@@ -31,8 +31,8 @@ class BayesianLinearRegression(
     By default the model of `sklearn.linear_model.BayesianRidge`: normal noise and
     normal coefficients, each with an unknown precision. The precisions are integrated
     out, in milliseconds, so that intervals of new targets have their nominal coverage
-    even for six rows. There are the evidence of the model, noise with heavy tails, other
-    priors and losses, and several targets.
+    even for six rows. There are the evidence of the model, noise with heavy tails,
+    other priors and losses, and several targets.
     The guide's page :doc:`/parameters` has details of the parameters.
 
     Parameters
@@ -72,8 +72,8 @@ default="auto"
     noise_scale : float, "learn", "hyperprior" or GammaHyperprior, \
 default="hyperprior"
         Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the value of largest evidence, or ELBO; "hyperprior" gives the precision a
-        Gamma(1e-6, 1e-6) prior, and predictions and evidence average over it.
+        "learn" finds the value of largest evidence, or ELBO; "hyperprior" gives the
+        precision a Gamma(1e-6, 1e-6) prior, which predictions and evidence average over.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.base import Layout
 from skvi.plotting import _common as common
 from skvi.posteriors import Posterior
+from skvi.solvers._exact import MixtureOverPrecisions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -335,7 +336,10 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         z = (theta.numpy() - at) / width
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit
-    if "coef_precision" in fitted.posterior_.layout:
+    if isinstance(fitted.posterior_, MixtureOverPrecisions):
+        if "coef_precision" in fitted.posterior_.layout:
+            return _mean_density(grid / unit, fitted.posterior_) / unit
+    elif "coef_precision" in fitted.posterior_.layout:
         shape, rate = (x.numpy() for x in _precision_of(fitted))
         one = index if len(shape) > 1 else 0
         width = unit * math.sqrt(rate[one] / shape[one])
@@ -351,7 +355,14 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
 
 def _precision_of(fitted: Any) -> Any:
     """Gamma distributions of the precisions of the coefficients, after the data."""
-    return fitted.posterior_.as_prior().part("coef_precision").as_gamma()
+    return fitted.posterior_.part("coef_precision").as_gamma()
+
+
+def _mean_density(x: np.ndarray, posterior: MixtureOverPrecisions) -> np.ndarray:
+    """Density of the normal prior, averaged over its precision after the data."""
+    nodes = posterior.nodes
+    width = np.exp(-0.5 * nodes.coef.ravel())
+    return stats.norm.pdf(x[:, None] / width) / width @ nodes.weights.ravel()
 
 
 def _prior_name(fitted: Any) -> str:

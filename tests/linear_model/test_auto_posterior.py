@@ -10,7 +10,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
     _base,
 )
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors import Exact, FullRankNormal, MeanFieldNormal, Product
 from skvi.priors import Normal
 
 
@@ -54,8 +54,9 @@ def test_classes(n_rows, n_features, n_classes, family):
 @pytest.mark.parametrize(
     ("parameters", "family"),
     [
-        ({}, FullRankNormal),
-        ({"prior": "normal"}, FullRankNormal),
+        ({}, Exact),
+        ({"prior": "normal"}, Exact),
+        ({"noise_scale": "learn", "prior": "normal"}, FullRankNormal),
         ({"prior": "ard"}, MeanFieldNormal),
         ({"prior": "horseshoe"}, MeanFieldNormal),
         ({"likelihood": "student_t"}, MeanFieldNormal),
@@ -67,8 +68,10 @@ def test_regression(parameters, family):
     Wrong variant: it is where there are fewer rows than parameters.
     """
     model = _fit(BayesianLinearRegression(**parameters), 30, 10, 30)
-    normal = model.posterior_.part("coef").as_normal()
-    assert normal.is_diagonal is (family is MeanFieldNormal)
+    found = model.posterior_family_
+    if isinstance(found, Product):  # beside precisions
+        found = next(iter(found.blocks.values()))
+    assert isinstance(found, family)
 
 
 def test_counts_and_numbers_given():

@@ -175,7 +175,7 @@ def test_priors_at_inferred_precisions(data):
     """As wide as what was inferred. Wrong variant: the precision for the variance."""
     X, y = data
     y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
-    model = BayesianLinearRegression().fit(X, y)
+    model = BayesianLinearRegression(posterior="full_rank").fit(X, y)
     display = PosteriorDisplay.from_estimator(model)
     precision = model.posterior_.part("coef_precision").as_gamma()
     width = y.std() / math.sqrt(float(precision.mean))
