@@ -73,7 +73,7 @@ default="auto"
 default="hyperprior"
         Scale of the noise, in units of y: for normal noise its standard deviation.
         "learn" finds the value of largest evidence, or ELBO; "hyperprior" gives the
-        precision a Gamma(1e-6, 1e-6) prior, which predictions and evidence average over.
+        precision a Gamma(1e-6, 1e-6) prior; predictions and evidence average over it.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of

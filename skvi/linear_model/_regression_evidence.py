@@ -53,7 +53,7 @@ class RegressionEvidenceMixin:
         if target.is_extended:
             # Joint draws of precisions and coefficients have funnels.
             target = target.marginal(self._marginal_prior())
-            posterior = posterior.marginal(target.layout)
+            posterior = posterior.as_prior().marginal(target.layout)
             normal = self._log_normal(target.layout)
         found = bound_evidence(
             target,

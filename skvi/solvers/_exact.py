@@ -278,10 +278,6 @@ class MixtureOverPrecisions(Posterior):
         """Normal of coefficients and intercept with the same moments."""
         return self.as_prior().real_part()
 
-    def marginal(self, layout: Layout) -> Posterior:
-        """Independent distributions of the blocks of a layout, with the moments."""
-        return self.as_prior().marginal(layout)
-
 
 def _normals_given(
     form: ConjugateForm, t: torch.Tensor, s: torch.Tensor
