@@ -45,16 +45,16 @@ VARIANTS = [
         find="f\"{_name(type(value))}({', '.join(parts)})\"", put="_name(type(value))",
         test="tests/neural_network/test_checkpoints.py::test_other_fits_are_refused"),
     # linear_model
-    Variant("nodes-without-hyperpriors", where="find_nodes",
+    Variant("nodes-without-hyperpriors", where="_weigh",
         find="form.log_density(t, s, ratio)", put="form.log_evidence(t, s, ratio)",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
-    Variant("exact-noise-plugged-in", where="ConjugatePosterior.mixture",
+    Variant("exact-noise-plugged-in", where="_regression_exact._mixture",
         find="-nodes.noise.ravel()",
         put="0 * nodes.noise.ravel() - (nodes.weights * nodes.noise).sum()",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
-    Variant("exact-covariance-without-means", where="ConjugatePosterior.normal",
+    Variant("exact-covariance-without-means", where="MixtureOverPrecisions.matching_normal",
         find="apart.T @ apart + torch.diag(w @ variances)",
         put="torch.diag(w @ variances)",
         test="tests/linear_model/test_exact_posterior.py::"

@@ -209,8 +209,8 @@ VARIANTS = [
         put="1.0",
         test="tests/divergences/test_closed_forms.py::"
              "test_entropy_weight[diag-Jeffreys()]"),
-    Variant("kl-reversed", where="KL.closed_form", find="Pair(q, pi)",
-        put="Pair(pi, q)",
+    Variant("kl-reversed", where="KL.closed_form", find="renyi(Pair(q, pi), 1.0)",
+        put="renyi(Pair(pi, q), 1.0)",
         test="tests/divergences/test_orders.py::"
              "test_near_the_limit_kl[AlphaDivergence-1.7-0]"),
     Variant("kl-weight-forgotten-in-pull", where="KL.terms",
