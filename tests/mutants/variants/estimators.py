@@ -109,6 +109,9 @@ VARIANTS = [
         test="tests/priors/test_unknown_scale.py::"
              "test_the_posterior_is_the_mixture_of_the_fits_at_all_scales[mean_field]"),
     # neural_network
+    Variant("network-noise-not-in-units", where="NetworkRegressorMixin._assemble",
+        find="noise_in(units, self._noise_to_fix())", put="self._noise_to_fix()",
+        test="tests/neural_network/test_evidence.py::test_without_hidden_units"),
     Variant("explained-about-another-mean", where="explained_variance",
         find="np.average(y, weights=weight)", put="y.mean()",
         test="tests/neural_network/test_flat_fits.py::test_weights_equal_repetition"),
@@ -116,6 +119,10 @@ VARIANTS = [
         find="self._continues and learned", put="False",
         test="tests/neural_network/test_partial_fit.py::"
              "test_units_and_noise_stay_those_of_the_first_batch"),
+    Variant("layerwise-few-numbers", where="layerwise_prior",
+        find="'learn' if size >= MIN_NUMBERS else 1.0", put="'learn'",
+        test="tests/neural_network/test_defaults.py::"
+             "test_layers_learn_scales_of_their_own"),
     # model_selection
     Variant("no-correction-for-models", where="n_standard_errors", find="2 * n_models",
         put="2",
@@ -182,6 +189,10 @@ VARIANTS = [
         find="row.index - state['start']", put="row.index + 0 * state['start']",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-trend]"),
+    Variant("changepoint-smoothing-hazard", where="Records._look_back",
+        find="before * hazard", put="before.copy()",
+        test="tests/changepoint/test_changes.py::"
+             "test_probability_of_a_change_in_an_interval"),
     # plotting
     Variant("posterior-display-prior-units", where="_prior_density",
         find="built.log_prob(theta[:, None]).exp().numpy() / unit",
