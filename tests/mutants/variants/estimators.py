@@ -54,7 +54,8 @@ VARIANTS = [
         put="0 * nodes.noise.ravel() - (nodes.weights * nodes.noise).sum()",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
-    Variant("exact-covariance-without-means", where="MixtureOverPrecisions.matching_normal",
+    Variant("exact-covariance-without-means",
+        where="MixtureOverPrecisions.matching_normal",
         find="apart.T @ apart + torch.diag(w @ variances)",
         put="torch.diag(w @ variances)",
         test="tests/linear_model/test_exact_posterior.py::"
