@@ -24,13 +24,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from skvi._sampling._annealing import MAX_STEPS, PATH_LENGTH, AnnealedPath, tune_path
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal, build_prior
-from skvi.sampling import AnnealedPath, tune_path
-from skvi.sampling._annealing import MAX_STEPS, PATH_LENGTH
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import SupervisedTarget
 
 LOG_2PI = np.log(2 * np.pi)

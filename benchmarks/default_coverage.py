@@ -38,9 +38,9 @@ import torch
 from scipy.special import softmax
 
 from skvi._model import TrainingData
+from skvi._sampling._importance import StudentT, adapt_proposal, draw_weighted
 from skvi.evidence._over_scales import lift, unit
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
-from skvi.sampling import StudentT, adapt_proposal, draw_weighted
 
 N_FEATURES, N_NEW, N_DRAWS = 3, 20, 20_000
 BANDS = {"all": (0, np.inf), "< 1": (0, 1), "1 to 3": (1, 3), "> 3": (3, np.inf)}

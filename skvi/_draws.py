@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import gen_batches
 from torch.nn.functional import logsigmoid
 
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import CPU, Movable

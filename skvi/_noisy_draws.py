@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from skvi._draws import Draws
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.likelihoods import Likelihood
 from skvi.utils._log_space import log_mean_exp
 from skvi.utils._mixture import mixture_quantiles

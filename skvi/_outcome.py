@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
+from skvi.evidence._fit_checks import (
+    BOUND_DRAWS,
+    judge_existence,
+    lower_bound,
+    weight_diagnostics,
+)
 from skvi.objectives._ensemble_steps import estimate
 from skvi.posteriors import Posterior
-from skvi.solvers import (
-    INTERRUPTED,
-    SOLVERS,
-    Checkpoint,
-    Problem,
-    Solution,
-    State,
-    Stochastic,
-)
-from skvi.solvers._solution import Ending
+from skvi.solvers import Problem, Solution, Stochastic
+from skvi.solvers._checkpoint import Checkpoint
+from skvi.solvers._choice import SOLVERS
+from skvi.solvers._solution import INTERRUPTED, Ending, State
 from skvi.targets import Target
 
 __all__ = [

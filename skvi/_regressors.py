@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.likelihoods import NoiseLikelihood
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import interval_levels

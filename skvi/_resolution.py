@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.base import clone
 
 from skvi._registry import SHORTHANDS
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import CallableLoss, Loss
 from skvi.posteriors import Posterior

@@ -9,7 +9,7 @@ import numpy as np
 
 from skvi._outcome import describe_fit
 from skvi._supervised import BaseSupervised
-from skvi.evidence import lower_bound
+from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
 from skvi.utils._callbacks import has_callbacks

@@ -29,19 +29,17 @@ from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import (
-    SOLVERS,
-    Checkpoint,
-    CheckpointFile,
-    PhaseInterrupted,
     Problem,
     Solution,
     Solver,
     SolverOptions,
-    State,
     Stochastic,
     choose_solver,
-    choose_start,
 )
+from skvi.solvers._checkpoint import Checkpoint, CheckpointFile
+from skvi.solvers._choice import SOLVERS
+from skvi.solvers._solution import PhaseInterrupted, State
+from skvi.solvers._wide_start import choose_start
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._device import CPU, resolve_device
 from skvi.utils._random import generator_on, make_generator

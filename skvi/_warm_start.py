@@ -8,8 +8,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.solvers import Problem, Solver, State
+from skvi.solvers import Problem, Solver
 from skvi.solvers._scale_nodes import OverScales
+from skvi.solvers._solution import State
 from skvi.targets import Target
 
 __all__ = ["at_last_scales", "continued_state"]

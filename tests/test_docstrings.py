@@ -24,36 +24,6 @@ ERRORS = {
     "YD01",  # no Yields section
 }
 
-# What users are meant to name of packages whose other names serve skvi itself.
-FOR_USERS = {
-    "skvi.evidence": [
-        "BoundsTable",
-        "EvidenceBounds",
-        "NamedBound",
-        "WeightSummary",
-        "bound_evidence",
-        "evidence_bounds",
-        "weight_diagnostics",
-    ],
-    "skvi.sampling": [],
-    "skvi.solvers": [
-        "Alternating",
-        "CheckpointFile",
-        "CoordinateAscent",
-        "EmpiricalBayes",
-        "Ivon",
-        "MomentMatching",
-        "NaturalGradient",
-        "Problem",
-        "QuasiNewton",
-        "Solution",
-        "Solver",
-        "SolverOptions",
-        "Stochastic",
-    ],
-    "skvi.targets": ["HierarchicalTarget", "Precision", "SupervisedTarget", "Target"],
-}
-
 
 def public_modules():
     """Skvi and every module below it with a public path, but for the internal utils."""
@@ -68,7 +38,7 @@ def public_objects():
     """The classes and functions that modules name for users: path -> object."""
     objects = {}  # the shortest path first, where several lead to one object
     for module in sorted(public_modules(), key=lambda m: m.__name__.count(".")):
-        for name in FOR_USERS.get(module.__name__, module.__all__):
+        for name in module.__all__:
             obj = getattr(module, name)
             is_documented = inspect.isclass(obj) or inspect.isroutine(obj)
             if is_documented and obj not in objects.values():

@@ -25,7 +25,7 @@ LAYERS = [
     # machinery
     ["skvi.targets"],
     ["skvi.objectives"],
-    ["skvi.sampling"],
+    ["skvi._sampling"],
     ["skvi.solvers"],
     ["skvi.evidence"],
     ["skvi.plotting", "skvi.metrics"],

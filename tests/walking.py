@@ -20,7 +20,8 @@ from skvi.linear_model import (
 )
 from skvi.objectives import ELBO
 from skvi.priors import Normal
-from skvi.solvers import SOLVERS, choose_solver
+from skvi.solvers import choose_solver
+from skvi.solvers._choice import SOLVERS
 
 # What a message must have: something to do, and something to do it with.
 VERB = re.compile(r"\b(use|give|choose|fix|set|increase|lower|leave|add)\b", re.I)

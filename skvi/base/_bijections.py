@@ -60,7 +60,7 @@ class Identity(Bijection):
 
     Examples
     --------
-    >>> from skvi.base import Identity
+    >>> from skvi.base._bijections import Identity
     >>> Identity().forward(3.0)
     3.0
     """

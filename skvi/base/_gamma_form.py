@@ -17,7 +17,7 @@ class GammaForm(NamedTuple):
     Examples
     --------
     >>> import torch
-    >>> from skvi.base import GammaForm
+    >>> from skvi.base._gamma_form import GammaForm
     >>> GammaForm(torch.tensor([3.0]), torch.tensor([6.0])).mean
     tensor([0.5000])
     """

@@ -179,7 +179,7 @@ def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.
     Examples
     --------
     >>> import torch
-    >>> from skvi.base import deal
+    >>> from skvi.base._rows import deal
     >>> [len(batch) for batch in deal(8, 3, torch.Generator())]
     [3, 3, 2]
     """

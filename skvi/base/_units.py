@@ -25,7 +25,7 @@ class Units:
 
     Examples
     --------
-    >>> from skvi.base import Units
+    >>> from skvi.base._units import Units
     >>> Units(y_mean=2.0, y_scale=0.5).x_mean is None
     True
     """

@@ -10,21 +10,16 @@ from skvi.divergences._f import FDivergence
 from skvi.divergences._gamma import GammaDivergence
 from skvi.divergences._jeffreys import Jeffreys
 from skvi.divergences._kl import KL
-from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._renyi import Renyi
-from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm, OrderForm
+from skvi.divergences.base import Divergence
 
 __all__ = [
     "KL",
     "AlphaDivergence",
     "BetaDivergence",
     "Divergence",
-    "DivergenceTerms",
     "FDivergence",
     "GammaDivergence",
     "Jeffreys",
-    "MomentForm",
-    "OrderForm",
     "Renyi",
-    "log_power_integral",
 ]

@@ -37,7 +37,7 @@ def log_power_integral(
     --------
     >>> import torch
     >>> from skvi.base import NormalForm
-    >>> from skvi.divergences import log_power_integral
+    >>> from skvi.divergences._power_integral import log_power_integral
     >>> unit = NormalForm(torch.zeros(1), torch.ones(1))
     >>> round(float(log_power_integral(unit, unit, 2.0, 0.0)), 4)
     -1.2655

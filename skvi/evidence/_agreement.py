@@ -4,7 +4,8 @@ from typing import Any, cast
 
 import torch
 
-from skvi.sampling import Chains, disagreement
+from skvi._sampling._chains import Chains
+from skvi._sampling._diagnostics import disagreement
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["in_parameters", "invariant_rhat", "invariants"]

@@ -5,6 +5,11 @@ import time
 
 import torch
 
+from skvi._sampling._annealing import AnnealedPath, tune_path
+from skvi._sampling._chains import Chains, HamiltonianChains
+from skvi._sampling._diagnostics import pareto_khat
+from skvi._sampling._importance import StudentT
+from skvi._sampling._state import Report, silent
 from skvi.base import NormalForm
 from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size
@@ -13,16 +18,8 @@ from skvi.evidence._modes import Modes
 from skvi.evidence._one_mode import chain_moments
 from skvi.evidence._proposals import N_CHAINS, N_WARMUP
 from skvi.evidence._sides import MAX_RHAT, Sides, error_of, n_draws_for
-from skvi.sampling import (
-    AnnealedPath,
-    Chains,
-    HamiltonianChains,
-    StudentT,
-    pareto_khat,
-    tune_path,
-)
-from skvi.sampling._state import Report, silent
-from skvi.solvers import dispersed_starts, likelihood_normal
+from skvi.solvers._chain_starts import dispersed_starts
+from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import Target
 
 __all__ = ["annealed_sides"]

@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 
+from skvi._sampling._state import Report, silent
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters
 from skvi.evidence._annealed import annealed_sides
@@ -26,8 +27,8 @@ from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
 from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
-from skvi.sampling._state import Report, silent
-from skvi.solvers import fit_proposal_normal, likelihood_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
+from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
 from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of

@@ -11,9 +11,9 @@ from skvi.evidence._named import ALWAYS, NEVER, BoundsTable, NamedBound
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import elbo_row
 from skvi.posteriors import Posterior
-from skvi.targets import Precision, Target
+from skvi.targets import Target
 from skvi.targets._precision_nodes import find_nodes
-from skvi.targets._precisions import ConjugateForm
+from skvi.targets._precisions import ConjugateForm, Precision
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 

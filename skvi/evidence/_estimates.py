@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from scipy.special import stdtrit
 
+from skvi._sampling._chains import Chains
 from skvi.base._protocols import Density
-from skvi.sampling import Chains
 from skvi.utils._log_space import log_mean_exp
 
 #: Independent chains, and minimum number of blocks of draws, behind errors.

@@ -4,11 +4,11 @@ from typing import cast
 
 import torch
 
+from skvi._sampling._importance import WeightedDraws
 from skvi.divergences import KL
 from skvi.evidence._estimates import Estimate
 from skvi.objectives import Objective
 from skvi.posteriors import Posterior
-from skvi.sampling import WeightedDraws
 from skvi.targets import SupervisedTarget, Target
 
 # Draws for the bound of posteriors without a closed form, and for the weights.
@@ -91,7 +91,7 @@ def weight_diagnostics(
     --------
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.evidence import weight_diagnostics
+    >>> from skvi.evidence._fit_checks import weight_diagnostics
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.targets import Target
     >>> class Bell(Target):  # a standard normal

@@ -2,10 +2,10 @@
 
 import torch
 
+from skvi._sampling._importance import draw_weighted
 from skvi.base import NormalForm
 from skvi.posteriors import Posterior
-from skvi.sampling import draw_weighted
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import Target
 from skvi.targets._lifted import LiftedTarget
 

@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from skvi._sampling._importance import draw_limit, draw_weighted
+from skvi._sampling._state import Report, silent
 from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size, weights_of_chains, width_so_far
 from skvi.evidence._proposals import (
@@ -14,8 +16,6 @@ from skvi.evidence._proposals import (
     relative_variance,
 )
 from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
-from skvi.sampling import draw_limit, draw_weighted
-from skvi.sampling._state import Report, silent
 from skvi.targets import Target
 
 __all__ = ["HOPELESS_RHAT", "MIN_ITER", "N_FORGET", "importance_sides"]

@@ -6,19 +6,15 @@ from dataclasses import replace
 
 import torch
 
+from skvi._sampling._diagnostics import disagreement
+from skvi._sampling._exchange import LadderDraws, ReplicaExchange
+from skvi._sampling._particles import anneal, tune_ladder
+from skvi._sampling._state import Report
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters, invariants
 from skvi.evidence._remedies import name_of_mixture
 from skvi.evidence._tempered import TemperedSides, tempered_sides
 from skvi.priors._scale_mixture import ScaleMixture
-from skvi.sampling import (
-    LadderDraws,
-    ReplicaExchange,
-    anneal,
-    disagreement,
-    tune_ladder,
-)
-from skvi.sampling._state import Report
 from skvi.targets import Target
 from skvi.targets._scale_mixture import ScaleMixtureTarget
 

@@ -5,20 +5,22 @@ from itertools import combinations
 
 import torch
 
-from skvi.base import NormalForm
-from skvi.base._protocols import Density, Proposal
-from skvi.evidence._one_mode import is_heavy_tailed
-from skvi.evidence._proposals import N_CHAINS, Explored, ProposalFamily, Setting
-from skvi.priors import BuiltPrior
-from skvi.sampling import Chains, StudentT, WeightedDraws, adapt_proposal
-from skvi.sampling._mixture import (
+from skvi._sampling._chains import Chains
+from skvi._sampling._importance import StudentT, WeightedDraws, adapt_proposal
+from skvi._sampling._mixture import (
     Mixture,
     SpikeAndNormal,
     adapt_mixture,
     fitted_mixture,
 )
-from skvi.solvers import dispersed_starts, likelihood_normal
+from skvi.base import NormalForm
+from skvi.base._protocols import Density, Proposal
+from skvi.evidence._one_mode import is_heavy_tailed
+from skvi.evidence._proposals import N_CHAINS, Explored, ProposalFamily, Setting
+from skvi.priors import BuiltPrior
+from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._mode import convex_part, factorize
+from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Modes"]

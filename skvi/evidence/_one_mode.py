@@ -7,6 +7,14 @@ from typing import TypeGuard
 
 import torch
 
+from skvi._sampling._chains import Chains
+from skvi._sampling._importance import (
+    StudentT,
+    WeightedDraws,
+    adapt_proposal,
+    badness,
+    draw_weighted,
+)
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
 from skvi.evidence._proposals import (
@@ -17,15 +25,7 @@ from skvi.evidence._proposals import (
     Setting,
     closest,
 )
-from skvi.sampling import (
-    Chains,
-    StudentT,
-    WeightedDraws,
-    adapt_proposal,
-    draw_weighted,
-)
-from skvi.sampling._importance import badness
-from skvi.solvers import dispersed_starts
+from skvi.solvers._chain_starts import dispersed_starts
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["MAX_PARAMS", "OneMode", "chain_moments", "is_heavy_tailed"]

@@ -9,6 +9,8 @@ from typing import cast
 
 import torch
 
+from skvi._sampling._chains import Chains
+from skvi._sampling._importance import StudentT, WeightedDraws, draw_weighted
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
 from skvi.divergences import KL
@@ -16,15 +18,10 @@ from skvi.evidence._one_mode import OneMode
 from skvi.evidence._proposals import Above, ProposalFamily, relative_variance
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
-from skvi.sampling import (
-    Chains,
-    StudentT,
-    WeightedDraws,
-    draw_weighted,
-)
-from skvi.solvers import NaturalGradient, Problem, SolverOptions, State, over_scales
+from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._number_nodes import Axis, grid_of_fits
-from skvi.solvers._scale_nodes import slope_of_scale
+from skvi.solvers._scale_nodes import over_scales, slope_of_scale
+from skvi.solvers._solution import State
 from skvi.targets import HierarchicalTarget, SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget, NodeGrid
 from skvi.targets._precisions import UnknownNumber

@@ -8,19 +8,14 @@ from typing import NamedTuple, cast
 
 import torch
 
+from skvi._sampling._chains import Chains, HamiltonianChains
+from skvi._sampling._diagnostics import effective_sample_size, pareto_khat
+from skvi._sampling._importance import WeightedDraws, tail_score
+from skvi._sampling._state import Report
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
 from skvi.evidence._estimates import block_size, weights_of_chains
 from skvi.evidence._sides import MIN_DRAWS, n_draws_for
-from skvi.sampling import (
-    Chains,
-    HamiltonianChains,
-    WeightedDraws,
-    effective_sample_size,
-    pareto_khat,
-)
-from skvi.sampling._importance import tail_score
-from skvi.sampling._state import Report
 from skvi.targets import Target
 
 __all__ = [

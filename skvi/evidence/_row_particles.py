@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 import torch
 
+from skvi._sampling._chains import Chains
+from skvi._sampling._importance import WeightedDraws
+from skvi._sampling._state import Report
 from skvi.evidence._clock import Clock
 from skvi.evidence._estimates import block_size
 from skvi.evidence._proposals import relative_variance, variance_of_logs
 from skvi.evidence._sides import Sides, error_of
-from skvi.sampling import Chains, WeightedDraws
-from skvi.sampling._state import Report
 from skvi.targets import SupervisedTarget
 from skvi.targets._reduced import features_of, unit_of
 from skvi.targets._scale_score import ScaleScore

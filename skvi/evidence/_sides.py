@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi.sampling import Chains
+from skvi._sampling._chains import Chains
 
 __all__ = [
     "MAX_RHAT",

@@ -9,9 +9,8 @@ import math
 
 import torch
 
+from skvi._sampling._diagnostics import effective_sample_size, khat_limit, pareto_khat
 from skvi.evidence._estimates import Estimate, bridge_estimate
-from skvi.sampling import effective_sample_size, pareto_khat
-from skvi.sampling._diagnostics import khat_limit
 from skvi.utils._log_space import log_mean_exp
 
 __all__ = ["ladder_bridge", "ladder_lower", "ladder_upper", "tail_shape"]

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from skvi._sampling._diagnostics import effective_sample_size, khat_limit, pareto_khat
 from skvi.evidence._estimates import (
     Estimate,
     bridge_estimate,
@@ -20,8 +21,6 @@ from skvi.evidence._sides import MAX_RHAT, NEARLY_CONSTANT, Sides
 from skvi.evidence._table import build_table, elbo_row
 from skvi.evidence._weights import summarize_weights
 from skvi.posteriors import Posterior
-from skvi.sampling import effective_sample_size, pareto_khat
-from skvi.sampling._diagnostics import khat_limit
 from skvi.targets import Target
 from skvi.utils._log_space import log_mean_exp
 

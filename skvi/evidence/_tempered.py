@@ -14,21 +14,16 @@ from dataclasses import dataclass
 import torch
 from scipy.special import stdtrit
 
+from skvi._sampling._exchange import LadderDraws, ReplicaExchange
+from skvi._sampling._particles import anneal, particle_estimates, tune_ladder
+from skvi._sampling._replicas import Ladder
+from skvi._sampling._state import Report
 from skvi.base import NormalForm
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._sides import MAX_RHAT
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.sampling import (
-    Ladder,
-    LadderDraws,
-    ReplicaExchange,
-    anneal,
-    particle_estimates,
-    tune_ladder,
-)
-from skvi.sampling._state import Report
 from skvi.targets import Target
 
 __all__ = ["MIN_TRIPS", "N_FITTED", "N_SYSTEMS", "TemperedSides", "tempered_sides"]

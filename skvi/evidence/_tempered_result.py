@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from skvi._sampling._diagnostics import effective_sample_size
 from skvi.evidence._estimates import Estimate, reverse_bound, weights_of_chains
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
@@ -31,7 +32,6 @@ from skvi.evidence._tempered import (
     mean_and_error,
 )
 from skvi.posteriors import Posterior
-from skvi.sampling import effective_sample_size
 from skvi.targets import Target
 
 __all__ = ["summarize_tempered"]

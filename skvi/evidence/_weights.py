@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from skvi.sampling import pareto_khat
-from skvi.sampling._diagnostics import khat_limit
+from skvi._sampling._diagnostics import khat_limit, pareto_khat
 
 __all__ = ["WeightSummary", "summarize_weights"]
 
@@ -37,7 +36,7 @@ class WeightSummary:
     Examples
     --------
     >>> import torch
-    >>> from skvi.evidence import summarize_weights
+    >>> from skvi.evidence._weights import summarize_weights
     >>> draws = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     >>> found = summarize_weights(draws[0], draws[1][None])
     >>> sorted(found), found["lower"].n_draws, len(found["lower"].tail)

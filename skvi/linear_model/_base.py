@@ -11,7 +11,7 @@ from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._registry import POSTERIORS, PRIORS
 from skvi._supervised import BaseSupervised
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._blocks import normal_of_predictor
@@ -25,16 +25,16 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import (
-    Alternating,
-    EmpiricalBayes,
     NaturalGradient,
     Problem,
     QuasiNewton,
     SolverOptions,
     choose_solver,
-    over_scales,
-    solve_from_best,
 )
+from skvi.solvers._alternating import Alternating
+from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._scale_nodes import over_scales
+from skvi.solvers._wide_start import solve_from_best
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import SparseRows, row_width
 from skvi.utils._threads import limit_threads

@@ -9,13 +9,14 @@ import torch
 from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._model import Response, TrainingData, check_numbers
-from skvi.base import GammaForm
+from skvi.base._gamma_form import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
 from skvi.linear_model._units import LinearModel
 from skvi.losses import Loss
 from skvi.priors import GammaHyperprior
-from skvi.solvers import Problem, State
+from skvi.solvers import Problem
+from skvi.solvers._solution import State
 from skvi.targets import HierarchicalTarget
 
 __all__ = [

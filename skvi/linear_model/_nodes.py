@@ -9,7 +9,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.priors import BuiltPrior
-from skvi.solvers import implied_scale
+from skvi.solvers._unknown_scale import implied_scale
 from skvi.utils._device import Movable
 
 __all__ = ["NormalNodes"]

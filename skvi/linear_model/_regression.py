@@ -38,8 +38,9 @@ from skvi.priors import (
     Prior,
     build_prior,
 )
-from skvi.solvers import NaturalGradient, State
+from skvi.solvers import NaturalGradient
 from skvi.solvers._exact import MixtureOverPrecisions
+from skvi.solvers._solution import State
 from skvi.utils._device import CPU
 from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._threads import limit_threads

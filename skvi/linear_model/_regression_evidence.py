@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from skvi.evidence import bound_evidence, conjugate_evidence, elbo_row
+from skvi.evidence import bound_evidence
+from skvi.evidence._conjugate import conjugate_evidence
+from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._blocks import with_logarithm
 from skvi.utils._warnings import warn_user

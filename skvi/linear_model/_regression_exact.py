@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from skvi.base import NormalForm, Units
+from skvi.base import NormalForm
+from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._precision_mixture import Directions, PrecisionMixture

@@ -5,21 +5,16 @@ from dataclasses import replace
 
 import torch
 
-from skvi.base import GammaForm
+from skvi.base._gamma_form import GammaForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import (
-    Alternating,
-    NaturalGradient,
-    PhaseInterrupted,
-    Problem,
-    SolverOptions,
-    State,
-)
+from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers._alternating import Alternating
 from skvi.solvers._hyper import check_noise
+from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.targets import HierarchicalTarget
 from skvi.utils._robust import median_distance
 

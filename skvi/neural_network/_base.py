@@ -30,7 +30,8 @@ from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import Family
 from skvi.priors import build_prior
-from skvi.solvers import CheckpointFile, State
+from skvi.solvers._checkpoint import CheckpointFile
+from skvi.solvers._solution import State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator

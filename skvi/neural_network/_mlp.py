@@ -5,7 +5,8 @@ from numbers import Integral
 import numpy as np
 
 from skvi.neural_network._flatness import remedies
-from skvi.predictors import ACTIVATIONS, MLPPredictor
+from skvi.predictors import MLPPredictor
+from skvi.predictors._mlp import ACTIVATIONS
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["MLPMixin"]

@@ -11,7 +11,8 @@ from torch import nn
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network._flatness import remedies, spaced_rows
 from skvi.posteriors import Ensemble
-from skvi.predictors import ModulePredictor, PartialPredictor
+from skvi.predictors import ModulePredictor
+from skvi.predictors._partial import PartialPredictor
 from skvi.utils._modules import StoredModule, store_module
 from skvi.utils._sparse import as_rows
 

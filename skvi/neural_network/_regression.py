@@ -15,7 +15,7 @@ from skvi._regressors import (
     noise_in,
     with_noise_scale,
 )
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (
     HeteroscedasticLikelihood,

@@ -3,7 +3,7 @@
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import MLPMixin
 from skvi.neural_network._regression import NetworkRegressorMixin
-from skvi.predictors import ACTIVATIONS
+from skvi.predictors._mlp import ACTIVATIONS
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 

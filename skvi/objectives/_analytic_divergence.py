@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import MomentForm, OrderForm
+from skvi.divergences.base import MomentForm, OrderForm
 from skvi.objectives._orders import Orders
 from skvi.objectives._scaled_moments import LearnedScales, ScaledForm, ScaledMoments
 from skvi.objectives._steps import Member

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from skvi.divergences import OrderForm
+from skvi.divergences.base import OrderForm
 from skvi.objectives._scaled_moments import LearnedScales
 
 __all__ = ["Orders"]

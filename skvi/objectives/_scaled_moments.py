@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from skvi.divergences import MomentForm, OrderForm
+from skvi.divergences.base import MomentForm, OrderForm
 from skvi.objectives._steps import Member
 
 __all__ = ["LearnedScales", "ScaledForm", "ScaledMoments", "prior_at_one"]

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from skvi.evidence import FROM_TARGET, EvidenceBounds
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._result import FROM_TARGET
 from skvi.utils._decimals import n_decimals
 
 N_SE = 2.0

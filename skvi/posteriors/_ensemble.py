@@ -7,7 +7,9 @@ from typing import Self
 
 import torch
 
-from skvi.base import Draw, GammaForm, Layout, NormalForm, Side
+from skvi.base import Draw, Layout, NormalForm
+from skvi.base._draw import Side
+from skvi.base._gamma_form import GammaForm
 from skvi.base._protocols import JointDensity
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal

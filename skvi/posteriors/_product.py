@@ -5,7 +5,9 @@ from typing import Self
 
 import torch
 
-from skvi.base import Draw, GammaForm, Layout, NormalForm, Side
+from skvi.base import Draw, Layout, NormalForm
+from skvi.base._draw import Side
+from skvi.base._gamma_form import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior

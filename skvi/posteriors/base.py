@@ -6,8 +6,11 @@ from typing import Self
 
 import torch
 
-from skvi.base import Component, Draw, GammaForm, Layout, NormalForm, Side, Units
+from skvi.base import Component, Draw, Layout, NormalForm
+from skvi.base._draw import Side
+from skvi.base._gamma_form import GammaForm
 from skvi.base._protocols import JointDensity
+from skvi.base._units import Units
 from skvi.utils._device import Movable
 
 __all__ = ["Family", "Posterior"]

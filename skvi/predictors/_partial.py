@@ -38,7 +38,8 @@ class PartialPredictor(Predictor):
     Examples
     --------
     >>> import torch
-    >>> from skvi.predictors import LinearPredictor, PartialPredictor
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.predictors._partial import PartialPredictor
     >>> partial = PartialPredictor(LinearPredictor(2), ["intercept"])
     >>> partial.layout, partial.point_layout
     (Layout({'coef': (1, 2)}), Layout({'intercept': (1,)}))

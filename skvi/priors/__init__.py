@@ -8,14 +8,12 @@ from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._laplace import Laplace
 from skvi.priors._log_uniform import LogUniform
 from skvi.priors._normal import Normal
-from skvi.priors._reference import FlatReference
 from skvi.priors._student_t import ARD, StudentT
 from skvi.priors.base import BuiltPrior, Prior
 
 __all__ = [
     "ARD",
     "BuiltPrior",
-    "FlatReference",
     "GammaHyperprior",
     "HalfCauchy",
     "HierarchicalNormal",

@@ -18,7 +18,7 @@ class FlatReference(BuiltPrior):
     >>> import torch
     >>> from skvi.base import NormalForm
     >>> from skvi.divergences import KL
-    >>> from skvi.priors import FlatReference
+    >>> from skvi.priors._reference import FlatReference
     >>> q = NormalForm(torch.zeros(1), torch.ones(1))
     >>> bool(KL().closed_form(q, FlatReference()) == -q.entropy())
     True

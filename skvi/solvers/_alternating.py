@@ -42,7 +42,7 @@ class Alternating(Solver):
 
     Examples
     --------
-    >>> from skvi.solvers import Alternating
+    >>> from skvi.solvers._alternating import Alternating
     >>> Alternating.name
     'alternating'
     """

@@ -46,7 +46,7 @@ class CheckpointFile:
     Examples
     --------
     >>> import tempfile
-    >>> from skvi.solvers import CheckpointFile
+    >>> from skvi.solvers._checkpoint import CheckpointFile
     >>> path = tempfile.mkdtemp() + "/fit.npz"
     >>> CheckpointFile(path, 60.0, {"max_iter": "200"}).at("main").save({"n": 3})
     >>> CheckpointFile(path, 60.0, {"max_iter": "200"}).at("main").state

@@ -12,9 +12,9 @@ import torch
 from scipy.linalg import cho_solve, cholesky, qr, solve_triangular
 from scipy.special import digamma, gammaln
 
-from skvi.base import GammaForm, NormalForm
-from skvi.targets import Precision
-from skvi.targets._precisions import ConjugateForm
+from skvi.base import NormalForm
+from skvi.base._gamma_form import GammaForm
+from skvi.targets._precisions import ConjugateForm, Precision
 from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["Conjugate", "Node", "Point"]

@@ -53,7 +53,8 @@ class EmpiricalBayes(Solver):
     >>> from skvi.posteriors import FullRankNormal
     >>> from skvi.predictors import LinearPredictor
     >>> from skvi.priors import Normal
-    >>> from skvi.solvers import EmpiricalBayes, Problem, SolverOptions
+    >>> from skvi.solvers import Problem, SolverOptions
+    >>> from skvi.solvers._empirical_bayes import EmpiricalBayes
     >>> from skvi.targets import SupervisedTarget
     >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(1, 1).double()
     >>> prior, y = Normal("learn").build(model.layout), torch.tensor([3.0])

@@ -74,7 +74,7 @@ class ExactSolver(Solver):
 
     Examples
     --------
-    >>> from skvi.solvers import SOLVERS
+    >>> from skvi.solvers._choice import SOLVERS
     >>> SOLVERS["exact"].name
     'exact'
     """

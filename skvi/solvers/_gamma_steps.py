@@ -9,7 +9,8 @@ from numpy.polynomial import Chebyshev
 from scipy.optimize import minimize
 from scipy.special import digamma, gammaln
 
-from skvi.base import GammaForm, NormalForm
+from skvi.base import NormalForm
+from skvi.base._gamma_form import GammaForm
 from skvi.likelihoods import Likelihood
 from skvi.posteriors import Posterior
 from skvi.priors import GammaHyperprior

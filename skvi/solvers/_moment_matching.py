@@ -6,19 +6,13 @@ from typing import cast
 
 import torch
 
+from skvi._sampling._chains import HamiltonianChains
+from skvi._sampling._diagnostics import effective_sample_size, khat_limit, pareto_khat
+from skvi._sampling._importance import adapt_proposal, draw_limit, draw_weighted
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal, Posterior
-from skvi.sampling import (
-    HamiltonianChains,
-    adapt_proposal,
-    draw_limit,
-    draw_weighted,
-    effective_sample_size,
-    pareto_khat,
-)
-from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._natural_gradient import NaturalGradient

@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import DivergenceTerms
 from skvi.divergences._linalg import precision_of
+from skvi.divergences.base import DivergenceTerms
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     add,

@@ -12,7 +12,8 @@ from typing import cast
 
 import torch
 
-from skvi.base import GammaForm, NormalForm
+from skvi.base import NormalForm
+from skvi.base._gamma_form import GammaForm
 from skvi.posteriors import Posterior
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._scale_nodes import FALL, MAX_ITER, MAX_NODES, STEP, slope_of_scale

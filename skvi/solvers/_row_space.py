@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import MomentForm
+from skvi.divergences.base import MomentForm
 from skvi.solvers._anderson import Anderson
 from skvi.solvers._curvature import kernel_of_rows
 from skvi.solvers._mode import factorize, find_mode, scale_of

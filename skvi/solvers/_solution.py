@@ -94,7 +94,8 @@ class Solution:
     --------
     >>> from skvi.base import Layout
     >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import Solution, State
+    >>> from skvi.solvers import Solution
+    >>> from skvi.solvers._solution import State
     >>> from skvi.solvers._solution import Ending
     >>> from skvi.targets import Target
     >>> state = State(MeanFieldNormal().build(Layout({"coef": (1, 3)})), Target())

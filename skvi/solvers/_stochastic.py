@@ -134,7 +134,7 @@ class Ivon(Stochastic):
 
     Examples
     --------
-    >>> from skvi.solvers import Ivon
+    >>> from skvi.solvers._stochastic import Ivon
     >>> Ivon.name
     'ivon'
     """

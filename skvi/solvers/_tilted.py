@@ -7,10 +7,10 @@ from typing import cast
 
 import torch
 
+from skvi._sampling._diagnostics import khat_limit, pareto_khat
+from skvi._sampling._importance import StudentT, adapt_proposal
 from skvi.base import NormalForm
-from skvi.divergences import log_power_integral
-from skvi.sampling import StudentT, adapt_proposal, pareto_khat
-from skvi.sampling._diagnostics import khat_limit
+from skvi.divergences._power_integral import log_power_integral
 from skvi.solvers._solution import Ending, Solution, State, ending_of
 from skvi.solvers.base import Problem, Progress
 from skvi.targets import Target

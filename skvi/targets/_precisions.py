@@ -43,7 +43,7 @@ class Precision(Movable):
     Examples
     --------
     >>> import torch
-    >>> from skvi.targets import Precision
+    >>> from skvi.targets._precisions import Precision
     >>> Precision(torch.ones(1)).is_fixed
     True
     """

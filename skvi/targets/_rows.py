@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from skvi.base import Layout, NormalForm, Rows
-from skvi.predictors import PartialPredictor
+from skvi.predictors._partial import PartialPredictor
 from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows, weighted_sum
 

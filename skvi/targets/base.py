@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from skvi.base import Layout, NormalForm, deal
-from skvi.priors import BuiltPrior, FlatReference
+from skvi.base import Layout, NormalForm
+from skvi.base._rows import deal
+from skvi.priors import BuiltPrior
+from skvi.priors._reference import FlatReference
 from skvi.targets._whitened import WhitenedTarget
 from skvi.utils._device import CPU, Movable
 

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from skvi.base import SIDES, Draw, Layout, NormalForm
+from skvi.base import Draw, Layout, NormalForm
+from skvi.base._draw import SIDES
 from skvi.posteriors import Family, Posterior
 from skvi.testing._ensure import (
     N_SE,

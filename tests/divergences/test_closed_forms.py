@@ -17,8 +17,8 @@ from skvi.divergences import (
     FDivergence,
     GammaDivergence,
     Renyi,
-    log_power_integral,
 )
+from skvi.divergences._power_integral import log_power_integral
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal, build_prior

@@ -9,7 +9,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import AlphaDivergence, Renyi, log_power_integral
+from skvi.divergences import AlphaDivergence, Renyi
+from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._tempered import log_tempered_integral
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal

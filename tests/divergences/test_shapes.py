@@ -13,10 +13,10 @@ from skvi.divergences import (
     GammaDivergence,
     Jeffreys,
     Renyi,
-    log_power_integral,
 )
 from skvi.divergences._covariance import log_det_growth, mixture
 from skvi.divergences._linalg import mix, precision_of
+from skvi.divergences._power_integral import log_power_integral
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
 from tests.divergences.normals import Prior, as_full
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.special import stdtrit
 
+from skvi._sampling._importance import StudentT, draw_weighted
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _near_normal, bound_evidence
 from skvi.evidence._estimates import reverse_bound
@@ -20,8 +21,7 @@ from skvi.losses import LogLoss
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.sampling import StudentT, draw_weighted
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import SupervisedTarget, Target
 
 

@@ -6,12 +6,12 @@ from functools import cache
 import pytest
 import torch
 
+from skvi._sampling._state import silent
 from skvi.base import Layout, NormalForm
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._summarize import MAX_RHAT
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, tempered_sides
 from skvi.priors import Normal
-from skvi.sampling._state import silent
 from skvi.targets import Target
 
 N_SYSTEMS, PLANNED = 8, 20

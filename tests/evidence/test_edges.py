@@ -6,13 +6,13 @@ import torch
 from scipy import stats
 from scipy.special import logsumexp
 
+from skvi._sampling._chains import HamiltonianChains
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _importance
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HierarchicalNormal, Normal
-from skvi.sampling import HamiltonianChains
 from skvi.targets import Target
 
 

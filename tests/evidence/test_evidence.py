@@ -8,6 +8,7 @@ import torch
 from scipy.stats import binom
 from threadpoolctl import threadpool_limits
 
+from skvi._sampling._chains import Chains, HamiltonianChains
 from skvi.evidence import _importance, _one_mode, bound_evidence
 from skvi.evidence._estimates import (
     block_size,
@@ -22,8 +23,7 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal
-from skvi.sampling import Chains, HamiltonianChains
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import SupervisedTarget
 from tests.reference import Problem, conjugate_evidence, grid_evidence
 

@@ -7,11 +7,11 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from skvi._model import Model
+from skvi._sampling._chains import HamiltonianChains
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression_evidence
 from skvi.model_selection import EvidenceSearch, _search
 from skvi.priors import HierarchicalNormal, Normal
-from skvi.sampling import HamiltonianChains
 from skvi.solvers import _natural_gradient
 from tests.interrupts import (
     Linear,

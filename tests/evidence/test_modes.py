@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from skvi._sampling._chains import Chains
 from skvi.base import NormalForm
 from skvi.evidence import _annealed
 from skvi.evidence._modes import Modes, _seen_from, _subsets
@@ -12,8 +13,8 @@ from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import StudentT
-from skvi.sampling import Chains
-from skvi.solvers import dispersed_starts, likelihood_normal
+from skvi.solvers._chain_starts import dispersed_starts
+from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import SupervisedTarget
 
 

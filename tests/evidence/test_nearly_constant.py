@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from skvi._sampling._chains import Chains
+from skvi._sampling._diagnostics import pareto_khat
 from skvi.base import Layout
 from skvi.evidence import _summarize
 from skvi.evidence._sides import Sides
@@ -12,7 +14,6 @@ from skvi.evidence._summarize import summarize
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
-from skvi.sampling import Chains, pareto_khat
 from skvi.solvers import _moment_matching
 from skvi.targets import Target
 from skvi.utils._log_space import log_mean_exp

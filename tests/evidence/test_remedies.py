@@ -16,7 +16,7 @@ from skvi.losses import LogLoss
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import ARD, Horseshoe, Normal, StudentT
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import SupervisedTarget
 
 

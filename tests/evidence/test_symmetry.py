@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks.evidence_networks import NOISE, small_data, truth
+from skvi._sampling._chains import Chains
 from skvi.evidence import _tempered
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._estimates import Estimate
@@ -22,7 +23,6 @@ from skvi.losses import LogLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
-from skvi.sampling import Chains
 from skvi.targets import SupervisedTarget
 from tests.groups import random_copy
 

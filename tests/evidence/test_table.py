@@ -11,6 +11,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
+from skvi._sampling._chains import Chains, HamiltonianChains
 from skvi.evidence import (
     BoundsTable,
     EvidenceBounds,
@@ -20,8 +21,7 @@ from skvi.evidence import (
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import HierarchicalNormal, Laplace, Normal
-from skvi.sampling import Chains, HamiltonianChains
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers._moment_matching import fit_proposal_normal
 from tests.evidence.test_evidence import bounds_of, conjugate
 
 COMMON = {

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import clone, is_classifier
 
 from skvi._draws import NormalDraws
-from skvi.base import Units
+from skvi.base._units import Units
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,

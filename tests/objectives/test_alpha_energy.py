@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi, log_power_integral
+from skvi.divergences import KL, Renyi
+from skvi.divergences._power_integral import log_power_integral
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
     BernoulliLikelihood,

@@ -24,7 +24,8 @@ from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._ensemble_steps import make_steps
 from skvi.objectives._normal_steps import NormalSteps
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.predictors import ACTIVATIONS, MLPPredictor
+from skvi.predictors import MLPPredictor
+from skvi.predictors._mlp import ACTIVATIONS
 from skvi.priors import Laplace, Normal, StudentT, build_prior
 from skvi.targets import SupervisedTarget
 

@@ -12,7 +12,8 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Renyi, log_power_integral
+from skvi.divergences import KL, Renyi
+from skvi.divergences._power_integral import log_power_integral
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.likelihoods.base import Likelihood

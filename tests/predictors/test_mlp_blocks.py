@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from skvi._draws import ROW_BLOCK
-from skvi.predictors import ACTIVATIONS, LinearPredictor, MLPPredictor, _mlp_blocks
+from skvi.predictors import LinearPredictor, MLPPredictor, _mlp_blocks
+from skvi.predictors._mlp import ACTIVATIONS
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 layers = pytest.mark.parametrize("hidden", [(), (11,), (20, 7)])

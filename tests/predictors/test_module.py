@@ -11,7 +11,8 @@ from torch.func import functional_call
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
 from skvi.losses import LogLoss
-from skvi.predictors import MLPPredictor, ModulePredictor, PartialPredictor, _module
+from skvi.predictors import MLPPredictor, ModulePredictor, _module
+from skvi.predictors._partial import PartialPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
 

@@ -10,7 +10,8 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO
 from skvi.posteriors import MeanFieldNormal
-from skvi.predictors import MLPPredictor, PartialPredictor
+from skvi.predictors import MLPPredictor
+from skvi.predictors._partial import PartialPredictor
 from skvi.priors import Normal
 from skvi.targets import SupervisedTarget
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from skvi.predictors import ACTIVATIONS, LinearPredictor, MLPPredictor
+from skvi.predictors import LinearPredictor, MLPPredictor
+from skvi.predictors._mlp import ACTIVATIONS
 from tests.groups import random_copy
 
 

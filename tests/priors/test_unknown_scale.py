@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from skvi.base import Layout, NormalForm
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import HalfCauchy, Horseshoe, Normal
-from skvi.solvers import implied_scale
+from skvi.solvers._unknown_scale import implied_scale
 
 
 def built(size, scale=1.0):

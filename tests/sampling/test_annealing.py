@@ -9,13 +9,13 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
+from skvi._sampling._annealing import AnnealedPath, tune_path
+from skvi._sampling._state import State
 from skvi.base import Layout, NormalForm
 from skvi.evidence import bound_evidence
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
-from skvi.sampling import AnnealedPath, tune_path
-from skvi.sampling._state import State
 from skvi.targets import Target
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy.stats import norm, rankdata
 
-from skvi.sampling import (
+from skvi._sampling._diagnostics import (
     disagreement,
     effective_sample_size,
+    khat_limit,
     pareto_khat,
     split_rhat,
 )
-from skvi.sampling._diagnostics import khat_limit
 from tests.references import make_rhat
 
 

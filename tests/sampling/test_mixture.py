@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
+from skvi._sampling._chains import HamiltonianChains
+from skvi._sampling._importance import StudentT as StudentProposal
+from skvi._sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture
 from skvi.base import Layout, NormalForm
 from skvi.priors import Horseshoe, Normal, StudentT, build_prior
-from skvi.sampling import HamiltonianChains
-from skvi.sampling import StudentT as StudentProposal
-from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture
 from skvi.targets import Target
 
 LIKELIHOOD = NormalForm(

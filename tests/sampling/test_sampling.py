@@ -8,19 +8,19 @@ import torch
 from scipy.stats import multivariate_t
 from threadpoolctl import threadpool_limits
 
-from skvi.base import Layout
-from skvi.likelihoods import BernoulliLikelihood
-from skvi.losses import LogLoss
-from skvi.predictors import LinearPredictor
-from skvi.priors import Normal
-from skvi.sampling import (
-    HamiltonianChains,
+from skvi._sampling._chains import HamiltonianChains
+from skvi._sampling._importance import (
     StudentT,
     WeightedDraws,
     adapt_proposal,
     draw_limit,
     draw_weighted,
 )
+from skvi.base import Layout
+from skvi.likelihoods import BernoulliLikelihood
+from skvi.losses import LogLoss
+from skvi.predictors import LinearPredictor
+from skvi.priors import Normal
 from skvi.targets import SupervisedTarget, Target
 from tests.reference import chain_mean
 

@@ -7,17 +7,16 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from skvi.base import Layout, NormalForm
-from skvi.priors import Normal
-from skvi.sampling import (
-    Ladder,
-    ReplicaExchange,
+from skvi._sampling._exchange import ReplicaExchange
+from skvi._sampling._particles import (
     anneal,
     particle_estimates,
+    pooled_scales,
     tune_ladder,
 )
-from skvi.sampling._particles import pooled_scales
-from skvi.sampling._replicas import Replicas
+from skvi._sampling._replicas import Ladder, Replicas
+from skvi.base import Layout, NormalForm
+from skvi.priors import Normal
 from skvi.targets import Target
 
 

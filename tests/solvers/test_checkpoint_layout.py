@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from skvi.solvers import CheckpointFile, SolverOptions, Stochastic
-from skvi.solvers._checkpoint import FORMAT
+from skvi.solvers import SolverOptions, Stochastic
+from skvi.solvers._checkpoint import FORMAT, CheckpointFile
 from tests.solvers.test_members import make_problem
 
 #: The entries of every format: whoever changes them has to count on.

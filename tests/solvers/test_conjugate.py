@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 from scipy.special import logsumexp, polygamma
 
-from skvi.base import GammaForm, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._gamma_form import GammaForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLinearRegression
@@ -17,15 +18,11 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, Gamma, MeanFieldNormal, Product
 from skvi.predictors import LinearPredictor
-from skvi.priors import ARD, HierarchicalNormal, Normal
-from skvi.solvers import (
-    Alternating,
-    CoordinateAscent,
-    Problem,
-    SolverOptions,
-    _conjugate,
-)
-from skvi.targets import GammaHyperprior, HierarchicalTarget, summarize
+from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Normal
+from skvi.solvers import CoordinateAscent, Problem, SolverOptions, _conjugate
+from skvi.solvers._alternating import Alternating
+from skvi.targets import HierarchicalTarget
+from skvi.targets._least_squares import summarize
 from skvi.utils._sparse import SparseRows
 
 TIGHT = SolverOptions(max_iter=2000, tol=1e-11)
@@ -361,7 +358,7 @@ def test_evidence_by_quadrature(case):
 
     Wrong variants: no Jacobian; the intercept's prior left out.
     """
-    from skvi.evidence import conjugate_evidence
+    from skvi.evidence._conjugate import conjugate_evidence
 
     parts = CASES[case]
     target = make_target(**parts)

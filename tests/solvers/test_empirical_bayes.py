@@ -23,14 +23,9 @@ from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
-from skvi.solvers import (
-    EmpiricalBayes,
-    Problem,
-    SolverOptions,
-    State,
-    choose_solver,
-)
-from skvi.solvers._solution import Ending
+from skvi.solvers import Problem, SolverOptions, choose_solver
+from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._solution import Ending, State
 from skvi.targets import SupervisedTarget
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
 from skvi._model import TrainingData
-from skvi.evidence import lower_bound
+from skvi.evidence._fit_checks import lower_bound
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor

@@ -10,7 +10,8 @@ from scipy.special import log_expit, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, log_power_integral
+from skvi.divergences import KL
+from skvi.divergences._power_integral import log_power_integral
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss

@@ -14,7 +14,8 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal
-from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
+from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers._scale_nodes import over_scales
 from skvi.targets import SupervisedTarget
 
 

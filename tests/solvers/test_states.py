@@ -10,7 +10,8 @@ from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal
-from skvi.solvers import SOLVERS, MomentMatching, Problem, SolverOptions
+from skvi.solvers import MomentMatching, Problem, SolverOptions
+from skvi.solvers._choice import SOLVERS
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 
 GAMMA = GammaHyperprior(1.0, 1.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from skvi.base import Layout
-from skvi.targets import GammaHyperprior
+from skvi.priors import GammaHyperprior
 from skvi.targets._precisions import BuiltHierarchy
 
 

@@ -24,7 +24,6 @@ from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal, Prod
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import (
     ARD,
-    FlatReference,
     GammaHyperprior,
     Horseshoe,
     Laplace,
@@ -33,6 +32,7 @@ from skvi.priors import (
     StudentT,
     build_prior,
 )
+from skvi.priors._reference import FlatReference
 from skvi.solvers import Problem
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.targets import HierarchicalTarget, SupervisedTarget

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi.sampling._chains import Chains
-from skvi.sampling._particles import TARGET_ACCEPTANCE, pooled_scales
-from skvi.sampling._replicas import Ladder, Replicas, n_steps_at
-from skvi.sampling._state import Report, silent
+from skvi._sampling._chains import Chains
+from skvi._sampling._particles import TARGET_ACCEPTANCE, pooled_scales
+from skvi._sampling._replicas import Ladder, Replicas, n_steps_at
+from skvi._sampling._state import Report, silent
 from skvi.utils._device import CPU
 from skvi.utils._random import rand, randn
 

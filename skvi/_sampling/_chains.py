@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from skvi._sampling._diagnostics import disagreement
+from skvi._sampling._state import Report, State, silent
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
-from skvi.sampling._diagnostics import disagreement
-from skvi.sampling._state import Report, State, silent
 from skvi.targets import Target
 from skvi.utils._random import rand
 

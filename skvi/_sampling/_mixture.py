@@ -7,10 +7,10 @@ from functools import cached_property
 
 import torch
 
+from skvi._sampling._importance import StudentT, WeightedDraws, draw_weighted
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
 from skvi.priors import BuiltPrior
-from skvi.sampling._importance import StudentT, WeightedDraws, draw_weighted
 from skvi.targets import Target
 from skvi.utils._device import CPU
 from skvi.utils._random import rand

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from skvi._sampling._diagnostics import pareto_khat
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
-from skvi.sampling._diagnostics import pareto_khat
 from skvi.targets import Target
 from skvi.utils._random import rand, randn
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
+from skvi._sampling._replicas import N_STEPS, Ladder, Replicas
+from skvi._sampling._state import Report, silent
 from skvi.base import NormalForm
-from skvi.sampling._replicas import N_STEPS, Ladder, Replicas
-from skvi.sampling._state import Report, silent
 from skvi.targets import Target
 from skvi.utils._device import CPU
 from skvi.utils._log_space import log_mean_exp

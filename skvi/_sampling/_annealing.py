@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import torch
 
+from skvi._sampling._chains import MAX_STEP, TARGET_ACCEPTANCE
+from skvi._sampling._importance import WeightedDraws
+from skvi._sampling._state import Report, State, silent
 from skvi.base import NormalForm
-from skvi.sampling._chains import MAX_STEP, TARGET_ACCEPTANCE
-from skvi.sampling._importance import WeightedDraws
-from skvi.sampling._state import Report, State, silent
 from skvi.targets import Target
 from skvi.utils._random import rand
 

@@ -1,0 +1,1 @@
+"""Draws from a posterior, and diagnostics of weights, chains and tails."""

@@ -1,0 +1,78 @@
+"""Choice of a solver."""
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.solvers._alternating import Alternating
+from skvi.solvers._coordinate_ascent import CoordinateAscent
+from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._exact import ExactSolver
+from skvi.solvers._moment_matching import MomentMatching
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._quasi_newton_solver import QuasiNewton
+from skvi.solvers._stochastic import Ivon, Stochastic
+from skvi.solvers.base import Problem, Solver
+
+__all__ = ["SOLVERS", "choose_solver"]
+
+#: From the most exact to the most general.
+SOLVERS: dict[str, type[Solver]] = {
+    s.name: s
+    for s in (
+        ExactSolver,
+        CoordinateAscent,
+        EmpiricalBayes,
+        NaturalGradient,
+        QuasiNewton,
+        Alternating,
+        MomentMatching,
+        Stochastic,
+        Ivon,
+    )
+}
+
+
+def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
+    """Return the first solver that can solve a problem, or the requested one.
+
+    Parameters
+    ----------
+    problem : Problem
+    name : str, default="auto"
+        "auto", or the name of a solver.
+
+    Returns
+    -------
+    type of Solver
+
+    Raises
+    ------
+    IncompatibleComponentsError
+        The requested solver cannot solve the problem, or none can. The message names
+        what is missing, and the solvers that can.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.divergences import KL
+    >>> from skvi.objectives import ELBO
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.solvers import Problem, choose_solver
+    >>> from skvi.targets import Target
+    >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
+    >>> target = Target()  # a density of which nothing else is known
+    >>> choose_solver(Problem(target, ELBO(), KL(), posterior, None)).name
+    'stochastic'
+    """
+    candidates = SOLVERS.values() if name == "auto" else [SOLVERS[name]]
+    reasons = []
+    for solver in candidates:
+        missing = solver.missing(problem)
+        if not missing:
+            return solver
+        reasons.append(f"solver={solver.name!r} cannot be used: {missing}")
+    able = [s.name for s in SOLVERS.values() if not s.missing(problem)]
+    remedy = (
+        f"Use solver='auto' or one of {able}."
+        if able
+        else "Use posterior='mean_field', or a family with an exact density."
+    )
+    raise IncompatibleComponentsError(f"{'; '.join(reasons)}. {remedy}")
