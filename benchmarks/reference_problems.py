@@ -31,7 +31,7 @@ from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Normal, Studen
 
 N_SEEDS = 6
 PROPER = {"prior": HierarchicalNormal(1, 1), "noise_scale": GammaHyperprior(1, 1)}
-COMPETING = [changepoint.ConstantMean(), changepoint.Autoregression(2)]
+COMPETING = [changepoint.Regression(), changepoint.Regression(2)]
 
 
 @dataclass(frozen=True)
