@@ -27,6 +27,7 @@ from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
+from skvi.posteriors._exact import Unsolved
 from skvi.priors import Prior
 from skvi.solvers import (
     Problem,
@@ -288,6 +289,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise if this estimator cannot predict from such a posterior."""
+        if isinstance(posterior, Unsolved):
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior_family_!r} is known for linear regressions "
+                "with conjugate priors. Use posterior='full_rank' or 'mean_field'."
+            )
 
     def _continue(
         self, problem: Problem, before: dict[str, Any], solver: Solver

@@ -299,6 +299,7 @@ default="auto"
         return known and super()._finds_scale()
 
     def _check_posterior(self, posterior):
+        super()._check_posterior(posterior)
         check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):

@@ -165,7 +165,7 @@ class GaussianRegression(
     def _continue(self, problem, before, solver):
         if isinstance(self.posterior_family_, Exact):
             return problem.state
-        last, target = before["posterior_"], problem.target
+        last, target = before["posterior_"].as_prior(), problem.target
         same = type(last) is type(problem.posterior)
         same = same and len(last.params) == len(problem.posterior.params)
         if dict(last.layout) != dict(target.layout) or not same:

@@ -33,15 +33,22 @@ class RegressionExactMixin:
             self.posterior_family_ = Exact()
         return super()._pose(target)
 
+    @property
+    def _asks_for_exact(self):
+        return isinstance(self.posterior, Exact) or self.posterior == "exact"
+
     def _takes_exact(self, target):
         """Whether the posterior is to be exact, by quadrature over its precisions."""
-        is_asked = isinstance(self.posterior, Exact) or self.posterior == "exact"
+        is_asked = self._asks_for_exact
         is_auto = isinstance(self.posterior, str) and self.posterior == "auto"
-        is_free = self.solver in ("auto", "exact")
+        is_whole = self._batch_size(target.n_rows) is None
+        is_free = self.solver in ("auto", "exact") and is_whole
         if not is_asked and not (is_auto and is_free and not self._is_diagonal()):
             return False
         missing = missing_for_exact(target, self.objective_, self.divergence_)
-        missing = missing if is_free else f"solver={self.solver!r} has another one"
+        if not is_free:
+            missing = f"with solver={self.solver!r} and batch_size={self.batch_size!r}"
+            missing += " another one is fitted"
         # With given precisions the normal of full rank is exact.
         if is_asked and missing and self._model.gammas:
             raise IncompatibleComponentsError(
@@ -51,7 +58,7 @@ class RegressionExactMixin:
         return not missing
 
     def _resolve(self, name):
-        if name == "posterior" and self.posterior == "exact":
+        if name == "posterior" and self._asks_for_exact:
             return FullRankNormal()  # until `_pose` knows the model
         return super()._resolve(name)
 

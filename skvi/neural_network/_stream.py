@@ -75,6 +75,7 @@ class StreamMixin:
         return self._stream.posterior if self._continues else super()._resolve_prior()
 
     def _check_posterior(self, posterior):
+        super()._check_posterior(posterior)
         if self._stream is not None and posterior.as_normal() is None:
             raise IncompatibleComponentsError(
                 f"partial_fit makes the posterior the prior of the next batch, which "

@@ -13,8 +13,13 @@ from sklearn.model_selection import GridSearchCV
 
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.linear_model import BayesianLinearRegression
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
 from skvi.metrics import neg_crps_scorer
+from skvi.neural_network import BayesianMLPClassifier
 from skvi.posteriors import Exact, Product
 from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
 
@@ -220,6 +225,7 @@ def test_where_another_posterior_is_fitted():
         {"posterior": "full_rank"},
         {"posterior": Product()},
         {"solver": "coordinate_ascent"},
+        {"batch_size": 10, "max_iter": 1},
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -281,9 +287,30 @@ def test_exact_is_exact_or_refused():
         ({"loss": "beta"}, "normal noise, log loss"),
         ({"divergence": KL(0.5)}, "divergence='kl'"),
         ({"solver": "stochastic"}, "solver='stochastic'"),
+        ({"batch_size": 5}, "batch_size=5"),
     ]:
-        with pytest.raises(IncompatibleComponentsError, match=why):
-            MODEL(posterior="exact", **parts).fit(X, y)
+        for posterior in "exact", Exact():
+            with pytest.raises(IncompatibleComponentsError, match=why):
+                MODEL(posterior=posterior, **parts).fit(X, y)
+    for other in (
+        BayesianLogisticRegression,
+        BayesianPoissonRegressor,
+        BayesianMLPClassifier,
+    ):
+        with pytest.raises(IncompatibleComponentsError, match="for linear regressions"):
+            other(posterior=Exact()).fit(X, y > np.median(y))
+
+
+def test_fits_continue_from_exact_ones_and_go_on_to_them():
+    """Wrong variant: the parameters of the exact posterior, which has none."""
+    X, y, _ = make_data(12, 3)
+    model = MODEL(warm_start=True, **PARTS).fit(X, y)
+    model.set_params(posterior="full_rank").fit(X, y)
+    expected = MODEL(posterior="full_rank", **PARTS).fit(X, y)
+    assert model.lower_bound_ == pytest.approx(expected.lower_bound_, abs=1e-4)
+    exact = MODEL(**PARTS).fit(X, y)
+    model.set_params(posterior="auto").fit(X, y)
+    assert model.lower_bound_ == exact.lower_bound_
 
 
 def test_posteriors_are_priors_of_later_rows():
