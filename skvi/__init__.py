@@ -53,7 +53,6 @@ _SUBMODULES = (
     "posteriors",
     "predictors",
     "priors",
-    "sampling",
     "solvers",
     "targets",
     "testing",

@@ -67,7 +67,7 @@ MODELS = {
     "natural gradient": (Logistic(), classes),
     "natural gradient of counts": (BayesianPoissonRegressor(prior="normal"), counts),
     "quasi-Newton": (Logistic(posterior="low_rank"), classes),
-    "coordinate ascent": (Linear(), numbers),
+    "coordinate ascent": (Linear(posterior="full_rank"), numbers),
     "coordinate ascent, ARD": (Linear(prior="ard"), numbers),
     "empirical Bayes": (Logistic(prior=Normal("learn")), classes),
     "alternating": (Linear(loss="beta"), numbers),
@@ -102,7 +102,7 @@ MODELS = {
         ),
         numbers,
     ),
-    "columns": (Linear(), columns),
+    "columns": (Linear(posterior="full_rank"), columns),
 }
 # One for every phase; the others are for the slow tests.
 PHASES = (

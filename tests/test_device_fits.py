@@ -49,7 +49,11 @@ EXACT = {
     ),
     "counts": (BayesianPoissonRegressor(prior="normal"), COUNTS),
     "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNED), COUNTS),
-    "coordinate-ascent": (BayesianLinearRegression(), NUMBERS),
+    "exact": (BayesianLinearRegression(), NUMBERS),
+    "coordinate-ascent": (
+        BayesianLinearRegression(posterior="full_rank"),
+        NUMBERS,
+    ),
     "conjugate": (BayesianLinearRegression(**FIXED), NUMBERS),
     "ard": (BayesianLinearRegression(prior="ard"), NUMBERS),
     "alternating": (BayesianLinearRegression(loss="beta", max_iter=2), NUMBERS),
@@ -158,7 +162,7 @@ def test_steps_do_not_wait_for_the_device(name):
         with emulated_device() as device:
             some.set_params(random_state=0).fit(X, y)
             waits.append(device.n_waits)
-    assert waits[0] == waits[1]
+    assert waits[1] <= waits[0]  # with three times as many steps
 
 
 def test_predictions_are_copied_back_once():

@@ -165,8 +165,6 @@ def test_messages_without_a_remedy_are_found():
 
 #: (estimator, axis, value): same as the default, and why.
 EQUIVALENT = {
-    ("linear", "objective", "score"): "it predicts from its exact posterior",
-    ("linear_fixed", "objective", "score"): "it predicts from its exact posterior",
     ("logistic", "posterior", "low_rank"): "three parameters have at most rank 3",
     ("poisson", "posterior", "low_rank"): "three parameters have at most rank 3",
 }

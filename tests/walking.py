@@ -60,9 +60,17 @@ DATA = _data()
 #: Name -> estimator, its data, and a loss function that suits them.
 MODELS = {
     "logistic": (BayesianLogisticRegression(prior="normal"), "class", _hinge),
-    "linear_fixed": (BayesianLinearRegression(noise_scale=0.7), "real", absolute),
-    "linear_learn": (BayesianLinearRegression(noise_scale="learn"), "real", absolute),
-    "linear": (BayesianLinearRegression(), "real", absolute),
+    "linear_fixed": (
+        BayesianLinearRegression(posterior="full_rank", noise_scale=0.7),
+        "real",
+        absolute,
+    ),
+    "linear_learn": (
+        BayesianLinearRegression(posterior="full_rank", noise_scale="learn"),
+        "real",
+        absolute,
+    ),
+    "linear": (BayesianLinearRegression(posterior="full_rank"), "real", absolute),
     "poisson": (BayesianPoissonRegressor(prior="normal"), "count", _absolute_log),
 }
 #: Axis -> name -> value. A part that is registered is walked over.

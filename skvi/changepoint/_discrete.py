@@ -94,7 +94,7 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
             return None
         return (
             f"{first}If it is rounded to steps of {gaps.min():g}, use "
-            f"ConstantMean(noise_scale=1.0, noise_df={ENOUGH_NOISE_DF})."
+            f"Regression(noise_scale=1.0, noise_df={ENOUGH_NOISE_DF})."
         )
     return (
         f'{first}Use models="bernoulli" for X != {top:g}, and the values themselves '
@@ -112,5 +112,5 @@ def overdispersed(column: np.ndarray) -> str | None:
     return (
         f"holds counts whose variance is about {dispersion:.1f} times their mean. That "
         "of Poisson counts is equal to it: changes are reported where there are none. "
-        "Use ConstantMean for 2 * sqrt(X + 3 / 8)."
+        "Use Regression for 2 * sqrt(X + 3 / 8)."
     )

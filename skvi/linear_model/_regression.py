@@ -164,7 +164,7 @@ class GaussianRegression(
 
     def _continue(self, problem, before, solver):
         if isinstance(self.posterior_family_, Exact):
-            return problem.state
+            return None  # nothing to start from
         last, target = before["posterior_"].as_prior(), problem.target
         same = type(last) is type(problem.posterior)
         same = same and len(last.params) == len(problem.posterior.params)

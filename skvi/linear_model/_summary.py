@@ -56,7 +56,7 @@ class CoefficientTable:
     intercept  152.133  3.616  146.186  158.081
     x0           2.511  0.889    0.979    3.909
     x1           0.201  0.704   -0.959    1.364
-    noise_scale_ 76.026, lower_bound_ -2573.7
+    noise_scale_ 76.026, lower_bound_ -2573.5
     """
 
     names: tuple[str, ...]

@@ -4,6 +4,7 @@ import torch
 
 from skvi.base import Layout
 from skvi.posteriors.base import Family, Posterior
+from skvi.utils._device import CPU
 
 __all__ = ["Exact", "Unsolved"]
 
@@ -34,4 +35,7 @@ class Unsolved(Posterior):
     """Exact posterior before its data: it has no draws and no density yet."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout, self.params = layout, torch.zeros(0, dtype=torch.float64)
+        self.layout, self.params = (
+            layout,
+            torch.zeros(0, dtype=torch.float64, device=CPU),
+        )

@@ -45,8 +45,9 @@ def missing_for_exact(
     target: Target, objective: Objective, divergence: Divergence
 ) -> str:
     """Say why the posterior has no exact form over its precisions; "" if it has."""
-    if objective.kind != "expectation" or not divergence.is_standard:
-        return "it needs objective='elbo' and divergence='kl'"
+    is_elbo = objective.kind == "expectation" and divergence.is_standard
+    if objective.needs_draws or not is_elbo:
+        return "it needs objective='elbo' without draws and divergence='kl'"
     form = target.conjugate_form()
     if form is None:
         return "it needs normal noise, log loss and normal coefficients"
@@ -148,7 +149,7 @@ class MixtureOverPrecisions(Posterior):
 
     def __init__(self, layout: Layout, form: ConjugateForm) -> None:
         self.layout, self.form = layout, form
-        self.params = torch.zeros(0, dtype=torch.float64)
+        self.params = torch.zeros(0, dtype=torch.float64, device=CPU)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the nodes, which are found again."""

@@ -301,6 +301,20 @@ def test_exact_is_exact_or_refused():
             other(posterior=Exact()).fit(X, y > np.median(y))
 
 
+def test_interrupts_before_there_is_a_posterior(monkeypatch):
+    """Leave the estimator unfitted. Wrong variant: an exact posterior without data."""
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    X, y, _ = make_data(12, 3)
+    model = MODEL(warm_start=True).fit(X, y)
+    monkeypatch.setattr("skvi.solvers._exact.find_nodes", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert not hasattr(model, "posterior_")
+
+
 def test_fits_continue_from_exact_ones_and_go_on_to_them():
     """Wrong variant: the parameters of the exact posterior, which has none."""
     X, y, _ = make_data(12, 3)

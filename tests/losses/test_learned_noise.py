@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.exceptions import NoOptimumError
+from skvi.exceptions import NoOptimumError, SkviWarning
 from skvi.losses import BetaLoss, GammaLoss
 from skvi.neural_network import BayesianMLPRegressor
 
@@ -66,8 +66,10 @@ def test_the_log_loss_at_the_floor_warns(monkeypatch):
     """Rows that are fitted exactly; the floor is raised to be reached sooner."""
     monkeypatch.setattr("skvi.targets._rows.NOISE_RANGE", np.log(50))
     X, _ = equal_targets(0.5)
-    with pytest.warns(
-        ConvergenceWarning, match="noise_scale degenerates to 0: the model fits"
+    degenerates = "noise_scale degenerates to 0: the model fits"
+    with (
+        pytest.warns(SkviWarning, match="100 rows with equal values of y"),
+        pytest.warns(ConvergenceWarning, match=degenerates),
     ):
         BayesianMLPRegressor(**FAST).fit(X, np.zeros(100))
 

@@ -20,11 +20,12 @@ from skvi.posteriors import (
 from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
-# Gamma is for positive blocks, and Product is what its blocks are.
+# Gamma is for positive blocks, Product is what its blocks are, and Exact needs data.
 FAMILIES = [
     c()
     for c in CLASSES
-    if issubclass(c, Family) and c.__name__ not in ("Family", "Gamma", "Product")
+    if issubclass(c, Family)
+    and c.__name__ not in ("Family", "Gamma", "Product", "Exact")
 ]
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size
