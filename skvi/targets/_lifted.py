@@ -21,6 +21,8 @@ __all__ = ["LiftedTarget", "NodeGrid"]
 
 # Standard deviations of starts of chains, in units of those of the posterior.
 WIDE, WIDE_SCORE = 3.0, 1.5
+# Distance of a node of the log scale on either side, to which its powers are followed.
+FAR = 1e3
 # Of directions that the data say nothing of.
 SEED = 0
 
@@ -104,9 +106,8 @@ class LiftedTarget(Target):
         if number is not None:
             # Near 0 the number has the density of its prior.
             self.tail = min(1.0, number.gamma.shape)
-            self.number_score = ScaleScore(
-                self.tail * grid.numbers, grid.values, grid.by_number / self.tail
-            )
+            tables = self._beyond(grid.values), self._beyond(grid.by_number / self.tail)
+            self.number_score = ScaleScore(self.tail * grid.numbers, *tables)
         n_scores = (grid.log_scales is not None) + (number is not None)
         self.layout = Layout({"standardized": (self.n_params,), "score": (n_scores,)})
         # Not a factor of the density, but what chains start from.
@@ -115,14 +116,34 @@ class LiftedTarget(Target):
         self._stack(grid.normals)
 
     def _stack(self, normals: Sequence[NormalForm]) -> None:
-        """Lay out the normals for one matrix product."""
-        self.log_widths = torch.stack([0.5 * n.variance.log() for n in normals])
-        widths = self.log_widths.exp()
-        self.means = torch.stack([n.mean for n in normals]) / widths
+        """Lay out the normals for one matrix product, with far nodes of the scale."""
+        log_widths = torch.stack([0.5 * n.variance.log() for n in normals])
+        widths = log_widths.exp()
+        self.means = self._beyond(torch.stack([n.mean for n in normals]) / widths)
         scales = torch.stack([n.scale for n in normals]) / widths[:, :, None]
+        scales, self.log_widths = self._beyond(scales), log_widths
+        z = self.grid.log_scales
+        if z is not None:
+            table = log_widths.reshape(len(z), -1, self.n_params)
+            powers = table.diff(dim=0)[[0, -1]] / z.diff()[[0, -1], None, None]
+            far = FAR * powers.clamp(0, 1)
+            table = torch.cat([table[:1] - far[:1], table, table[-1:] + far[1:]])
+            self.nodes = torch.cat([z[:1] - FAR, z, z[-1:] + FAR])
+            self.log_widths = table.flatten(0, 1)
         self.diagonals = scales.diagonal(dim1=1, dim2=2)
         # All normals at once: e times one matrix.
         self.forth = scales.permute(2, 0, 1).flatten(1).contiguous()
+
+    def _beyond(self, table: torch.Tensor) -> torch.Tensor:
+        """What belongs to the nodes, also at the far ones of the scale: as at the ends.
+
+        Of shape (K, ...) or (K L, ...).
+        """
+        z = self.grid.log_scales
+        if z is None:
+            return table
+        table = table.reshape(len(z), -1, *table.shape[1:])
+        return torch.cat([table[:1], table, table[-1:]]).flatten(0, 1)
 
     @property
     def cost_per_draw(self) -> int:
@@ -223,33 +244,20 @@ class LiftedTarget(Target):
         log_scale, number, log_det = None, None, torch.zeros_like(e[:, 0])
         by_scale = by_number = lifted.new_ones(len(lifted), 1)
         if self.scale_score is not None:
-            log_scale, log_det, _ = self.scale_score.at(scores[:, 0])
-            by_scale = _hats(self.grid.log_scales, log_scale)
+            log_scale, log_det = self.scale_score.map(scores[:, 0])
+            by_scale = _hats(self.nodes, log_scale)
         if self.number_score is not None:
-            each, log_slope, _ = self.number_score.at(scores[:, -1])
+            each, log_slope = self.number_score.map(scores[:, -1])
             number = (by_scale.T * each).sum(0) / self.tail
             slope = (by_scale.T * log_slope.exp()).sum(0) / self.tail
             log_det = log_det + slope.log()
             by_number = _hats(self.grid.numbers, number)
         hats = (by_scale[:, :, None] * by_number[:, None]).flatten(1)
         log_width = hats @ self.log_widths
-        if log_scale is not None:
-            log_width = log_width + self._beyond(log_scale, by_number)
         at_nodes = (e @ self.forth).reshape(len(e), *self.means.shape) + self.means
         theta = (hats[:, None] @ at_nodes)[:, 0] * log_width.exp()
         log_det = log_det + (log_width + (hats @ self.diagonals).log()).sum(1)
         return _Place(theta, log_scale, number, log_det)
-
-    def _beyond(self, log_scale: torch.Tensor, by_number: torch.Tensor) -> torch.Tensor:
-        """Change of the log units beyond the nodes of the scale: powers of it."""
-        nodes, total = self.grid.log_scales, torch.zeros_like(self.log_widths[:1])
-        widths = self.log_widths.reshape(len(nodes), by_number.shape[1], -1)
-        outside = log_scale - log_scale.clamp(nodes[0], nodes[-1])
-        for left, sign in ((0, -1), (-2, 1)):
-            power = (widths[left + 1] - widths[left]) / (nodes[left + 1] - nodes[left])
-            far = sign * (sign * outside).clamp(min=0)
-            total = total + far[:, None] * (by_number @ power.clamp(0, 1))
-        return total
 
 
 def _marginal_score(grid: NodeGrid) -> ScaleScore:

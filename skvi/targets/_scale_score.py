@@ -1,6 +1,7 @@
 """A standard normal score for the log of an unknown scale, or of another number."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -48,6 +49,10 @@ class ScaleScore(Movable):
         log_normal = -0.5 * (self.score.square() + LOG_2PI)
         self.slope = torch.exp(log_normal - value + total.log())
 
+    def map(self, score: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log scale z at scores u, and log dz/du, (S,) or (M, S), with gradients."""
+        return _Map.apply(score, self)
+
     def at(
         self, score: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -76,6 +81,24 @@ class ScaleScore(Movable):
             log_slope = torch.where(out, log_ratio, log_slope)
             change = torch.where(out, sign * (log_ratio.exp() - far), change)
         return value, log_slope, change
+
+
+class _Map(torch.autograd.Function):
+    """Of a `ScaleScore`, whose derivatives are known: a tape is three times slower."""
+
+    @staticmethod
+    def forward(ctx: Any, score: torch.Tensor, score_map: ScaleScore) -> Any:
+        """Values, and what backward needs."""
+        z, log_slope, change = score_map.at(score)
+        ctx.save_for_backward(log_slope.exp(), change)
+        return z, log_slope
+
+    @staticmethod
+    def backward(ctx: Any, by_z: torch.Tensor, by_slope: torch.Tensor) -> Any:
+        """Chain rule, summed over the M maps of one score."""
+        slope, change = ctx.saved_tensors
+        total = by_z * slope + by_slope * change
+        return total.reshape(-1, total.shape[-1]).sum(0), None
 
 
 def _scaled_tail(x: torch.Tensor) -> torch.Tensor:

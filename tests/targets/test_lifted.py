@@ -107,18 +107,46 @@ def test_the_evidence_beside_a_number_is_the_same():
 
 @pytest.mark.parametrize("make", [lifted, beside_a_number])
 def test_the_gradient_is_that_of_the_density(make):
-    """Wrong variants: the slope of the parameters or of the number left out."""
+    """By differences of it.
+
+    Wrong variants: the slope of the parameters or of the number left out; the map of a
+    score without the derivative of its log slope.
+    """
     _, target = make()
     generator = torch.Generator().manual_seed(0)
     size = target.layout.size
     theta = torch.randn(20, size, generator=generator, dtype=torch.float64)
-    leaf = theta.clone().requires_grad_()
-    value = target.log_joint(leaf)
-    (expected,) = torch.autograd.grad(value.sum(), leaf)
-    found = target.log_joint_and_gradient(theta)
-    torch.testing.assert_close(found[0], value.detach())
-    torch.testing.assert_close(found[1], expected)
+    value, gradient = target.log_joint_and_gradient(theta)
+    torch.testing.assert_close(value, target.log_joint(theta))
+    steps = 1e-6 * torch.eye(size, dtype=torch.float64)
+    up, down = (
+        target.log_joint((theta + s * steps[:, None]).flatten(0, 1)) for s in (1, -1)
+    )
+    expected = (up - down).reshape(size, 20).T / 2e-6
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
     assert bool((expected[:, -1] != 0).all())
+
+
+@pytest.mark.parametrize("make", [lifted, beside_a_number])
+def test_the_determinant_is_that_of_the_map(make):
+    """Inside and beyond the nodes. Wrong variants: any of its four terms left out."""
+    _, target = make()
+
+    def map_of(lifted):
+        place = target._place(lifted[None])
+        parts = (place.theta[0], place.log_scale, place.number)
+        return torch.cat([part for part in parts if part is not None])
+
+    generator = torch.Generator().manual_seed(1)
+    for scale in 0.5, 3.0:
+        at = scale * torch.randn(
+            5, target.layout.size, generator=generator, dtype=torch.float64
+        )
+        found = target._place(at).log_det
+        for one, log_det in zip(at, found, strict=True):
+            jacobian = torch.autograd.functional.jacobian(map_of, one)
+            expected = torch.linalg.slogdet(jacobian).logabsdet
+            torch.testing.assert_close(log_det, expected)
 
 
 def test_the_evidence_is_the_same():

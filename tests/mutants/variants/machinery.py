@@ -221,6 +221,15 @@ VARIANTS = [
         put="_mean_of_blocks(increments, n_blocks)",
         test="tests/evidence/test_symmetry.py::"
              "test_bounds_from_exact_draws_of_a_ladder"),
+    Variant("lifted-without-the-determinant", where="LiftedTarget._place",
+        find="(log_width + (hats @ self.diagonals).log()).sum(1)",
+        put="log_width.sum(1)",
+        test="tests/targets/test_lifted.py::"
+             "test_the_determinant_is_that_of_the_map"),
+    Variant("score-map-without-its-curvature", where="_Map.backward",
+        find="by_z * slope + by_slope * change", put="by_z * slope",
+        test="tests/targets/test_lifted.py::"
+             "test_the_gradient_is_that_of_the_density"),
     # metrics
     Variant("crps-of-a-normal", where="normal_crps", find="math.pi", put="2 * math.pi",
         test="tests/metrics/test_metrics.py::test_crps_of_draws_has_no_bias[2]"),
