@@ -238,7 +238,7 @@ def problems() -> dict[str, Problem]:
             "ensemble": label(few, posterior=Ensemble(n_members=3)),
             "partial fit": label(iris, n_chunks=3),
             "module": module(images, module=convolution, deterministic="3"),
-            **each("noise=heteroscedastic posterior=last_layer", net, numbers),
+            **each("noise=heteroscedastic", net, numbers),
             **each("posterior=low_rank posterior=dropout", net, numbers),
             **each("prior=log_uniform prior=horseshoe", net, numbers),
             **each("likelihood=student_t objective=alpha_energy", net, heavy),
