@@ -53,9 +53,15 @@ def has_unknowns(target: Target) -> bool:
 
 
 def _plain(target: Target) -> tuple[SupervisedTarget, UnknownNumber | None]:
-    """The target of the coefficients alone, and the number that it learns."""
+    """The target of the coefficients alone, and the dispersion that it learns.
+
+    Near 0 its score has the density of the prior, as a dispersion of counts has, but
+    not the precision of noise.
+    """
     if not isinstance(target, HierarchicalTarget) or not target.is_extended:
         return cast(SupervisedTarget, target), None
+    if not target.likelihood_spec.is_discrete:
+        return target, None
     return target.beside_number() or (target, None)
 
 
