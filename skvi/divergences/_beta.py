@@ -6,9 +6,11 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._kl import KL
 from skvi.divergences._messages import collapse_message, draw_logs
+from skvi.divergences._nodes import fits_nodes, node_terms
 from skvi.divergences._pair import Pair, infinite, normal_of, power_parts
-from skvi.divergences._pair_terms import beta_terms
+from skvi.divergences._pair_terms import TINY_WEIGHT, beta_terms
 from skvi.divergences._powers import PowerDivergence, exp_gap
 from skvi.divergences.base import DivergenceTerms
 from skvi.utils._validation import Interval
@@ -47,9 +49,10 @@ class BetaDivergence(PowerDivergence):
     covariance of the prior; outside the value is ``inf``. At ``beta <= 0`` its terms
     are infinite with opposite signs: refused.
 
-    The estimate from S draws of q is unbiased. The term without q comes from draws
-    of the prior in a fit; from log densities alone it is estimated by importance
-    sampling, with heavy tails where q is much narrower than the prior.
+    For other priors linear models integrate by fixed nodes, see `Renyi`. Other models
+    estimate it from S draws of q, without bias. The term without q comes from draws of
+    the prior in a fit; from log densities alone it is estimated by importance sampling,
+    with heavy tails where q is much narrower than the prior.
 
     References
     ----------
@@ -85,7 +88,9 @@ class BetaDivergence(PowerDivergence):
         return float(self.beta)
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form; see `Divergence.closed_form`."""
+        """Closed form, or one by nodes; see `Divergence.closed_form`."""
+        if not self.has_closed_form(prior):
+            return self._at_nodes(q, prior)
         return self._value(self._pair(q, prior)).sum()
 
     def terms(
@@ -95,6 +100,13 @@ class BetaDivergence(PowerDivergence):
         q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
+        if not self.has_closed_form(prior):
+            if self._b == 0:
+                return KL().terms(q, prior, q_precision)
+            own, cross, _ = self._log_integrals(q, prior)
+            cross, own = (x.exp().clamp(min=TINY_WEIGHT) for x in (cross, own))
+            weights = cross, own / self.beta
+            return node_terms(self.closed_form, q, prior, 1.0, self._b, weights)
         pair = self._pair(q, prior)
         return beta_terms(pair, self._b, self._value(pair).sum(), q_precision)
 
@@ -113,6 +125,8 @@ class BetaDivergence(PowerDivergence):
             if parts is None:  # for b > 0: a posterior that is numerically flat
                 return self._lost_prior(q.mean.new_zeros(()), size) if b > 0 else ""
             own, cross = torch.exp(parts[0] + b * parts[1]), parts[0].exp()
+        elif q is not None and fits_nodes(q, prior):
+            own, cross = (x.exp() for x in self._log_integrals(q, prior)[:2])
         else:
             log_q, log_prior = draw_logs(posterior, prior, generator)
             own, cross = (b * log_q).exp().mean(), (b * log_prior).exp().mean()
@@ -161,3 +175,9 @@ class BetaDivergence(PowerDivergence):
         # (q^b - pi^b) / b, and the remainder: the norm of the prior minus E_q[pi^b].
         first = exp_gap(b * log_prior, b, log_q - log_prior).mean()
         return (first + log_norm.exp() - (b * log_prior).exp().mean()) / self.beta
+
+    def _from_logs(
+        self, log_own: torch.Tensor, log_cross: torch.Tensor, log_norm: torch.Tensor
+    ) -> torch.Tensor:
+        first = exp_gap(log_cross, self._b, (log_own - log_cross) / self._b)
+        return (first + log_norm.exp() - log_cross.exp()) / self.beta

@@ -6,6 +6,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PriorDensity
+from skvi.divergences._kl import KL
+from skvi.divergences._nodes import node_terms
 from skvi.divergences._pair import Pair, infinite, normal_of, power_parts
 from skvi.divergences._pair_terms import gamma_terms
 from skvi.divergences._powers import PowerDivergence
@@ -38,11 +40,11 @@ class GammaDivergence(PowerDivergence):
     the covariance of the prior; outside the value is ``inf``. At ``gamma <= 0`` its
     terms are infinite with opposite signs: refused.
 
-    The estimate from S draws of q is consistent; as logs of means it has a bias
-    O(1/S), from the first term downwards and from the last one upwards for
-    ``gamma > 1``. The term without q comes from draws of the prior in a fit; from log
-    densities alone by importance sampling, far too low if q is much narrower than the
-    prior.
+    For other priors linear models integrate by fixed nodes, see `Renyi`. Other models
+    estimate it from S draws of q: consistently, as logs of means with a bias O(1/S),
+    from the first term downwards and from the last one upwards for ``gamma > 1``. The
+    term without q comes from draws of the prior in a fit; from log densities alone by
+    importance sampling, far too low if q is much narrower than the prior.
 
     References
     ----------
@@ -73,7 +75,9 @@ class GammaDivergence(PowerDivergence):
         return float(self.gamma)
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form; see `Divergence.closed_form`."""
+        """Closed form, or one by nodes; see `Divergence.closed_form`."""
+        if not self.has_closed_form(prior):
+            return self._at_nodes(q, prior)
         return self._value(Pair(q, normal_of(prior)))
 
     def terms(
@@ -83,6 +87,11 @@ class GammaDivergence(PowerDivergence):
         q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
+        if not self.has_closed_form(prior):
+            if self._b == 0:
+                return KL().terms(q, prior, q_precision)
+            weights = 1.0, 1 / self.gamma
+            return node_terms(self.closed_form, q, prior, 1.0, self._b, weights)
         pair = Pair(q, normal_of(prior))
         return gamma_terms(pair, self._b, self._value(pair), q_precision)
 
@@ -99,4 +108,9 @@ class GammaDivergence(PowerDivergence):
         if b == 0:
             return (log_q - log_prior).mean()
         own, cross = (log_mean_exp(b * v) for v in (log_q, log_prior))
-        return ((own - cross) / b + log_norm - cross) / self.gamma
+        return self._from_logs(own, cross, log_norm)
+
+    def _from_logs(
+        self, log_own: torch.Tensor, log_cross: torch.Tensor, log_norm: torch.Tensor
+    ) -> torch.Tensor:
+        return ((log_own - log_cross) / self._b + log_norm - log_cross) / self.gamma

@@ -2,7 +2,9 @@
 
 from numbers import Real
 
+import numpy as np
 import torch
+from scipy.special import digamma, gammaln
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PriorDensity
@@ -45,6 +47,7 @@ class KL(Divergence):
     }
 
     needs_proper_prior = False
+    has_gammas = True
 
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
@@ -75,6 +78,15 @@ class KL(Divergence):
             pair = Pair(q, pi)  # in double precision, as determinants need
             return self.weight * _kl_of_normals(pair.q, pair.pi)
         return self.weight * renyi(Pair(q, pi), 1.0)
+
+    def between_gammas(
+        self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
+    ) -> float:
+        """Closed form; see `Divergence.between_gammas`."""
+        a0, b0 = prior
+        value = (shape - a0) * digamma(shape) - gammaln(shape) + gammaln(a0)
+        value = value + a0 * (np.log(rate) - np.log(b0)) + shape * (b0 / rate - 1)
+        return self.weight * float(value.sum())
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """Coefficients for a normal prior with independent coordinates."""

@@ -4,9 +4,12 @@ import math
 
 import torch
 
+from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._kl import KL
+from skvi.divergences._nodes import fits_nodes, log_integrals, log_power_norm
 from skvi.divergences.base import Divergence
-from skvi.utils._log_space import log_mean_exp
+from skvi.utils._log_space import LOG_2PI, log_mean_exp
 
 # Draws of the prior for the term without q, and elements at most.
 PRIOR_DRAWS, PRIOR_ELEMENTS = 1000, 2**17
@@ -31,6 +34,32 @@ class PowerDivergence(Divergence):
     def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None
+
+    def has_nodes(self, q: NormalForm, prior: PriorDensity) -> bool:
+        """For proper priors with independent coordinates."""
+        return fits_nodes(q, prior)
+
+    def _at_nodes(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
+        """Value without a closed form, of the joint formula."""
+        if self._b == 0:
+            return KL().closed_form(q, prior)
+        return self._from_logs(*self._log_integrals(q, prior))
+
+    def _log_integrals(
+        self, q: NormalForm, prior: PriorDensity
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logs of the integrals of q^order, q pi^(order - 1) and pi^order."""
+        a = self._order
+        own = (1 - a) * (q.half_log_det + 0.5 * q.size * LOG_2PI)
+        cross = log_integrals(q, prior, 1.0, self._b).sum()
+        norm = log_power_norm(prior, a)
+        return own - 0.5 * q.size * math.log(a), cross, norm
+
+    def _from_logs(
+        self, log_own: torch.Tensor, log_cross: torch.Tensor, log_norm: torch.Tensor
+    ) -> torch.Tensor:
+        """The divergence from the logs of its integrals."""
+        raise NotImplementedError
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Means of powers, of the joint form; the class says how they are biased."""

@@ -3,12 +3,15 @@
 import math
 from numbers import Real
 
+import numpy as np
 import torch
+from scipy.special import gammaln
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences._kl import KL
 from skvi.divergences._messages import N_DRAWS, draw_logs, noise_message
+from skvi.divergences._nodes import fits_nodes, log_integrals, node_terms
 from skvi.divergences._pair import Pair, normal_of, order_form, renyi
 from skvi.divergences._pair_terms import renyi_terms
 from skvi.divergences._tempered import log_tempered_integral, tempered_normal
@@ -41,14 +44,23 @@ class Renyi(Divergence):
     posterior that learns from data: they are refused there. Outside its range
     the value is ``inf``. The scaling differs from the classical one by 1/alpha.
 
-    For priors that are not normal it is estimated from draws of the normal
-    ``q^alpha``, coordinate by coordinate where both are factorized. The estimate is
-    consistent, and biased upwards for 0 < alpha < 1, downwards for alpha > 1.
+    For other priors with independent coordinates, such as Laplace, linear models
+    integrate every coordinate by fixed nodes: within about 1e-5 nats for a factorized
+    q, or 1e-3 for a prior with a pole (horseshoe). For a correlated q of at most 100
+    parameters this is an estimate, and no bound: factors of the prior are replaced by
+    normal ones, and correlations of what is left of them are neglected. With
+    correlations of 0.6 two coefficients gave errors up to 0.01 nats; with 0.9, and a q
+    as wide as the prior, up to 0.05.
+
+    Networks and other models estimate it from draws of the normal ``q^alpha``,
+    coordinate by coordinate where both are factorized: consistently, with a bias
+    upwards for 0 < alpha < 1, downwards for alpha > 1.
 
     References
     ----------
     Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
-    alpha-Rényi divergence.
+    alpha-Rényi divergence. Minka (2001), *Expectation propagation for approximate
+    Bayesian inference*: the normal factors.
 
     Examples
     --------
@@ -67,6 +79,7 @@ class Renyi(Divergence):
     }
 
     needs_proper_prior = False
+    has_gammas = True
 
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
@@ -91,9 +104,33 @@ class Renyi(Divergence):
         """Whether the prior is normal."""
         return prior.as_normal() is not None
 
+    def has_nodes(self, q: NormalForm, prior: PriorDensity) -> bool:
+        """For proper priors with independent coordinates."""
+        return fits_nodes(q, prior)
+
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form; see `Divergence.closed_form`."""
-        return renyi(Pair(q, normal_of(prior)), float(self.alpha))
+        """Closed form, or one by nodes; see `Divergence.closed_form`."""
+        a = float(self.alpha)
+        if self.has_closed_form(prior):
+            return renyi(Pair(q, normal_of(prior)), a)
+        if a == 1:
+            return KL().closed_form(q, prior)
+        return log_integrals(q, prior, a, 1 - a).sum() / (a * (a - 1))
+
+    def between_gammas(
+        self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
+    ) -> float:
+        """Closed form; see `Divergence.between_gammas`."""
+        a, (a0, b0) = float(self.alpha), prior
+        if a == 1:
+            return KL().between_gammas(shape, rate, prior)
+        mixed, slope = a * shape + (1 - a) * a0, a * rate + (1 - a) * b0
+        if not (mixed > 0).all() & (slope > 0).all():
+            return math.inf
+        own = shape * np.log(rate) - gammaln(shape)
+        log_integral = a * own + (1 - a) * (a0 * np.log(b0) - gammaln(a0))
+        log_integral = log_integral + gammaln(mixed) - mixed * np.log(slope)
+        return float(log_integral.sum()) / (a * (a - 1))
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """For order 1, which is KL; see `Divergence.moment_form`."""
@@ -152,5 +189,9 @@ class Renyi(Divergence):
         q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
-        pair = Pair(q, normal_of(prior))
-        return renyi_terms(pair, float(self.alpha), q_precision)
+        a = float(self.alpha)
+        if self.has_closed_form(prior):
+            return renyi_terms(Pair(q, normal_of(prior)), a, q_precision)
+        if a == 1:
+            return KL().terms(q, prior, q_precision)
+        return node_terms(self.closed_form, q, prior, a, 1 - a)

@@ -4,73 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from skvi.base import Component, NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._forms import MomentForm, OrderForm
 from skvi.exceptions import IncompatibleComponentsError
 
 __all__ = ["Divergence", "DivergenceTerms", "MomentForm", "OrderForm"]
-
-
-@dataclass(frozen=True, eq=False)
-class MomentForm:
-    """A divergence of factorized normals that is linear in second moments and entropy.
-
-    ``D = sum(precision * (std^2 + (mean - center)^2) / 2 - weight * log(std))
-    + constant``
-
-    Parameters
-    ----------
-    precision, center : Tensor of shape (P,)
-    weight : float
-    constant : float
-
-    Examples
-    --------
-    >>> from skvi.base import Layout
-    >>> from skvi.divergences import KL
-    >>> from skvi.priors import Normal
-    >>> prior = Normal().build(Layout({"coef": (1, 2)}))
-    >>> KL(weight=0.5).moment_form(prior).precision
-    tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
-
-    precision: torch.Tensor
-    center: torch.Tensor
-    weight: float
-    constant: float
-
-
-@dataclass(frozen=True, eq=False)
-class OrderForm:
-    """A divergence of factorized normals composed of Rényi divergences.
-
-    With the Rényi divergence R of every coordinate, in the scaling of `Renyi`, D is the
-    sum of R, or of ``(1 - exp(-rate R)) / rate`` if the rate is not 0.
-
-    Parameters
-    ----------
-    order : float
-        Order, not close to 0 or 1.
-    center, variance : Tensor of shape (P,)
-        Mean and variance of the prior.
-    rate : float, default=0.0
-
-    Examples
-    --------
-    >>> from skvi.base import Layout
-    >>> from skvi.divergences import AlphaDivergence
-    >>> from skvi.priors import Normal
-    >>> prior = Normal().build(Layout({"coef": (1, 2)}))
-    >>> AlphaDivergence(0.5).order_form(prior).rate
-    0.25
-    """
-
-    order: float
-    center: torch.Tensor
-    variance: torch.Tensor
-    rate: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +97,9 @@ class Divergence(Component):
     kl_weight: float | None = None
     #: Whether an arbitrary factor of the prior's density would change the optimum.
     needs_proper_prior = True
+    #: Whether it is a sum over independent blocks, so that `between_gammas` is enough
+    #: for a precision beside normal coefficients. It then is unbounded for each block.
+    has_gammas = False
 
     @property
     def max_variance_ratio(self) -> float:
@@ -187,6 +132,24 @@ class Divergence(Component):
         """
         return False
 
+    def has_nodes(self, q: NormalForm, prior: PriorDensity) -> bool:
+        """Whether, without a closed form, D is integrated by fixed nodes.
+
+        `closed_form` and `terms` then return this estimate. It has no noise, so that
+        linear models are fitted without draws; networks are trained with draws.
+
+        Parameters
+        ----------
+        q : NormalForm
+        prior : BuiltPrior
+
+        Returns
+        -------
+        bool
+            False, unless overridden.
+        """
+        return False
+
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """D(q || prior) for a normal q, differentiable in q.
 
@@ -198,8 +161,8 @@ class Divergence(Component):
         Returns
         -------
         Tensor
-            A scalar in nats, exact; ``inf`` if the divergence is infinite. KL takes
-            normals with leading axes, and gives one value for each of them.
+            A scalar in nats, exact but for `has_nodes`; ``inf`` if the divergence is
+            infinite. KL takes normals with leading axes, and gives one value for each.
         """
         raise NotImplementedError
 
@@ -216,6 +179,25 @@ class Divergence(Component):
         Tensor
             A scalar in nats, differentiable. Consistent as S grows; unbiased for
             KL, in general biased for the others.
+        """
+        raise NotImplementedError
+
+    def between_gammas(
+        self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
+    ) -> float:
+        """D(q || prior) of independent Gamma distributions.
+
+        Parameters
+        ----------
+        shape, rate : ndarray of shape (m,)
+            Of q.
+        prior : pair of float
+            Shape and rate of the prior of each.
+
+        Returns
+        -------
+        float
+            In nats, summed; ``inf`` outside the range of the order.
         """
         raise NotImplementedError
 
@@ -265,7 +247,7 @@ class Divergence(Component):
         Returns
         -------
         DivergenceTerms
-            Exact, in nats; meant for use without autograd.
+            In nats, exact but for `has_nodes`; meant for use without autograd.
         """
         raise NotImplementedError
 

@@ -53,13 +53,15 @@ class Alternating(Solver):
     @staticmethod
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
-        if not problem.target.is_extended:
+        target = problem.target
+        if not target.is_extended:
             return "no precision has a hyperprior"
         missing = missing_for_expectations(problem)
         if missing:
             return missing
-        if not problem.divergence.is_standard:
-            return f"{problem.divergence!r} is not a sum over blocks"
+        divergence, is_given = problem.divergence, "coef_precision" in target.layout
+        if not (divergence.is_standard or (divergence.has_gammas and not is_given)):
+            return f"{divergence!r} is not a sum over blocks that depend on each other"
         if not _is_normal_gamma(problem.posterior):
             return (
                 "the posterior is not the product of a normal and Gamma distributions"

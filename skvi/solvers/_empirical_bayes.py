@@ -139,13 +139,12 @@ class _Search(Run):
         if not self.kept:  # the only state, if Ctrl-C comes now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
-        leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator(hyper.device)
+        leaf, normal = hyper.clone().requires_grad_(), found.posterior.normal()
         with torch.enable_grad():
-            moved, q = target.at(leaf), found.posterior
-            surrogate, _ = problem.objective.surrogate(
-                moved, q, problem.divergence, None, 0, no_draws
-            )
-            (gradient,) = torch.autograd.grad(surrogate, leaf)
+            moved = target.at(leaf)
+            value = moved.expected_loss_at(normal)
+            value = value + problem.divergence.closed_form(normal, moved.prior)
+            (gradient,) = torch.autograd.grad(value, leaf)
         return _Scales(hyper, found, gradient)
 
     def _newton_step(self, best: "_Scales") -> torch.Tensor:

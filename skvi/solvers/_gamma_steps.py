@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from numpy.polynomial import Chebyshev
 from scipy.optimize import minimize
-from scipy.special import digamma, gammaln
+from scipy.special import digamma
 
 from skvi.base import NormalForm
 from skvi.base._gamma_form import GammaForm
 from skvi.likelihoods import Likelihood
 from skvi.posteriors import Posterior
-from skvi.priors import GammaHyperprior
 from skvi.solvers._solution import State
 from skvi.solvers.base import Problem
 from skvi.targets import HierarchicalTarget
@@ -89,12 +88,18 @@ class GammaSteps:
         total = 0.0
         for name in self.names:
             shape, rate = self.gamma(name)
-            total += _divergence(shape, rate, self.target.prior.gammas[name])
+            total += self._divergence(name, shape, rate)
         if "coef_precision" in self.names:
             shape, rate = self.gamma("coef_precision")
             gap = np.log(shape) - digamma(shape)
             total += 0.5 * float(gap.sum()) * self._per_precision(shape)
         return total
+
+    def _divergence(self, name: str, shape: np.ndarray, rate: np.ndarray) -> float:
+        """Divergence of the precisions of a block from their hyperprior."""
+        gamma = self.target.prior.gammas[name]
+        prior = gamma.shape, gamma.rate
+        return self.problem.divergence.between_gammas(shape, rate, prior)
 
     def _per_precision(self, shape: np.ndarray) -> float:
         return self.target.predictor.n_features / len(shape)
@@ -124,7 +129,7 @@ class GammaSteps:
     def _noise(self) -> GammaForm:
         """Best Gamma distribution, by quadrature over the log precision."""
         (shape,), (rate,) = self.gamma(self.own)
-        gamma, target = self.target.prior.gammas[self.own], self.target
+        target = self.target
         inverse, _ = noise_nodes(shape, rate, MANY_NODES, reach=1.5)
         t = -inverse.log().numpy()
 
@@ -143,7 +148,7 @@ class GammaSteps:
             log_w = a * t - b * np.exp(t)
             w = np.exp(log_w - log_w.max())
             mean = float(w @ loss / w.sum())
-            return mean + _divergence(np.array([a]), np.array([b]), gamma)
+            return mean + self._divergence(self.own, np.array([a]), np.array([b]))
 
         start = np.log([shape, rate])
         bounds = [(x - LARGEST_MOVE, x + LARGEST_MOVE) for x in start]
@@ -230,11 +235,3 @@ def _losses_at(
     found = each(mean, variance.sqrt(), target.y)
     losses, w = torch.cat([value for value, _, _ in found]), target.sample_weight
     return losses.sum(1) if w is None else losses @ w
-
-
-def _divergence(shape: np.ndarray, rate: np.ndarray, gamma: GammaHyperprior) -> float:
-    """KL divergence of Gamma distributions from a hyperprior, summed."""
-    a0, b0 = gamma.shape, gamma.rate
-    value = (shape - a0) * digamma(shape) - gammaln(shape) + gammaln(a0)
-    value = value + a0 * (np.log(rate) - np.log(b0)) + shape * (b0 / rate - 1)
-    return float(value.sum())

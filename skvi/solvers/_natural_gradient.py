@@ -47,6 +47,8 @@ NEGLIGIBLE = 0.1
 LARGE, LARGE_WITH_SCALE = 30.0, 1.0
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
+# Promise of a quasi-Newton step, relative to the tolerance, below which a run ends.
+PROMISED = 0.01
 # In the space of the rows: steps whose gain is extrapolated, and after which the metric
 # of the acceleration is that of the present point.
 BLOCK, RENEWED = 6, 15
@@ -233,7 +235,8 @@ class _Iteration(Run):
         before, root = self.point.value, self.point.mean_root()
         evaluate = partial(point_of, self.problem)
         # One by one, so that an interrupted run leaves its best point.
-        for point in quasi_newton_run(evaluate, self.point, root):
+        tol = PROMISED * self.options.tol
+        for point in quasi_newton_run(evaluate, self.point, root, tol):
             self.point = point
         self.last_gain = before - self.point.value
         # Rounding errors, or the quadrature cannot resolve the objective.

@@ -30,12 +30,16 @@ AnyPoint = TypeVar("AnyPoint", bound=Point)
 
 
 def quasi_newton_run(
-    evaluate: Callable[[NormalForm], AnyPoint], start: AnyPoint, mean_root: torch.Tensor
+    evaluate: Callable[[NormalForm], AnyPoint],
+    start: AnyPoint,
+    mean_root: torch.Tensor,
+    tol: float = 0.0,
 ) -> Iterator[AnyPoint]:
     """Run L-BFGS on a deterministic objective of a normal; yield the best point so far.
 
     The mean is ``mean + mean_root a``, with a root of the inverse Hessian; the scale is
     ``scale T``, T lower triangular or elementwise, with its diagonal on the log scale.
+    It ends where the next step promises no more than `tol`.
     """
     normal = start.normal
     size, diagonal = len(normal.mean), normal.is_diagonal
@@ -74,5 +78,5 @@ def quasi_newton_run(
     for _ in range(STEPS_PER_RUN):
         moved = state.step()
         yield best
-        if not moved:
+        if not moved or state.decrement < tol:
             break

@@ -59,8 +59,9 @@ def missing_for_quadrature(
         return "the posterior family is not normal"
     if target.prior is None:
         return "the target has no prior"
-    if not problem.divergence.has_closed_form(target.prior):
-        return f"{problem.divergence!r} has no closed form for this prior"
+    divergence, prior = problem.divergence, target.prior
+    if not (divergence.has_closed_form(prior) or divergence.has_nodes(normal, prior)):
+        return f"{divergence!r} has no closed form for this prior"
     if normal.factor is not None and not takes_low_rank:
         return "the posterior family has covariances of low rank only"
     return ""
