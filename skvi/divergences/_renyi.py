@@ -46,11 +46,11 @@ class Renyi(Divergence):
 
     For other priors with independent coordinates, such as Laplace, linear models
     integrate every coordinate by fixed nodes: within about 1e-5 nats for a factorized
-    q, or 1e-3 for a prior with a pole (horseshoe). For a correlated q of at most 100
-    parameters this is an estimate, and no bound: factors of the prior are replaced by
-    normal ones, and correlations of what is left of them are neglected. With
-    correlations of 0.6 two coefficients gave errors up to 0.01 nats; with 0.9, and a q
-    as wide as the prior, up to 0.05.
+    q, 1e-3 for a prior with a pole (horseshoe) and 1e-2 with a spike (ARD). For a
+    correlated q of at most 100 parameters this is an estimate, and no bound: factors of
+    the prior are replaced by normal ones, and correlations of what is left of them are
+    neglected. With correlations of 0.6 two coefficients gave errors up to 0.01 nats;
+    with 0.9, and a q as wide as the prior, up to 0.05.
 
     Networks and other models estimate it from draws of the normal ``q^alpha``,
     coordinate by coordinate where both are factorized: consistently, with a bias
