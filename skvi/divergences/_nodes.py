@@ -53,22 +53,10 @@ def fits_nodes(q: NormalForm, prior: PriorDensity) -> bool:
 def log_integrals(
     q: NormalForm, prior: PriorDensity, a: float, b: float
 ) -> torch.Tensor:
-    """Logs of the integrals of ``q^a pi^b``, of which the whole one is the product.
+    """Logs of integrals, (P,) or (1,), of which that of ``q^a pi^b``, a > 0, is the sum.
 
-    Parameters
-    ----------
-    q : NormalForm
-        Of any shape.
-    prior : BuiltPrior
-        For which `fits_nodes` holds.
-    a, b : float
-        a > 0.
-
-    Returns
-    -------
-    Tensor of shape (P,) or (1,)
-        One for each coordinate if q is factorized. Differentiable in q, and in the
-        prior; ``inf`` outside the range of the order.
+    One for each coordinate if q is factorized. Differentiable in q and in the prior;
+    ``inf`` outside the range of the order.
     """
     factors = _factors(q, prior, a, b)
     if factors is None:
@@ -199,19 +187,10 @@ def node_terms(
     b: float,
     weights: tuple[torch.Tensor | float, torch.Tensor | float] = (1.0, 1.0),
 ) -> DivergenceTerms:
-    """Derivatives of a divergence that is a function of such an integral.
+    """Derivatives of a divergence that is a function of the integral of ``q^a pi^b``.
 
-    Parameters
-    ----------
-    closed_form : callable
-        Its value, with automatic differentiation.
-    q : NormalForm
-        Factorized, or of full rank.
-    prior : BuiltPrior
-    a, b : float
-        Powers of the integral.
-    weights : pair of float or Tensor, default=(1.0, 1.0)
-        Factors of the curvature and of the entropy, beside those of a Rényi divergence.
+    `weights` are factors of the curvature and of the entropy, beside those of a Rényi
+    divergence.
     """
     with torch.inference_mode(False), torch.enable_grad():
         mean = q.mean.detach().clone().requires_grad_()

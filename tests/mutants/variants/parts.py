@@ -221,4 +221,13 @@ VARIANTS = [
         find="log_q - log_prior", put="log_prior - log_q",
         test="tests/divergences/test_orders.py::"
              "test_f_divergences_that_are_known[chi2-closed4]"),
+    Variant("nodes-factors-not-updated", where="_factors", find="MAX_UPDATES", put="0",
+        test="tests/divergences/test_nodes.py::test_correlated_coordinates"),
+    Variant("nodes-equal-weights", where="_left_over", find="log_w + speed.log()",
+        put="log_w", test="tests/divergences/test_nodes.py::test_independent_coordinates"),
+    Variant("nodes-covariance-without-half", where="node_terms", find="2 * by_cov",
+        put="by_cov", test="tests/divergences/test_nodes.py::test_normal_priors"),
+    Variant("renyi-of-gammas-prior-rate", where="Renyi.between_gammas",
+        find="(1 - a) * b0", put="(1 - a) * a0",
+        test="tests/divergences/test_nodes.py::test_gammas"),
 ]
