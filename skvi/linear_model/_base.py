@@ -254,14 +254,16 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     def _moments_of(self, nodes, theta):
         """Means and standard deviations, in the units of the data."""
-        model, found = self._model, {}
-        layout = model.predictor.layout
         if nodes is None:
-            draws = model.in_units(torch.from_numpy(theta))
-            moments = torch.stack([draws.mean(0), draws.std(0)])
-        else:
-            mean, variance = nodes.moments(model.moments_in_units)
-            moments = torch.stack([mean, variance.sqrt()])
+            draws = self._model.in_units(torch.from_numpy(theta))
+            return self._named_moments(draws.mean(0), draws.std(0))
+        mean, variance = nodes.moments(self._model.moments_in_units)
+        return self._named_moments(mean, variance.sqrt())
+
+    def _named_moments(self, mean, std):
+        """Attributes of parameters from their moments, (P,) each."""
+        layout, found = self._model.predictor.layout, {}
+        moments = torch.stack([mean, std])
         for name, block in layout.unpack(moments).items():
             mean, std = block.numpy().astype(self._model.dtype)
             found |= {f"{name}_": mean, f"{name}_std_": std}

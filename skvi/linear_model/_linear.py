@@ -127,7 +127,8 @@ default="hyperprior"
         normal; of shape (n_features,) or (n_outputs, n_features) with one for each
         coefficient, (n_outputs,) with one for each target.
     sigma_ : ndarray of shape (n_features, n_features), or with a first axis n_outputs
-        Covariance of the coefficients, with a full-rank posterior.
+        Covariance of the coefficients, with a full-rank posterior, or an exact one of
+        up to 3000 features.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over data
         and targets, for every `objective`. It bounds log p(D) only with log loss and

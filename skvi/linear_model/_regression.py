@@ -18,7 +18,7 @@ from skvi._regressors import (
     with_noise_scale,
 )
 from skvi._warm_start import at_last_scales
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import MAX_QUICK, BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
     check_noise_hyperprior,
@@ -26,7 +26,11 @@ from skvi.linear_model._blocks import (
 )
 from skvi.linear_model._gaussian_model import GaussianLinearModel
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
-from skvi.linear_model._regression_exact import RegressionExactMixin
+from skvi.linear_model._regression_exact import (
+    RegressionExactMixin,
+    exact_covariance,
+    exact_moments,
+)
 from skvi.linear_model._starts import approach, start_near
 from skvi.linear_model._units import feature_units
 from skvi.posteriors import Exact, Posterior
@@ -49,6 +53,8 @@ __all__ = ["GaussianRegression"]
 
 # Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
 NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
+# An exact posterior is its own source of predictions.
+NO_SOURCE = {"_nodes": None, "_normal": None, "_theta": None}
 
 
 class GaussianRegression(
@@ -195,17 +201,26 @@ class GaussianRegression(
         found = super(BayesianLinearModel, self)._posterior_attributes(state)
         posterior = found["posterior_"]
         posterior.units = self._model.units
-        found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
+        is_exact = isinstance(posterior, MixtureOverPrecisions)
+        source = NO_SOURCE if is_exact else self._drawn_or_normal(posterior)
+        found |= source | self._precisions_of(posterior)
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
-        found |= self._moments_of(found["_nodes"], found["_theta"])
+        if is_exact:
+            found |= self._exact_moments_of(posterior)
+        else:
+            found |= self._moments_of(found["_nodes"], found["_theta"])
         return found | self._scale_in_units(found)
 
-    def _normal_of(self, posterior):
-        """Normal of coefficients and intercept; the exact one has these moments."""
-        if isinstance(posterior, MixtureOverPrecisions):
-            return posterior.matching_normal()
-        return super()._normal_of(posterior)
+    def _exact_moments_of(self, exact):
+        """Moments of one target; the covariance of so many coefficients as is usual."""
+        units, dtype = self._model.units, self._model.dtype
+        mean, variance = exact_moments(exact, units)
+        found = self._named_moments(mean, variance.sqrt())
+        found = {name: values[0] for name, values in found.items()}
+        if self.n_features_in_ <= MAX_QUICK:
+            found["sigma_"] = exact_covariance(exact, units).numpy().astype(dtype)
+        return found
 
     def _moments_of(self, nodes, theta):
         """Moments of one target; also the covariance of coefficients, if it is full."""
@@ -232,8 +247,11 @@ class GaussianRegression(
     def _precisions_of(self, posterior):
         """Mean precisions of the coefficients, if their prior is normal."""
         if "coef_precision" in posterior.layout:
-            shape, rate = posterior.as_prior().part("coef_precision").as_gamma()
-            value = (shape / rate).numpy()
+            if isinstance(posterior, MixtureOverPrecisions):
+                value = np.array([posterior.mean_of(np.exp, "coef")])
+            else:
+                shape, rate = posterior.as_prior().part("coef_precision").as_gamma()
+                value = (shape / rate).numpy()
         elif isinstance(self.prior_, Posterior):
             return {}
         else:
@@ -276,7 +294,9 @@ class GaussianRegression(
         return NormalMixture(likelihood, numbers, log_w, mean[None], std, single)
 
     def _function_moments(self, X):
-        """Mean and variance of f, and covariance factor, in units of y."""
+        """Mean and variance of f in units of y."""
+        if self._exact is not None:
+            return self._exact_functions(X)
         rows, predictor = self._model.design(X), self._model.predictor
         normal = self._normal
         work = X.shape[0] * normal.size**normal.scale.ndim
@@ -308,7 +328,7 @@ class GaussianRegression(
     def _covariance(self, X):
         """Covariance of new observations in the rows of X, (n, n)."""
         rows, predictor = self._model.design(X), self._model.predictor
-        normal, d = self._normal, X.shape[0]
+        normal, d = self._normal or self._exact.matching_normal(), X.shape[0]
         root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
         if normal.factor is not None:
             root = torch.cat([root, normal.factor], 1)

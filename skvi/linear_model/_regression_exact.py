@@ -15,7 +15,7 @@ from skvi.predictors import LinearPredictor
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.utils._threads import limit_threads
 
-__all__ = ["RegressionExactMixin"]
+__all__ = ["RegressionExactMixin", "exact_covariance", "exact_moments"]
 
 # Components of a smaller probability are left out: of mixtures, whose tails they make,
 # and of scores that do not depend on far tails.
@@ -83,6 +83,16 @@ class RegressionExactMixin:
         mean, std = (part[kept].T.numpy() for part in mixture.normals())
         return mean, std, (w[kept] / w[kept].sum()).numpy()
 
+    def _is_drawn(self):
+        return super()._is_drawn() and self._exact is None
+
+    def _exact_functions(self, X):
+        """Mean and variance of f in units of y."""
+        rows, model = self._model.design(X), self._model
+        with torch.no_grad(), limit_threads(X.shape[0] * X.shape[1] ** 2, self.n_jobs):
+            along = _functions(self._exact, model.predictor, rows, model.units)
+            return _moments(self._exact, along)
+
     def _coefficient_mixture(self):
         """Distributions of the coefficients, the intercept's before them."""
         return _mixture(self._exact, _coefficients(self._exact, self._model.units))
@@ -119,19 +129,20 @@ def _functions(
 
 def _coefficients(exact: MixtureOverPrecisions, units: Units) -> Directions:
     """Coefficients, after the intercept if there is one, in units of y and X."""
-    basis, d = exact.basis(), exact.form.data.n_features
-    rows = basis.new_ones(len(basis)).diag()
-    scale = torch.from_numpy(np.asarray(units.x_scale, dtype=np.float64))
-    rows[:, :d] /= scale
-    has_intercept = exact.form.intercept is not None
-    if has_intercept:
-        rows = rows.roll(1, 0)  # the last one is the intercept's
-    if units.x_mean is not None:
-        rows[0, :-1] -= torch.from_numpy(units.x_mean / units.x_scale)
-    square = rows[:, :d].square().sum(1)
+    vectors = exact.form.data.vectors
+    scale = torch.from_numpy(np.asarray(units.x_scale, np.float64)).expand(len(vectors))
+    along, square = vectors / scale[:, None], scale**-2
     shift = torch.zeros_like(square)
-    shift[0] = float(has_intercept)
-    return _directions(exact, rows @ basis, square, shift, units)
+    if exact.form.intercept is not None:
+        # Along the coefficients the intercept at X = 0 is -x_mean / x_scale.
+        origin = torch.zeros_like(scale)
+        if units.x_mean is not None:
+            origin = torch.from_numpy(units.x_mean) / scale
+        along = torch.cat([-(origin @ vectors)[None], along])
+        square = torch.cat([origin.square().sum()[None], square])
+        shift = torch.cat([shift.new_ones(1), shift])
+        along = torch.cat([along, shift[:, None]], 1)
+    return _directions(exact, along, square, shift, units)
 
 
 def _directions(
@@ -147,6 +158,39 @@ def _directions(
     outside = torch.where(rest > ROUNDING * square, rest, torch.zeros_like(rest))
     shift = is_shifted * float(units.y_mean)
     return Directions(scale * along, scale**2 * outside, shift)
+
+
+def _moments(
+    exact: MixtureOverPrecisions, directions: Directions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and variances of linear combinations, (n,) each."""
+    mean, root, outside = exact.moments()
+    variance = (directions.along @ root.T).square().sum(1)
+    variance += outside * directions.outside
+    return directions.along @ mean + directions.shift, variance
+
+
+def exact_moments(
+    exact: MixtureOverPrecisions, units: Units
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and variances of the coefficients, before the intercept."""
+    first = int(exact.form.intercept is not None)
+    mean, variance = _moments(exact, _coefficients(exact, units))
+    return mean.roll(-first), variance.roll(-first)
+
+
+def exact_covariance(exact: MixtureOverPrecisions, units: Units) -> torch.Tensor:
+    """Covariance of the coefficients, (d, d)."""
+    directions = _coefficients(exact, units)
+    along = directions.along[int(exact.form.intercept is not None) :]
+    _, root, outside = exact.moments()
+    covariance = (along @ root.T) @ (along @ root.T).T
+    if exact.has_outside:
+        k = len(exact.form.data.values)
+        covariance -= outside * along[:, :k] @ along[:, :k].T
+        square = (units.y_scale / np.asarray(units.x_scale, np.float64)) ** 2
+        covariance.diagonal().add_(outside * torch.from_numpy(np.atleast_1d(square)))
+    return covariance
 
 
 def _mixture(

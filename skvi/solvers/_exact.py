@@ -234,17 +234,26 @@ class MixtureOverPrecisions(Posterior):
             return vectors
         return torch.block_diag(vectors, vectors.new_ones(1, 1))
 
-    def matching_normal(self) -> NormalForm:
-        """Normal of coefficients and intercept with the same mean and covariance."""
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Mean and root of the covariance along `basis`, and the variance outside.
+
+        The root R is (k, k), and the covariance R'R.
+        """
         means, variances, outside, w = self.normals(self.nodes)
-        mean, basis = w @ means, self.basis()
+        mean = w @ means
         apart = (means - mean) * w[:, None].sqrt()
         covariance = apart.T @ apart + torch.diag(w @ variances)
-        root = torch.linalg.cholesky(covariance).T @ basis.T
+        return mean, torch.linalg.cholesky(covariance).T, w @ outside
+
+    def matching_normal(self) -> NormalForm:
+        """Normal of coefficients and intercept with the same mean and covariance."""
+        mean, root, outside = self.moments()
+        basis = self.basis()
+        root = root @ basis.T
         if self.has_outside:
             rest = basis.new_ones(len(basis)).diag() - basis @ basis.T
             rest = rest[: self.form.data.n_features]
-            root = torch.cat([root, (w @ outside).sqrt() * rest])
+            root = torch.cat([root, outside.sqrt() * rest])
         upper = torch.linalg.qr(root, mode="r").R
         return NormalForm(basis @ mean, (upper * upper.diagonal().sign()[:, None]).T)
 

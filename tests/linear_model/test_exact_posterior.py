@@ -122,6 +122,10 @@ def test_everything_is_that_of_the_exact_posterior(shape, kind):
     np.testing.assert_allclose(table.mean, expected, atol=1e-5)
     spread = np.sqrt(grid.w @ (std**2 + (mean - expected) ** 2))
     np.testing.assert_allclose(table.std, spread, rtol=1e-4)
+    apart = (grid.mean - grid.w @ grid.mean) * np.sqrt(grid.w)[:, None]
+    covariance = np.tensordot(grid.w, grid.covariance, 1) + apart.T @ apart
+    covariance = covariance[:-1, :-1] / grid.unit**2
+    np.testing.assert_allclose(model.sigma_, covariance, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(grid.cdf((mean, std), table.lower), 0.05, atol=1e-5)
     np.testing.assert_allclose(grid.cdf((mean, std), table.upper), 0.95, atol=1e-5)
     future = grid.normals(grid.rows, grid.noise)
@@ -425,3 +429,20 @@ def test_many_columns_need_few_iterations(family):
     assert model.n_iter_ <= 15
     std = model.predict(rng.standard_normal((9, 600)), return_std=True)[1]
     assert np.abs(std / y.std() - 1).max() < 0.2
+
+
+def test_more_columns_than_a_covariance_has_room_for():
+    """Copies of columns are together what one is; wrong variant: a covariance is built.
+
+    Of k copies with precisions of k times the size each has a k-th of the coefficient.
+    """
+    X, y, new = make_data(12, 3)
+    wide = MODEL(prior=HierarchicalNormal(3.0, 2.0 / 4000)).fit(np.tile(X, 4000), y)
+    narrow = MODEL(prior=HierarchicalNormal(3.0, 2.0)).fit(X, y)
+    assert not hasattr(wide, "sigma_")
+    expected = narrow.predict(new, return_std=True)
+    found = wide.predict(np.tile(new, 4000), return_std=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    sums = wide.coef_.reshape(4000, 3).sum(0)
+    np.testing.assert_allclose(sums, narrow.coef_, rtol=1e-5)
+    assert wide.lower_bound_ == pytest.approx(narrow.lower_bound_, abs=1e-5)

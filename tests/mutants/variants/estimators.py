@@ -55,7 +55,7 @@ VARIANTS = [
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
     Variant("exact-covariance-without-means",
-        where="MixtureOverPrecisions.matching_normal",
+        where="MixtureOverPrecisions.moments",
         find="apart.T @ apart + torch.diag(w @ variances)",
         put="torch.diag(w @ variances)",
         test="tests/linear_model/test_exact_posterior.py::"
