@@ -53,7 +53,7 @@ def fits_nodes(q: NormalForm, prior: PriorDensity) -> bool:
 def log_integrals(
     q: NormalForm, prior: PriorDensity, a: float, b: float
 ) -> torch.Tensor:
-    """Logs of integrals, (P,) or (1,), of which that of ``q^a pi^b``, a > 0, is the sum.
+    """Logs of integrals, (P,) or (1,), whose sum is that of ``q^a pi^b``, for a > 0.
 
     One for each coordinate if q is factorized. Differentiable in q and in the prior;
     ``inf`` outside the range of the order.
