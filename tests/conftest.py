@@ -12,7 +12,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.utils import _device
-from tests.devices import META, DefaultDevice, emulated_device
+from tests.devices import META, emulated_device
 
 
 def pytest_addoption(parser):
@@ -21,9 +21,8 @@ def pytest_addoption(parser):
     )
     parser.addoption(
         "--device",
-        help="'meta': tensors that skvi makes without naming a device have no numbers; "
-        "'emulated': device='auto' is a device in main memory that refuses tensors of "
-        "the host; 'cuda' or any other: device='auto' is that one",
+        help="'emulated': device='auto' is a device in main memory that refuses "
+        "tensors of the host; 'cuda' or any other: device='auto' is that one",
     )
 
 
@@ -53,9 +52,6 @@ def _on_device(request, monkeypatch):
     device = request.config.getoption("--device")
     if device is None:
         yield
-    elif device == "meta":
-        with DefaultDevice("meta"):
-            yield
     elif device == "emulated":
         monkeypatch.setattr(_device, "_best_device", lambda: META)
         monkeypatch.setattr(_device, "WORTH_MOVING", 0)

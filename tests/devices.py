@@ -1,10 +1,8 @@
-"""Devices for tests on a machine that has none.
+"""An accelerator for tests on a machine that has none: its memory is the main memory.
 
-`DefaultDevice` gives another default device to factory calls of skvi.
-`EmulatedDevice` is an accelerator whose memory is the main memory: tensors on it say
-that they are on the device "meta", and hold their numbers all the same. As on a real
-one, an operation takes tensors of one device only, numpy cannot read them, and every
-copy of theirs to the host counts.
+Tensors on it say that they are on the device "meta", and hold their numbers all the
+same. As on a real one, an operation takes tensors of one device only, numpy cannot read
+them, and every copy of theirs to the host counts.
 """
 
 import sys
@@ -15,36 +13,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-
-FACTORIES = frozenset(
-    getattr(torch, name)
-    for name in (
-        "arange", "empty", "eye", "full", "linspace", "logspace", "normal", "ones",
-        "rand", "randint", "randn", "randperm", "tensor", "tril_indices",
-        "triu_indices", "zeros", "scalar_tensor",
-    )
-)  # fmt: skip
-
-
-class DefaultDevice(TorchFunctionMode):
-    """A default device for skvi alone: what tests make stays on the CPU.
-
-    With "meta" a tensor that skvi makes without naming a device has no numbers, so that
-    whoever reads them fails.
-    """
-
-    def __init__(self, device):
-        super().__init__()
-        self.device = torch.device(device)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in FACTORIES and kwargs.get("device") is None:
-            module = sys._getframe(1).f_globals["__name__"]
-            if module.partition(".")[0] == "skvi":
-                kwargs = {**kwargs, "device": self.device}
-        return func(*args, **kwargs)
-
 
 META = torch.device("meta")
 # Operations that wait for the device: what they return is on the host.

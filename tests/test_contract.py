@@ -1,12 +1,7 @@
-"""What every estimator promises, whatever its parts: the contract with its users.
-
-Each property holds for each entry of `CASES`: a list of estimators with their parts
-such that every part and every path through the solvers appears at least once.
-"""
+"""What every estimator promises, whatever its parts: the contract with its users."""
 
 import pickle
 import random
-from functools import cache
 from itertools import cycle
 
 import numpy as np
@@ -16,154 +11,34 @@ import pytest
 import scipy.sparse as sp
 import torch
 from sklearn.base import clone, is_classifier
-from sklearn.datasets import load_iris
-from sklearn.preprocessing import scale
 
-from skvi.divergences import KL, Renyi
-from skvi.linear_model import (
-    BayesianLinearRegression,
-    BayesianLogisticRegression,
-    BayesianPoissonRegressor,
+from skvi.priors import Normal
+from tests.problems import (
+    BINARY,
+    CLASSES,
+    COUNTS,
+    DRAWN,
+    EXACT,
+    PROBLEMS,
+    REGRESSIONS,
+    answers,
+    assert_same,
+    assert_same_posterior,
+    data,
+    fit,
+    fitted,
+    predictions,
 )
-from skvi.losses import BetaLoss
-from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
-from skvi.priors import ARD, Laplace, Normal
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
-NETWORK = {
-    "hidden_layer_sizes": 3,
-    "max_iter": 3,
-    "n_draws": 2,
-    "n_predict_draws": 50,
-    "random_state": 0,
-}
-
-
-def linear(**parts):
-    return BayesianLinearRegression(**{"tol": 1e-11, "max_iter": 3000} | parts)
-
-
-def logistic(**parts):
-    return BayesianLogisticRegression(tol=1e-10, **{"prior": "normal", **parts})
-
-
-def poisson(**parts):
-    return BayesianPoissonRegressor(tol=1e-10, **{"prior": "normal", **parts})
-
-
-REGRESSIONS = {
-    "linear": linear(),
-    "linear, ard": linear(prior=ARD(1.0, 1.0), posterior="mean_field"),
-    "linear, fixed": linear(noise_scale=0.8, prior=Normal(1.5), normalize_y=False),
-    "linear, laplace": linear(noise_scale="learn", prior="laplace", tol=1e-9),
-    "linear, beta": linear(loss="beta", noise_scale=1.0, prior="normal", tol=1e-9),
-    "mlp": BayesianMLPRegressor(**NETWORK),
-    "mlp, minibatches": BayesianMLPRegressor(
-        noise_scale=2.0, prior=Laplace(), batch_size=9, **NETWORK
-    ),
-}
-BINARY = {
-    "logistic": logistic(),
-    "logistic, beta": logistic(
-        loss=BetaLoss(1.3), prior=Laplace(), fit_intercept=False
-    ),
-    "logistic, renyi": logistic(divergence=Renyi(0.7), posterior="mean_field"),
-    "logistic, kl": logistic(divergence=KL(weight=2.0), intercept_prior=Normal(10.0)),
-    "logistic, eubo": BayesianLogisticRegression(
-        objective="eubo", random_state=0, prior="normal"
-    ),
-    "mlp, binary": BayesianMLPClassifier(**NETWORK),
-}
-CLASSES = {
-    "multinomial": logistic(),
-    "multinomial, mean field": logistic(posterior="mean_field", n_jobs=1),
-    "multinomial, renyi": logistic(divergence=Renyi(0.8), fit_intercept=False),
-    "mlp, classes": BayesianMLPClassifier(objective="iwelbo", **NETWORK),
-}
-COUNTS = {
-    "poisson": poisson(),
-    "poisson, laplace": poisson(posterior="mean_field", prior="laplace"),
-}
-CASES = REGRESSIONS | BINARY | CLASSES | COUNTS
-DRAWN = {name for name in CASES if "mlp" in name or "eubo" in name}
-#: Where weights equal repetitions: fits that neither draw nor take minibatches.
-EXACT = sorted(set(CASES) - DRAWN)
 #: Names of classes whose order is not that of the codes.
 NAMES = np.array(["c", "a", "b"], dtype=object)
 
-every_case = pytest.mark.parametrize("name", CASES)
+every_problem = pytest.mark.parametrize("name", PROBLEMS)
 every_classifier = pytest.mark.parametrize("name", BINARY | CLASSES)
-
-
-@cache
-def data(name):
-    """Features that are not centered, and targets of the kind that a case needs."""
-    X, y = load_iris(return_X_y=True)
-    rows = {2: np.r_[60:90, 110:140], 3: np.r_[10:30, 70:90, 120:140]}
-    if name in BINARY or name in CLASSES:
-        rows = rows[2 if name in BINARY else 3]
-        X, y = scale(X[rows]) + 0.5, y[rows] - y[rows].min()
-    else:
-        rng = np.random.default_rng(0)
-        X = rng.standard_normal((30, 4)) + 3
-        f = X @ np.array([0.4, -0.3, 0.2, 0.0])
-        y = 10 * f + 7 + 0.8 * rng.standard_normal(30)
-        if name in COUNTS:
-            y = rng.poisson(np.exp(f)).astype(float)
-    X.flags.writeable = y.flags.writeable = False
-    return X, y
-
-
-def fit(name, X=None, y=None, weight=None, **params):
-    """A fit of one case, to its own data unless others are given."""
-    own = data(name)
-    X, y = own[0] if X is None else X, own[1] if y is None else y
-    model = clone(CASES[name]).set_params(**params)
-    return model.fit(X, y, sample_weight=weight)
-
-
-@cache
-def fitted(name):
-    return fit(name)
-
-
-def predictions(model, X):
-    """Everything that a fitted model says of rows: method -> array, rows first."""
-    methods = ["predict", "predict_proba", "predict_log_proba", "decision_function"]
-    methods += ["predict_interval"]
-    found = {m: getattr(model, m)(X) for m in methods if hasattr(model, m)}
-    if not is_classifier(model):
-        found["std"] = model.predict(X, return_std=True)[1]
-        found["quantiles"] = model.predict_quantiles(X, [0.01, 0.5, 0.8])
-    return found
-
-
-def assert_same_predictions(found, expected, **tolerance):
-    assert found.keys() == expected.keys()
-    for method in expected:
-        if found[method].dtype.kind in "OU":
-            assert np.array_equal(found[method], expected[method]), method
-        else:
-            np.testing.assert_allclose(
-                found[method], expected[method], err_msg=method, **tolerance
-            )
-
-
-def assert_same_posterior(a, b, tol):
-    """Coefficients in units of their deviations, deviations, and the bound."""
-    if not hasattr(b, "coef_"):
-        a, b = (model.posterior_.params.numpy() for model in (a, b))
-        np.testing.assert_allclose(a, b, atol=tol)
-        return
-    assert np.abs((a.coef_ - b.coef_) / b.coef_std_).max() < tol
-    assert a.coef_std_ == pytest.approx(b.coef_std_, rel=tol)
-    assert a.lower_bound_ == pytest.approx(b.lower_bound_, abs=tol)
-    if b.fit_intercept:
-        shift = (np.array(a.intercept_) - b.intercept_) / b.intercept_std_
-        assert np.abs(shift).max() < tol
 
 
 # --- what a fit leaves alone ----------------------------------------------------------
@@ -181,7 +56,7 @@ def process_state():
     )
 
 
-@every_case
+@every_problem
 def test_process_parameters_and_data_stay_as_they_are(name):
     """Global seeds, data, constructor parameters, in fits, predictions and draws.
 
@@ -189,7 +64,7 @@ def test_process_parameters_and_data_stay_as_they_are(name):
     """
     X, y = (array.copy() for array in data(name))
     # Without a random state a seed is taken from numpy's, as scikit-learn does.
-    model = clone(CASES[name]).set_params(random_state=0)
+    model = clone(PROBLEMS[name]).set_params(random_state=0)
     given = model.get_params(deep=False)
     before = process_state(), repr(model)
     model.fit(X, y)
@@ -204,7 +79,7 @@ def test_process_parameters_and_data_stay_as_they_are(name):
         assert getattr(model, f"{part}_") is not given[part]
 
 
-@every_case
+@every_problem
 def test_refits_and_clones_repeat_a_fit(name):
     """To the last bit, also after a fit to other data and from a `RandomState`.
 
@@ -220,7 +95,7 @@ def test_refits_and_clones_repeat_a_fit(name):
         assert other.n_features_in_ == 4
         assert np.array_equal(other.posterior_.params, first.posterior_.params)
         assert other.lower_bound_ == first.lower_bound_
-        assert_same_predictions(predictions(other, X), predictions(first, X), rtol=0)
+        assert_same(predictions(other, X), predictions(first, X), rtol=0)
 
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
@@ -233,7 +108,7 @@ def test_other_seeds_are_other_draws(name):
 # --- what a fit is to say -------------------------------------------------------------
 
 
-@every_case
+@every_problem
 def test_fitted_attributes(name):
     model = fitted(name)
     assert len(model.loss_curve_) == model.n_iter_ > 0
@@ -250,7 +125,7 @@ def test_fitted_attributes(name):
             assert not np.any(model.intercept_)
 
 
-@every_case
+@every_problem
 def test_predictions_agree_with_each_other(name):
     """Probabilities and their logarithms, intervals and quantiles, mean and draws."""
     X, y = data(name)
@@ -281,7 +156,7 @@ def test_predictions_agree_with_each_other(name):
     assert below < 0.8 + margin or name in COUNTS
 
 
-@every_case
+@every_problem
 def test_row_wise_is_batched_is_permuted(name):
     """Also far from the data. Networks to the last bit.
 
@@ -296,14 +171,14 @@ def test_row_wise_is_batched_is_permuted(name):
     whole = predictions(model, X)
     rows = [predictions(model, row[None]) for row in X]
     together = {key: np.concatenate([row[key] for row in rows]) for key in whole}
-    assert_same_predictions(together, whole, **tolerance)
+    assert_same(together, whole, **tolerance)
     order = np.random.default_rng(0).permutation(len(X))
     expected = {key: values[order] for key, values in whole.items()}
-    assert_same_predictions(predictions(model, X[order]), expected, **tolerance)
-    assert_same_predictions(predictions(model, X), whole, rtol=0)
+    assert_same(predictions(model, X[order]), expected, **tolerance)
+    assert_same(predictions(model, X), whole, rtol=0)
 
 
-@every_case
+@every_problem
 def test_pickles_are_small_and_hold_no_tensors(name):
     """The copy predicts, draws, bounds and fits the same."""
     model, (X, y) = fitted(name), data(name)
@@ -312,7 +187,7 @@ def test_pickles_are_small_and_hold_no_tensors(name):
     # Networks name their activation, a function of torch.
     assert (b"_rebuild_tensor" if "mlp" in name else b"torch") not in stored
     copy = pickle.loads(stored)
-    assert_same_predictions(predictions(copy, X), predictions(model, X), rtol=0)
+    assert_same(predictions(copy, X), predictions(model, X), rtol=0)
     found = [m.sample_posterior(2, random_state=1) for m in (copy, model)]
     assert found[0].keys() == found[1].keys()
     assert all(np.array_equal(found[0][key], found[1][key]) for key in found[0])
@@ -351,7 +226,7 @@ def test_weights_are_repetitions(name):
         assert_same_posterior(fit(name, X, y, w), repeated, 1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "mlp" in name])
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if "mlp" in name])
 def test_networks_leave_rows_without_weight_out(name):
     X, y = data(name)
     keep = np.arange(len(y)) % 3 > 0
@@ -402,7 +277,7 @@ def test_rows_and_columns_may_be_permuted(name):
 # --- containers -----------------------------------------------------------------------
 
 
-@every_case
+@every_problem
 def test_single_precision_stays_single(name):
     """float32 out for float32 in, and the same answer to 0.001 deviations.
 
@@ -426,45 +301,60 @@ def test_single_precision_stays_single(name):
         assert values.dtype == np.float64 or values.dtype.kind == "i", key
 
 
-FRAMED = ["linear", "logistic", "multinomial", "poisson", "mlp"]
+#: One problem for each way that numbers go through an estimator.
+TAKEN = ["linear", "linear, student", "logistic", "multinomial", "poisson", "mlp"]
+COLUMNS = ["length", "width", "long", "wide"]
+CONTAINERS = {
+    "pandas": lambda a: (
+        pd.DataFrame(a, columns=COLUMNS) if a.ndim > 1 else pd.Series(a)
+    ),
+    "polars": lambda a: pl.DataFrame(a, COLUMNS) if a.ndim > 1 else pl.Series(a),
+    "columns first": np.asfortranarray,
+    "negative strides": lambda a: a[::-1].copy()[::-1],
+    "bytes swapped": lambda a: a.astype(a.dtype.newbyteorder()),
+    "lists": lambda a: a.tolist(),
+    "memory map": None,
+}
 
 
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
-@pytest.mark.parametrize("name", FRAMED)
-def test_frames_keep_their_names(name, make):
-    """Of features and of classes; other names in another order are refused."""
+def contained(array, kind, folder):
+    """The array in a container; a memory map is read-only."""
+    if kind != "memory map":
+        return CONTAINERS[kind](array)
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, array)
+    return np.load(path, mmap_mode="r")
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("name", TAKEN)
+def test_containers_do_not_matter(name, kind, tmp_path):
+    """Of X, y and weights; names of columns are kept, and asked for again.
+
+    Wrong variants: `torch.from_numpy` of an array that is read-only; X is validated
+    twice, the second time without its names.
+    """
     X, y = data(name)
-    names = ["length", "width", "long", "wide"]
-    table = make({key: X[:, i] for i, key in enumerate(names)})
-    labels = np.array(["u", "v", "w"])[y] if y.dtype.kind == "i" else y
-    column = {pd.DataFrame: pd.Series, pl.DataFrame: pl.Series}[make]
-    plain, model = fitted(name), fit(name, table, column(labels))
-    assert list(model.feature_names_in_) == names
-    found = predictions(model, table)
-    if is_classifier(model):
-        assert list(model.classes_) == sorted(set(labels))
-        expected = model.classes_[plain.predict(X)]
-        assert np.array_equal(found.pop("predict"), expected)
-    expected = {key: predictions(plain, X)[key] for key in found}
-    assert_same_predictions(found, expected, rtol=1e-9)
-    density = model.predict_log_density(table, labels.copy())
-    np.testing.assert_allclose(
-        density, plain.predict_log_density(X, y.copy()), rtol=1e-9
-    )
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(table[names[::-1]])
-    assert not hasattr(model.fit(X, y), "feature_names_in_")
-
-
-@pytest.mark.parametrize("name", ["linear", "logistic", "mlp"])
-def test_memory_layouts_do_not_matter(name):
-    X, _ = data(name)
-    reverse = X[::-1, ::-1].copy()[::-1, ::-1]
-    for array in (np.asfortranarray(X), reverse, X.astype(">f8"), X.tolist()):
-        model = fit(name, array)
-        assert_same_posterior(model, fitted(name), 1e-7)
-        found = predictions(model, array)
-        assert_same_predictions(found, predictions(fitted(name), X), rtol=1e-6)
+    weight = np.ones(len(y))
+    table, target, weights = (contained(a, kind, tmp_path) for a in (X, y, weight))
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else it warns once in a process
+    try:
+        model = fit(name, table, target, weights)
+        found = answers(model, table, target)
+    finally:
+        torch.set_warn_always(before)
+    assert_same_posterior(model, fitted(name), 1e-7)
+    expected = answers(fitted(name), X, y)
+    assert_same(found, expected, rtol=1e-6, atol=1e-9)
+    if name == "linear":
+        bounds = fitted(name).evidence_bounds(X, y)
+        assert model.evidence_bounds(table, target, sample_weight=weights) == bounds
+    if kind in ("pandas", "polars"):
+        assert list(model.feature_names_in_) == COLUMNS
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(table[COLUMNS[::-1]])
+        assert not hasattr(model.fit(X, y), "feature_names_in_")
 
 
 FORMATS = [sp.csr_matrix, sp.csc_array, sp.coo_array, sp.csr_array]
@@ -486,5 +376,103 @@ def test_sparse_features_are_dense_ones(name, make):
     assert_same_posterior(b, a, 1e-5)
     for features in (X, sparse):
         found, expected = predictions(b, features), predictions(a, X)
-        assert_same_predictions(found, expected, rtol=1e-5, atol=1e-7)
+        assert_same(found, expected, rtol=1e-5, atol=1e-7)
     assert (sparse != before).nnz == 0
+
+
+# --- what was fitted is fixed ---------------------------------------------------------
+
+#: Another valid value of every parameter; the second where the first is the old one.
+OTHERS = {
+    "objective": ["eubo", "elbo"],
+    "divergence": ["renyi"],
+    "loss": ["beta", "log"],
+    "posterior": ["low_rank"],
+    "prior": ["laplace", "normal"],
+    "intercept_prior": [Normal(7.0)],
+    "fit_intercept": [False, True],
+    "hidden_layer_sizes": [(2, 2)],
+    "activation": ["tanh"],
+    "likelihood": ["student_t", "gaussian"],
+    "likelihood of counts": ["negative_binomial", "poisson"],
+    "noise": ["heteroscedastic"],
+    "noise_scale": [0.1],
+    "normalize_y": [False, True],
+    "class_weight": ["balanced"],
+    "solver": ["stochastic"],
+    "n_draws": [4],
+    "batch_size": [8],
+    "learning_rate": [0.3],
+    "max_iter": [1],
+    "tol": [10.0],
+    "early_stopping": [True],
+    "validation_fraction": [0.2],
+    "n_iter_no_change": [1],
+    "warm_start": [True],
+    "n_predict_draws": [2],
+    "checkpoint_path": ["fit.npz"],
+    "checkpoint_interval": [1.0],
+    "n_jobs": [2],
+    "device": ["cpu"],
+    "verbose": [True],
+    "random_state": [3],
+}
+
+
+def others(name):
+    """Every parameter with another value than the one it has."""
+    names = {"likelihood": "likelihood of counts"} if name in COUNTS else {}
+    return {
+        key: next(v for v in OTHERS[names.get(key, key)] if v != value)
+        for key, value in PROBLEMS[name].get_params(deep=False).items()
+    }
+
+
+def state(model):
+    """Bytes of all that is no parameter."""
+    params = model.get_params(deep=False)
+    rest = {key: v for key, v in vars(model).items() if key not in params}
+    return {key: pickle.dumps(v) for key, v in rest.items()}
+
+
+@every_problem
+def test_parameters_change_no_fit(name):
+    """Wrong variants: a prediction reads a parameter; a query writes to the fit."""
+    X, y = data(name)
+    model = fit(name, random_state=0)
+    before, expected = state(model), answers(model, X, y)
+    model.set_params(**others(name))
+    assert_same(answers(model, X, y), expected, rtol=0)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("name", ["linear", "linear, fixed", "logistic", "poisson"])
+@pytest.mark.filterwarnings("ignore:.*vague Gamma")
+def test_parameters_change_no_evidence(name):
+    """And the evidence changes no parameter.
+
+    Wrong variant: `_standardize` writes to the estimator.
+    """
+    X, y = data(name)
+    model = fit(name, random_state=0)
+    before, bounds = state(model), []
+    for parameters in ({}, others(name)):
+        params = model.set_params(**parameters).get_params(deep=False)
+        bounds.append(model.evidence_bounds(X, y, n_draws=64, random_state=0))
+        assert model.get_params(deep=False) == params
+    assert bounds[0] == bounds[1]
+    assert state(model) == before
+
+
+def test_parts_that_are_changed_in_place():
+    """Nested names change the parameter, not what the fit made of it.
+
+    Wrong variant: the class weights of the fit are kept, but not a copy of them.
+    """
+    X, y = data("logistic")
+    weights = {0: 2.0, 1: 1.0}
+    model = fit("logistic", prior=Normal(1.0), class_weight=weights)
+    bounds = model.evidence_bounds(X, y, n_draws=64, random_state=0)
+    model.set_params(prior__scale=5.0)
+    weights[0] = 9.0
+    assert model.evidence_bounds(X, y, n_draws=64, random_state=0) == bounds

@@ -22,7 +22,7 @@ from skvi.neural_network import (
 from skvi.priors import Normal
 from skvi.utils import _device
 from skvi.utils._device import CPU
-from tests.devices import META, DefaultDevice, emulated_device
+from tests.devices import META, emulated_device
 from tests.modules import relu_network
 
 _rng = np.random.default_rng(0)
@@ -126,18 +126,6 @@ def test_fits_on_a_device(name, problems):
     if name == "conjugate":
         bounds = [m.evidence_bounds(X, y) for m in (here, model)]
         assert bounds[0].lower == pytest.approx(bounds[1].lower, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_tensors_name_their_device(name):
-    """With another default device than the CPU a tensor that does not has no numbers.
-
-    Wrong variant: `torch.zeros(n)` anywhere in a fit.
-    """
-    with DefaultDevice("meta"):
-        model, _ = _fit(name)
-        assert np.isfinite(model.predict(X)).all()
-        assert np.isfinite(model.lower_bound_)
 
 
 WITHOUT_WAITING = {
