@@ -3,15 +3,14 @@
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._detector import BayesianChangepointDetector
 from skvi.changepoint._display import ChangepointDisplay
-from skvi.changepoint._hazards import ConstantHazard
-from skvi.changepoint._normal import KnownNoise
-from skvi.changepoint._regression import Regression
-from skvi.changepoint._rows import BurnIn, Row
+from skvi.changepoint._regression import Regression, RegressionModel
 from skvi.changepoint._table import ChangepointTable
 from skvi.changepoint.base import (
+    BurnIn,
+    ConstantHazard,
     Hazard,
     ObservationModel,
-    RegressionModel,
+    Row,
     SegmentModel,
 )
 
@@ -23,7 +22,6 @@ __all__ = [
     "ChangepointTable",
     "ConstantHazard",
     "Hazard",
-    "KnownNoise",
     "ObservationModel",
     "PoissonCounts",
     "Regression",

@@ -1,30 +1,26 @@
 """Build a stream from the parameters of a detector."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
+from skvi.changepoint._conjugate import ConjugateGroup, LevelGroup
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._filter import Filter
-from skvi.changepoint._groups import ConjugateGroup, Group, SingleModel
-from skvi.changepoint._hazards import ConstantHazard
-from skvi.changepoint._judge import Judge
-from skvi.changepoint._levels import LevelGroup
-from skvi.changepoint._normal import KnownNoise
+from skvi.changepoint._groups import Group, SingleModel
 from skvi.changepoint._records import Records
-from skvi.changepoint._regression import Regression
+from skvi.changepoint._regression import Regression, RegressionModel
 from skvi.changepoint._robust import RobustGroup
-from skvi.changepoint._rows import BurnIn
-from skvi.changepoint._scaling import Scaling, measure
+from skvi.changepoint._scaling import Scaling
 from skvi.changepoint._stream import Stream
 from skvi.changepoint.base import (
+    ConstantHazard,
     Hazard,
     ObservationModel,
-    RegressionModel,
     SegmentModel,
 )
 from skvi.divergences import KL
@@ -34,23 +30,17 @@ from skvi.losses.base import Loss
 
 __all__ = ["Settings"]
 
-# Standard deviations from the prediction at which a row has the largest influence.
-INFLUENCE_PEAK = 2.0
+# A row has the largest influence at 2 standard deviations from its prediction.
+LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
+# The largest order of those tried on the five autoregressions (benchmarks/
+# bench_changepoint.py) that finds both changes where they are.
+RUN_LENGTH_LOSSES = {"log": LogLoss(), "beta": BetaLoss(1.75)}
 # Beyond it the arithmetic overflows.
 LARGEST_BETA = 10.0
-# The largest order of the run-length loss, of those tried on the five autoregressions
-# (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
-RUN_LENGTH_BETA = 1.75
-
-# Parameters of a level with its noise: a segment with no more of them is dropped at
-# `min_probability` itself.
-PARAMETERS = 2
-
-LEVEL = "level"
 
 MODELS = {
     "constant_mean": Regression(),
-    "known_noise": KnownNoise(),
+    "known_noise": Regression(noise_df=math.inf),
     "poisson": PoissonCounts(),
     "bernoulli": BernoulliTrials(),
     "autoregression": Regression(order=1),
@@ -111,18 +101,17 @@ def resolve_prior(prior: Any, n_models: int) -> np.ndarray:
     return found / found.sum()
 
 
-def resolve_scaling(scaling: Any, n_series: int) -> tuple | None:
-    """Return location and scale if they are given."""
-    if scaling is None:
-        return np.zeros(n_series), np.ones(n_series)
+def resolve_scaling(
+    scaling: Any, n_series: int, support: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return location and scale; None if they are measured, of real numbers only."""
+    if scaling is None or (isinstance(scaling, str) and support != "real"):
+        scaling = 0.0, 1.0
     if isinstance(scaling, str):
         return None
     if len(scaling) != 2:
         raise ValueError("scaling must be 'auto', None or a pair (location, scale).")
-    location, scale = (
-        np.broadcast_to(np.asarray(part, dtype=float), (n_series,)).copy()
-        for part in scaling
-    )
+    location, scale = (np.full(n_series, part, dtype=float) for part in scaling)
     if not ((scale > 0) & np.isfinite(scale) & np.isfinite(location)).all():
         raise ValueError(
             "scaling must have a finite location and a positive, finite scale; got "
@@ -131,13 +120,12 @@ def resolve_scaling(scaling: Any, n_series: int) -> tuple | None:
     return location, scale
 
 
-def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
-    """Resolve the loss; raise if a model does not support it."""
-    if isinstance(loss, str):
-        found = LogLoss() if loss == "log" else BetaLoss(1 + INFLUENCE_PEAK**-2)
-    else:
-        loss.validate()
-        found = clone(loss)
+def resolve_loss(
+    loss: str | Loss, by_name: Mapping[str, Loss], models: Sequence[SegmentModel]
+) -> Loss:
+    """Resolve a loss; raise if a model does not support it."""
+    found = by_name[loss] if isinstance(loss, str) else loss
+    found.validate()
     if isinstance(found, BetaLoss):
         if found.beta > LARGEST_BETA:
             raise ValueError(
@@ -146,36 +134,13 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
                 "deviations from its prediction: use a beta between 1 and 2."
             )
         for model in models:
-            if not isinstance(model, RegressionModel):
+            if model.instead_of_beta:
                 raise IncompatibleComponentsError(
-                    f"loss={found!r} and {type(model).__name__} cannot be combined: "
-                    "the posterior that minimizes the beta loss is known for "
-                    f"regressions only. {model.instead_of_beta}"
+                    f"loss={found!r} and {model!r} cannot be combined: the posterior "
+                    "that minimizes the beta loss is known for regressions with "
+                    f"unknown noise only. {model.instead_of_beta}"
                 )
-    return found
-
-
-def check_losses(loss: Loss, run_length_loss: Loss) -> None:
-    """Raise if the run-length loss is robust but the models are not."""
-    if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
-        raise IncompatibleComponentsError(
-            f"run_length_loss={run_length_loss!r} needs a robust loss for the "
-            'parameters, too. Use loss="beta".'
-        )
-
-
-def resolve_run_length_loss(
-    given: str | Loss, loss: str | Loss, models: Sequence[SegmentModel]
-) -> Loss:
-    """Return the loss that weights hypotheses: by default that of the parameters.
-
-    By name, both orders are those at which the five autoregressions still work.
-    """
-    if isinstance(given, str) and given == "auto":
-        given = loss
-    if isinstance(given, str) and given == "beta":
-        return BetaLoss(RUN_LENGTH_BETA)
-    return resolve_loss(given, models)
+    return clone(found)
 
 
 def power_of(loss: Loss) -> float | None:
@@ -198,62 +163,27 @@ def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> 
     return clone(divergence)
 
 
-def kind_of(model: RegressionModel, power: float | None) -> str:
-    """Which arithmetic a regression uses; robust ones all use the same."""
-    if power is not None:
-        return "robust"
-    if model.shares_design:
-        return "shared"
-    return LEVEL if model.is_level else "separate"
-
-
-def make_groups(
-    models: Sequence[SegmentModel], burn_in: BurnIn, temper: float, power: float | None
-) -> list[Group]:
-    """Group models of one kind."""
-    groups: list[Group] = []
-    regressions = [
-        (i, model)
-        for i, model in enumerate(models)
-        if isinstance(model, RegressionModel)
-    ]
-    for kind in sorted({kind_of(model, power) for _, model in regressions}):
-        numbers, members = zip(
-            *(x for x in regressions if kind_of(x[1], power) == kind),
-            strict=True,
-        )
-        if power is not None:
-            groups.append(RobustGroup(numbers, members, burn_in, power, temper))
-        elif kind == LEVEL:
-            groups.append(LevelGroup(numbers, members, burn_in, temper))
-        else:
-            groups.append(ConjugateGroup(numbers, members, burn_in, temper))
-    for i, model in enumerate(models):
-        if isinstance(model, ObservationModel):
-            groups.append(SingleModel(i, model, burn_in, temper))
-    return groups
-
-
 def log_threshold(min_probability: float, n_parameters: int) -> float:
     """Log probability below which hypotheses are dropped.
 
     A segment that has just begun pays a few nats for each of its parameters before it
-    can gain anything: the power grows with their number.
+    can gain anything: the power grows with their number. It is 1 for a level and its
+    noise.
     """
     if min_probability == 0:
         return -math.inf
-    return max(1.0, n_parameters / PARAMETERS) * math.log(min_probability)
+    return max(1.0, n_parameters / 2) * math.log(min_probability)
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that a stream is made of, except its units.
 
-    `history` is the rows of a look back, `n_kept` those whose results are kept.
+    `scaling` is None if the units are measured.
     """
 
     models: Sequence[SegmentModel]
-    scaling: Any
+    scaling: tuple[np.ndarray, np.ndarray] | None
     hazard: Hazard
     model_prior: np.ndarray
     divergence: KL
@@ -262,21 +192,23 @@ class Settings:
     max_hypotheses: int | None
     min_probability: float
     history: int
-    n_kept: int
 
     @classmethod
     def of(cls, detector: Any, n_series: int) -> "Settings":
         """Resolve the parameters of a detector; raise if they do not fit together."""
         models = resolve_models(detector.models)
-        loss = resolve_loss(detector.loss, models)
-        run_length_loss = resolve_run_length_loss(
-            detector.run_length_loss, detector.loss, models
-        )
-        check_losses(loss, run_length_loss)
-        resolve_scaling(detector.scaling, n_series)
+        loss = resolve_loss(detector.loss, LOSSES, models)
+        given = detector.run_length_loss
+        given = detector.loss if isinstance(given, str) and given == "auto" else given
+        run_length_loss = resolve_loss(given, RUN_LENGTH_LOSSES, models)
+        if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
+            raise IncompatibleComponentsError(
+                f"run_length_loss={run_length_loss!r} needs a robust loss for the "
+                'parameters, too. Use loss="beta".'
+            )
         return cls(
             models,
-            detector.scaling,
+            resolve_scaling(detector.scaling, n_series, models[0].support),
             resolve_hazard(detector.hazard),
             resolve_prior(detector.model_prior, len(models)),
             resolve_divergence(detector.divergence, models),
@@ -285,23 +217,11 @@ class Settings:
             detector.max_hypotheses,
             detector.min_probability,
             detector.history,
-            detector.history,
         )
 
-    @property
-    def measures_scale(self) -> bool:
-        """Whether units are measured, for real numbers only."""
-        return isinstance(self.scaling, str) and self.models[0].support == "real"
-
-    def measure(self, columns: Sequence[np.ndarray], n_features: int) -> Scaling:
-        """Units of the series, from their first rows or as given."""
-        given = resolve_scaling(self.scaling, len(columns))
-        return measure(columns, given, self.models[0].support, n_features)
-
-    def stream(self, scaling: Scaling) -> Stream:
-        """Assemble a stream, before its first row."""
-        temper = 1 / self.divergence.weight
-        groups = make_groups(self.models, scaling.burn_in, temper, power_of(self.loss))
+    def stream(self, scaling: Scaling, n_kept: int) -> Stream:
+        """Assemble a stream before its first row; results of `n_kept` rows are kept."""
+        groups = self._groups(scaling)
         n_parameters = max(group.n_parameters() for group in groups)
         filter_ = Filter(
             groups,
@@ -311,7 +231,29 @@ class Settings:
             log_threshold(self.min_probability, n_parameters),
             max(model.order for model in self.models),
         )
-        records = Records(self.hazard, self.history, self.n_kept)
-        power = power_of(self.run_length_loss)
-        judge = Judge(power, scaling.burn_in.noise)
-        return Stream(self.models, scaling, filter_, records, judge)
+        records = Records(self.hazard, self.history, n_kept)
+        run_power = power_of(self.run_length_loss)
+        return Stream(self.models, scaling, filter_, records, run_power)
+
+    def _groups(self, scaling: Scaling) -> list[Group]:
+        """Models of one kind share their arithmetic."""
+        temper, power = 1 / self.divergence.weight, power_of(self.loss)
+        kinds: dict[tuple, list[int]] = {}
+        groups: list[Group] = []
+        for i, model in enumerate(self.models):
+            if isinstance(model, ObservationModel):
+                groups.append(SingleModel(i, model, scaling.burn_in, temper))
+            elif isinstance(model, RegressionModel):
+                kind = LevelGroup if model.is_level else ConjugateGroup
+                key = (kind, model.shares_design) if power is None else ()
+                kinds.setdefault(key, []).append(i)
+        for key, numbers in kinds.items():
+            members = [self.models[i] for i in numbers]
+            given = numbers, members, scaling.burn_in, temper
+            if power is None:
+                groups.append(key[0](*given))
+            else:
+                run_power = power_of(self.run_length_loss)
+                robust = RobustGroup(*given, power=power, run_power=run_power)
+                groups.append(robust)
+        return groups

@@ -1,45 +1,86 @@
-"""Conjugate regressions of all hypotheses at once.
+"""Conjugate regressions: all hypotheses of several models at once.
 
 The first axis, of size K, is that of hypotheses. There are G sets of p regressors, each
 for O series, so that there are G * O series: G = 1 if all series share their
 regressors, otherwise O = 1. Coefficients are normal with covariance sigma^2 V, and the
 inverse of the Cholesky factor of V^-1 is stored: V = factor^T factor. A row changes
-V^-1 by a matrix of rank one.
+V^-1 by a matrix of rank one. Predictions are Student's t distributions.
 """
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from scipy.special import betaln, gammaln
 
-from skvi.changepoint._rows import BurnIn, Row, State
-from skvi.changepoint._student import log_student
-from skvi.changepoint.base import RegressionModel
+from skvi.changepoint._groups import Group, Reading, Window, assign
+from skvi.changepoint._regression import RegressionModel
+from skvi.changepoint.base import BurnIn, Row, State
 
-__all__ = ["Designs", "Regressions", "downdate", "noise_of", "prior_of"]
+__all__ = [
+    "ConjugateGroup",
+    "LevelGroup",
+    "RegressionGroup",
+    "log_power_integral",
+    "log_student",
+]
+
+# The noise is known to rounding, and a further row still counts.
+KNOWN_DF = 2.0**50
+# From here on five terms of the asymptotic series are exact to rounding.
+LARGE = 32.0
 
 
-def noise_of(model: RegressionModel, burn_in: BurnIn) -> np.ndarray:
-    """Return the prior standard deviation of the noise, (n_series,)."""
-    if model.noise_scale == "auto":
-        return burn_in.noise
-    return np.full(burn_in.n_series, float(model.noise_scale))
+def log_gamma_ratio(shape: np.ndarray) -> np.ndarray:
+    """Return log Gamma(shape + 1/2) - log Gamma(shape), without cancellation."""
+    a = np.maximum(shape, LARGE)
+    x = 1 / (a * a)
+    series = 1 / 8 - x * (1 / 192 - x * (1 / 640 - x * (17 / 14336)))
+    found = 0.5 * np.log(a) - series / a
+    small = shape < LARGE
+    if small.any():
+        s = shape[small]
+        found[small] = gammaln(s + 0.5) - gammaln(s)
+    return found
 
 
-def prior_of(model: RegressionModel, burn_in: BurnIn, p: int) -> State:
-    """State before the first row, padded to p coefficients."""
-    noise = noise_of(model, burn_in)
-    mean, scale = model.coefficient_prior(burn_in)
-    sets = np.exp(np.log(noise).mean(keepdims=True)) if model.shares_design else noise
-    factor = np.zeros((len(sets), p, p))
-    index = np.arange(p)
-    factor[:, index, index] = 1.0
-    used = index[: len(scale)]
-    factor[:, used, used] = scale / sets[:, None]
-    means = np.zeros((len(sets), len(noise) // len(sets), p))
-    means[..., : len(mean)] = mean
-    shape = np.full((len(sets), 1), model.noise_df / 2)
-    rate = shape * (noise**2).reshape(len(sets), -1)
-    return {"factor": factor, "mean": means, "shape": shape, "rate": rate}
+def log_student(
+    error: np.ndarray, shape: np.ndarray, rate: np.ndarray, leverage: np.ndarray
+) -> np.ndarray:
+    """Log density at a given distance from the mean.
+
+    The mean is normal with variance ``leverage`` times that of the noise, and the
+    variance of the noise is inverse gamma; all arrays broadcast.
+    """
+    width = 2 * rate * (1 + leverage)
+    return (
+        log_gamma_ratio(shape)
+        - 0.5 * np.log(math.pi * width)
+        - (shape + 0.5) * np.log1p(error * error / width)
+    )
+
+
+def student_variance(
+    shape: np.ndarray, rate: np.ndarray, leverage: np.ndarray
+) -> np.ndarray:
+    """Variance of the same; infinite where the noise may be."""
+    excess = shape - 1
+    if excess.min(initial=1.0) <= 0:
+        excess = np.where(excess > 0, excess, 0.0)
+    with np.errstate(divide="ignore"):
+        return rate * (1 + leverage) / excess
+
+
+def log_power_integral(
+    power: float, shape: np.ndarray, rate: np.ndarray, leverage: np.ndarray
+) -> np.ndarray:
+    """Log of the integral of the density to a power, at least 1."""
+    width = 2 * rate * (1 + leverage)
+    at_mode = log_gamma_ratio(shape) - 0.5 * np.log(math.pi * width)
+    return (
+        power * at_mode + 0.5 * np.log(width) + betaln(0.5, power * (shape + 0.5) - 0.5)
+    )
 
 
 class Designs:
@@ -76,6 +117,92 @@ class Designs:
         return found
 
 
+class RegressionGroup(Group):
+    """Regressions; shorter ones are padded with zero regressors.
+
+    `temper`, the weight of every row, is the inverse of the weight of the KL
+    divergence. The prior of models is normal inverse gamma: `mean` and, in units of the
+    noise, `ratio` of coefficients, (n_models, n_series, p); `shape`, (n_models, 1), and
+    `rate`, (n_models, n_series), of the noise.
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        models: Sequence[RegressionModel],
+        burn_in: BurnIn,
+        temper: Any,
+    ) -> None:
+        self.models, self.temper, self.unit = numbers, temper, burn_in.noise
+        self.designs = Designs(models, burn_in)
+        shape = (len(models), burn_in.n_series, max(self.designs.sizes))
+        self.mean, self.ratio = np.zeros(shape), np.ones(shape)
+        df = np.array([min(model.noise_df, KNOWN_DF) for model in models])
+        self.shape = df[:, None] / 2
+        noise = np.empty(shape[:2])
+        for i, model in enumerate(models):
+            given = model.noise_scale
+            noise[i] = unit = burn_in.noise if given == "auto" else given
+            if model.shares_design:
+                unit = np.exp(np.log(noise[i]).mean())
+            mean, scale = model.coefficient_prior(burn_in)
+            self.mean[i, :, : len(mean)] = mean
+            self.ratio[i, :, : len(scale)] = scale / np.reshape(unit, (-1, 1))
+        self.rate = self.shape * noise**2
+
+    def n_parameters(self) -> int:
+        """See `Group.n_parameters`: coefficients and noise."""
+        return self.mean.shape[1] * (self.mean.shape[2] + 1)
+
+
+class ConjugateGroup(RegressionGroup):
+    """Regressions under the log loss.
+
+    Either all models have a design that the series share, or none has.
+    """
+
+    def prior(self) -> State:
+        """See `Group.prior`."""
+        n_models, n_series, p = self.mean.shape
+        self.n_sets = 1 if self.designs.models[0].shares_design else n_series
+        return {
+            "factor": self.ratio[:, : self.n_sets, :, None] * np.eye(p),
+            "mean": self.mean.reshape(n_models, self.n_sets, -1, p),
+            "shape": np.tile(self.shape[..., None], (1, self.n_sets, 1)),
+            "rate": self.rate.reshape(n_models, self.n_sets, -1),
+        }
+
+    def read_one(
+        self, state: State, row: Row, usable: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        """See `Group.read_one`."""
+        design = self.designs.of_hypotheses(
+            self.designs.of_row(row, self.n_sets),
+            state["member"],
+            row.index - state["start"],
+        )
+        factor, shape, rate = state["factor"], state["shape"], state["rate"]
+        direction = (factor @ design[..., None])[..., 0]
+        fit = (state["mean"] @ design[..., None])[..., 0]
+        leverage = (direction * direction).sum(-1)[..., None]
+        error = row.values.reshape(fit.shape[1:]) - fit
+        density = log_student(error, shape, rate, leverage)
+        variance = student_variance(shape, rate, leverage)
+        found = [part.reshape(len(fit), -1) for part in (density, fit, variance)]
+        if usable.any():
+            gain = (direction[..., None, :] @ factor)[..., 0, :]
+            step = self.temper * error / (1 + self.temper * leverage)
+            learned = {
+                "mean": state["mean"] + step[..., None] * gain[:, :, None],
+                "rate": rate + 0.5 * step * error,
+                "shape": shape + 0.5 * self.temper,
+                "factor": downdate(factor, self.temper**0.5 * direction),
+            }
+            for name, array in learned.items():
+                assign(state[name], array, usable)
+        return found
+
+
 def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """Factor of the inverse after a row: (F^T F)^-1 + phi phi^T, with direction F phi.
 
@@ -91,43 +218,59 @@ def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     return np.sqrt(before / after)[..., None] * (factor - correction)
 
 
-class Regressions:
-    """Prediction of one row by all hypotheses, and the update of their posteriors.
+class LevelGroup(RegressionGroup):
+    """Regressions on a constant, under the log loss: many rows at once.
 
-    `state` has "factor" (K, G, p, p), "mean" (K, G, O, p), "shape" (K, G, 1) and "rate"
-    (K, G, O); `design` are the regressors, (K or 1, G, p).
+    The sufficient statistics of a segment are cumulative sums over its rows, so that a
+    window of rows is read by a few operations on arrays of rows times hypotheses.
     """
 
-    def __init__(self, state: State, design: np.ndarray) -> None:
-        self.state = state
-        column = design[..., None]
-        self.direction = (state["factor"] @ column)[..., 0]
-        self.fit = (state["mean"] @ column)[..., 0]
-        self.leverage = (self.direction * self.direction).sum(-1)[..., None]
+    rows_at_once = 32
 
-    def log_density(self, values: np.ndarray) -> np.ndarray:
-        """Log density of a row, for every hypothesis and series: (K, n_series)."""
-        shape, rate = self.state["shape"], self.state["rate"]
-        self.error = values.reshape(self.fit.shape[1:]) - self.fit
-        return log_student(self.error, shape, rate, self.leverage).reshape(
-            len(rate), -1
+    def prior(self) -> State:
+        """See `Group.prior`; the precision of the level is in units of the noise."""
+        precision = self.ratio[..., 0] ** -2
+        shape = np.broadcast_to(self.shape, precision.shape)
+        return {
+            "precision": precision,
+            "total": precision * self.mean[..., 0],
+            "shape": shape,
+            "rate": self.rate,
+        }
+
+    def read(
+        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
+    ) -> Reading:
+        """See `Group.read`."""
+        exists = np.arange(len(state["member"])) < born[:, None]
+        weight = self.temper * (usable[..., None] & exists[:, None])
+        half, values = 0.5 * weight, rows.values[..., None]
+        precision = accumulate(state["precision"], weight)
+        mean = accumulate(state["total"], weight * values) / precision
+        shape = accumulate(state["shape"], half)
+        if (shape == shape[:, :1]).all():  # no value was missing: one gamma function
+            shape = shape[:, :1]
+        leverage = 1 / precision
+        error = values - mean
+        surprise = error * error / (1 + self.temper * leverage)
+        rate = accumulate(state["rate"], half * surprise)
+        return Reading(
+            log_student(error, shape, rate, leverage),
+            mean,
+            student_variance(shape, rate, leverage),
         )
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the prediction, (K, n_series) each."""
-        shape, rate = self.state["shape"], self.state["rate"]
-        excess = np.where(shape > 1, shape - 1, np.nan)
-        variance = np.where(shape > 1, rate * (1 + self.leverage) / excess, np.inf)
-        return self.fit.reshape(len(rate), -1), variance.reshape(len(rate), -1)
 
-    def learned(self, temper: float = 1.0) -> State:
-        """Updated state, with the last evaluated row at the given weight."""
-        factor, width = self.state["factor"], 1 + temper * self.leverage
-        gain = (self.direction[..., None, :] @ factor)[..., 0, :]
-        step = temper * self.error / width
-        return {
-            "mean": self.state["mean"] + step[..., None] * gain[:, :, None],
-            "rate": self.state["rate"] + 0.5 * step * self.error,
-            "shape": self.state["shape"] + 0.5 * temper,
-            "factor": downdate(factor, temper**0.5 * self.direction),
-        }
+def accumulate(state: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Add rows, (R, n_series, K), to a state, (K, n_series), in place.
+
+    Returns the state before each row. A loop is faster than numpy's cumulative sum.
+    """
+    before = np.empty(steps.shape)
+    now = before[0]
+    now[:] = state.T
+    for step, after in zip(steps, before[1:], strict=False):
+        np.add(now, step, after)
+        now = after
+    state[...] = (now + steps[-1]).T
+    return before

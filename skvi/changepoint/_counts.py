@@ -3,8 +3,7 @@
 import numpy as np
 from scipy.special import gammaln
 
-from skvi.changepoint._rows import BurnIn, Row, State
-from skvi.changepoint.base import POSITIVE, ObservationModel
+from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
 
 __all__ = ["BernoulliTrials", "PoissonCounts"]
 

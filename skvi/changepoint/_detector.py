@@ -1,7 +1,6 @@
 """The detector as a scikit-learn estimator."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -347,8 +346,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.run_length_loss_ = found.run_length_loss
 
     def _begin(self, rows: Batch, burn_in: int, n_kept: int) -> None:
-        settings = replace(self._settings, n_kept=n_kept)
-        self._feed = Feed(settings, burn_in, rows.values.shape[1])
+        self._feed = Feed(self._settings, burn_in, n_kept, rows.values.shape[1])
 
     def _warn(self, is_complete: bool) -> None:
         """Warn once of columns that the models do not suit."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from skvi.changepoint.base import RegressionModel, SegmentModel
+from skvi.changepoint._regression import RegressionModel
+from skvi.changepoint.base import SegmentModel
 
 __all__ = ["misfit", "misfits"]
 

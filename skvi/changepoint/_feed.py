@@ -1,7 +1,10 @@
 """Rows on their way into a stream: they wait until their units have been measured."""
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Self
@@ -9,13 +12,15 @@ from typing import Self
 import numpy as np
 
 from skvi.changepoint._assembly import Settings
-from skvi.changepoint._interrupts import interrupts_between_rows
-from skvi.changepoint._scaling import first_change, first_observed, scale_of
+from skvi.changepoint._scaling import (
+    first_change,
+    first_observed,
+    measure,
+    scale_of,
+)
 from skvi.changepoint._stream import Stream
 
 __all__ = ["Batch", "Feed"]
-
-SECONDS_BETWEEN_LINES = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,15 @@ class Feed:
     The stream of waiting rows, in units of those so far, is computed on request.
     """
 
-    def __init__(self, settings: Settings, burn_in: int, n_series: int) -> None:
-        self.settings, self.burn_in = settings, burn_in
+    def __init__(
+        self, settings: Settings, burn_in: int, n_kept: int, n_series: int
+    ) -> None:
+        self.settings, self.burn_in, self.n_kept = settings, burn_in, n_kept
         # The stream up to the first row that waits.
         self.settled: Stream | None = None
         self.waiting: Batch | None = None
         # Series that have not varied so far, and their constants; NaN: never observed.
-        self.is_constant = np.full(n_series, settings.measures_scale)
+        self.is_constant = np.full(n_series, settings.scaling is None)
         self.level = np.full(n_series, np.nan)
         self._current: Stream | None = None
         # The rows of every series from which units were measured, until they are read.
@@ -108,8 +115,7 @@ class Feed:
     def replay(self, rows: Batch) -> Self:
         """Return a feed of other rows in the same units, from the first row on."""
         other = copy(self)
-        settings = replace(self.settings, n_kept=len(rows))
-        other.settled = settings.stream(self.current.scaling)
+        other.settled = self.settings.stream(self.current.scaling, len(rows))
         other.waiting = other._current = None
         run(other.settled, rows)
         return other
@@ -144,8 +150,8 @@ class Feed:
         columns = rows.values.T
         if stream is None:
             parts = self._burn_in_of(rows, begins)
-            scaling = self.settings.measure(parts, rows.features.shape[1])
-            return self.settings.stream(scaling)
+            scaling = measure(parts, self.settings.scaling, rows.features.shape[1])
+            return self.settings.stream(scaling, self.n_kept)
         location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
         for j in np.flatnonzero(self.is_constant).tolist():
             if np.isnan(self.level[j]):
@@ -176,9 +182,30 @@ def run(stream: Stream, rows: Batch, name: str | None = None) -> None:
     told = time.monotonic()
     with interrupts_between_rows() as interrupt:
         i = 0
-        while i < len(rows) and not interrupt.came:
+        while i < len(rows) and not interrupt.is_set():
             rest = rows[i:]
             i += stream.push(rest.values, rest.features, rest.labels)
-            if name and time.monotonic() - told > SECONDS_BETWEEN_LINES:
+            if name and time.monotonic() > told + 1:
                 told = time.monotonic()
                 print(f"[{name}] row {i} of {len(rows)}", flush=True)  # noqa: T201
+
+
+@contextmanager
+def interrupts_between_rows() -> Iterator[threading.Event]:
+    """Defer Ctrl-C until the current rows are finished: it sets the event.
+
+    The block checks it after every row, and returns; then KeyboardInterrupt is raised.
+    Only in the main thread, and if the user has no handler installed.
+    """
+    interrupt = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    installs = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if installs:
+        signal.signal(signal.SIGINT, lambda *_: interrupt.set())
+    try:
+        yield interrupt
+    finally:
+        if installs:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupt.is_set():
+        raise KeyboardInterrupt

@@ -1,37 +1,53 @@
 """Models of one kind, whose hypotheses are computed together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._conjugate import Designs, Regressions, prior_of
-from skvi.changepoint._rows import BurnIn, Row, State, Window
-from skvi.changepoint.base import ObservationModel, RegressionModel
+from skvi.changepoint.base import BurnIn, ObservationModel, Row, State
 
-__all__ = ["ConjugateGroup", "Group", "Reading", "SingleModel"]
+__all__ = ["Group", "Reading", "SingleModel", "Window", "assign"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive rows, as arrays; single `Row` objects are made on request.
+
+    `past`, (order + n_rows, n_series), has the rows before the first and the rows
+    themselves; `index` is that of the first row.
+    """
+
+    values: np.ndarray
+    past: np.ndarray
+    features: np.ndarray
+    index: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Row]:
+        order = len(self.past) - len(self.values)
+        for i, (values, features) in enumerate(
+            zip(self.values, self.features, strict=True)
+        ):
+            past = self.past[i : i + order][::-1]
+            yield Row(values, past, features, self.index + i)
 
 
 @dataclass(frozen=True)
 class Reading:
     """Predictive distributions of rows by hypotheses, before each is seen.
 
-    Log density, mean and variance have shape (R, n_series, K).
+    All arrays have shape (R, n_series, K); those of hypotheses that do not exist are 0.
+    `integral`, under a robust run-length loss only, is the log of the integral of the
+    density to the power beta.
     """
 
     log_density: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
-
-    def log_power_integral(self, power: float) -> np.ndarray:
-        """Log of the integrals of the densities to a power, (R, n_series, K)."""
-        raise NotImplementedError
-
-    @classmethod
-    def empty(cls, n_rows: int, n_series: int, n_hypotheses: int) -> "Reading":
-        """Allocate a reading; hypotheses that do not exist stay 0."""
-        shape = (n_rows, n_series, n_hypotheses)
-        return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape))
+    integral: np.ndarray | None = None
 
 
 class Group:
@@ -70,16 +86,21 @@ class Group:
         Only series that are `usable`, (R, n_series), change. At each row the first
         `born`, (R,), hypotheses exist.
         """
-        reading = Reading.empty(len(rows), usable.shape[1], len(state["member"]))
+        found: list[np.ndarray] = []
         for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
             part = {name: array[:n] for name, array in state.items()}
-            found = self.read_one(part, row, seen)
-            reading.log_density[i, :, :n] = found[0].T
-            reading.mean[i, :, :n], reading.variance[i, :, :n] = found[1].T, found[2].T
-        return reading
+            results = self.read_one(part, row, seen)
+            if not found:
+                shape = (len(rows), usable.shape[1], len(state["member"]))
+                found = [np.zeros(shape) for _ in results]
+            for place, result in zip(found, results, strict=True):
+                place[i, :, :n] = result.T
+        return Reading(*found)
 
-    def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
-        """Log density, mean and variance, (K, n_series) each, of one row; learn it."""
+    def read_one(
+        self, state: State, row: Row, usable: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        """What a `Reading` has of one row, (K, n_series) each; learn the row."""
         raise NotImplementedError
 
 
@@ -101,7 +122,7 @@ class SingleModel(Group):
         """See `Group.n_parameters`; a model keeps at least one statistic for each."""
         return sum(array.size for array in self.prior().values())
 
-    def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
+    def read_one(self, state: State, row: Row, usable: np.ndarray) -> Sequence:
         """See `Group.read_one`."""
         # Copies: a model may return the state itself, which is about to change.
         density = np.array(self.model.log_predictive(state, row))
@@ -114,50 +135,6 @@ class SingleModel(Group):
         for name, array in learned.items():
             assign(state[name], array, usable)
         return density, mean, variance
-
-
-class ConjugateGroup(Group):
-    """Regressions under the log loss; shorter ones are padded with zero regressors.
-
-    Either all models have a design that the series share, or none has. `temper`, the
-    weight of every row, is the inverse of the weight of the KL divergence.
-    """
-
-    def __init__(
-        self,
-        numbers: Sequence[int],
-        models: Sequence[RegressionModel],
-        burn_in: BurnIn,
-        temper: float = 1.0,
-    ) -> None:
-        self.models, self.members, self.burn_in = numbers, models, burn_in
-        self.temper = temper
-        self.designs = Designs(models, burn_in)
-        self.n_sets = 1 if models[0].shares_design else burn_in.n_series
-
-    def prior(self) -> State:
-        """See `Group.prior`."""
-        size = max(self.designs.sizes)
-        priors = [prior_of(model, self.burn_in, size) for model in self.members]
-        return {name: np.stack([p[name] for p in priors]) for name in priors[0]}
-
-    def n_parameters(self) -> int:
-        """See `Group.n_parameters`: coefficients and noise."""
-        return self.burn_in.n_series * (max(self.designs.sizes) + 1)
-
-    def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
-        """See `Group.read_one`."""
-        design = self.designs.of_hypotheses(
-            self.designs.of_row(row, self.n_sets),
-            state["member"],
-            row.index - state["start"],
-        )
-        found = Regressions(state, design)
-        density, moments = found.log_density(row.values), found.moments()
-        if usable.any():
-            for name, array in found.learned(self.temper).items():
-                assign(state[name], array, usable)
-        return density, *moments
 
 
 def assign(place: np.ndarray, array: np.ndarray, usable: np.ndarray) -> None:

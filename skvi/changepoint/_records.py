@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from skvi.changepoint._blocks import Block, Posterior
 from skvi.changepoint._changes import Change, Intervals, find_changes
+from skvi.changepoint._filter import Block, Posterior
 from skvi.changepoint.base import Hazard
 
 __all__ = ["AROUND", "Records", "nearby_sums"]

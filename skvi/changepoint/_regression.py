@@ -1,14 +1,129 @@
 """Linear regressions on past rows, time and features."""
 
+import math
 from numbers import Integral, Real
 
 import numpy as np
 
-from skvi.changepoint._rows import BurnIn, Row
-from skvi.changepoint.base import POSITIVE, RegressionModel
+from skvi.changepoint.base import POSITIVE, BurnIn, Row, SegmentModel
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Regression"]
+__all__ = ["Regression", "RegressionModel"]
+
+
+class RegressionModel(SegmentModel):
+    r"""Base class of linear regressions on a row's past and its features.
+
+    Every series j has its own coefficients and its own noise variance, both unknown,
+
+    .. math:: y_j = \phi_j^\top w_j + \epsilon, \quad \epsilon \sim N(0, \sigma_j^2),
+
+    with the conjugate prior: :math:`w_j | \sigma_j^2` is normal and
+    :math:`\sigma_j^2` inverse gamma.
+
+    Parameters
+    ----------
+    noise_scale : float or "auto", default="auto"
+        A typical standard deviation of the noise, in units of the scale of the
+        burn-in; "auto" takes it from the differences of neighboring rows.
+    noise_df : float, default=3.0
+        Number of rows that the prior of the noise is worth; infinite if the noise is
+        known.
+
+    Attributes
+    ----------
+    shares_design : bool
+        Whether all series have the same regressors. They then share one matrix, and a
+        row with any missing value is left out by all models.
+    is_level : bool
+        Whether the only regressor is the constant 1, which is then never requested.
+
+    Examples
+    --------
+    Segments with a slope in the time that stands in column 1 of X:
+
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, RegressionModel
+    >>> class Trend(RegressionModel):
+    ...     def regressors(self, row):
+    ...         return np.array([[1.0, row.features[0]]])
+    ...
+    ...     def coefficient_prior(self, burn_in):
+    ...         return np.zeros(2), np.full(2, 5.0)
+    >>> t = np.arange(80) / 40.0
+    >>> noise = 0.05 * np.random.default_rng(0).standard_normal(80)
+    >>> X = np.column_stack([np.where(t < 1, t, 2 - t) + noise, t])
+    >>> detector = BayesianChangepointDetector(Trend(), feature_columns=[1])
+    >>> detector.fit(X).changepoints_
+    array([39])
+    """
+
+    takes_parts = True
+    is_level = False
+    _parameter_constraints: dict = {
+        "noise_scale": [POSITIVE, StrOptions({"auto"})],
+        "noise_df": [Interval(Real, 0, None, closed="right")],
+    }
+
+    def __init__(
+        self, noise_scale: float | str = "auto", noise_df: float = 3.0
+    ) -> None:
+        self.noise_scale = noise_scale
+        self.noise_df = noise_df
+
+    @property
+    def instead_of_beta(self) -> str:
+        """Advice where the noise is known; see `SegmentModel`."""
+        if math.isfinite(self.noise_df):
+            return ""
+        return 'Use loss="log", or noise_df=1000.0: noise that is almost known.'
+
+    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
+        """Regressors that depend on the age of the segment, such as a trend.
+
+        Parameters
+        ----------
+        age : int ndarray of any shape
+            Number of rows of the segment before the row.
+
+        Returns
+        -------
+        ndarray of shape (..., q)
+            They are appended to those of `regressors`. By default there are none: q =
+            0.
+        """
+        return np.zeros((*age.shape, 0))
+
+    def regressors(self, row: Row) -> np.ndarray:
+        """Regressors of a row.
+
+        Parameters
+        ----------
+        row : Row
+            Its values must not be used.
+
+        Returns
+        -------
+        ndarray of shape (n_series, p - q) or (1, p - q)
+            All except the q `segment_regressors`.
+        """
+        raise NotImplementedError
+
+    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
+        """Prior mean and standard deviation of the coefficients.
+
+        Parameters
+        ----------
+        burn_in : BurnIn
+            Sizes.
+
+        Returns
+        -------
+        mean, scale : ndarray of shape (p,)
+            In the units in which models see the series. The standard deviation is given
+            at the prior value of the noise; it is proportional to the noise.
+        """
+        raise NotImplementedError
 
 
 class Regression(RegressionModel):
@@ -48,7 +163,8 @@ class Regression(RegressionModel):
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        Number of rows that the prior of the noise is worth.
+        Number of rows that the prior of the noise is worth; infinite if the noise is
+        known.
 
     Notes
     -----

@@ -10,23 +10,26 @@ rows hardly changes any more, so that these sites are nearly optimal, and the co
 row does not grow.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from skvi.changepoint import _student
-from skvi.changepoint._beta import Sites, sites
-from skvi.changepoint._conjugate import Designs, noise_of
-from skvi.changepoint._groups import Group, Reading
-from skvi.changepoint._rows import BurnIn, State, Window
-from skvi.changepoint.base import RegressionModel
+from skvi.changepoint._beta import sites
+from skvi.changepoint._conjugate import (
+    RegressionGroup,
+    log_power_integral,
+    log_student,
+)
+from skvi.changepoint.base import Row, State
 
 __all__ = ["RobustGroup"]
 
 NATURAL = ("precision", "shift", "const", "count")
 MOMENTS = ("mean", "cov", "a", "b")
+# Rows whose sites follow the posterior, and the most steps for each of them.
+WINDOW, PASSES = 25, 8
 HALVINGS = 20
 TOLERANCE = 1e-4
 # Smallest count of a frozen part, and sum of squares relative to the current one.
@@ -35,170 +38,141 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Seen:
-    """A row of the window: (n_series,), (n_models, n_series, p), (n_series,)."""
+    """Rows of the window, on the last axis but for the regressors.
 
-    index: int
+    Shapes (w,), (n_series, w), (n_models, n_series, w, p) and (n_series, w).
+    """
+
+    index: np.ndarray
     values: np.ndarray
     design: np.ndarray
     usable: np.ndarray
 
+    def __getitem__(self, rows: slice) -> "Seen":
+        return Seen(
+            self.index[rows],
+            self.values[:, rows],
+            self.design[:, :, rows],
+            self.usable[:, rows],
+        )
 
-@dataclass(frozen=True)
-class RobustReading(Reading):
-    """A reading with the parameters of Student's t predictions: (R, n_series, K)."""
-
-    shape: np.ndarray
-    rate: np.ndarray
-    leverage: np.ndarray
-
-    @classmethod
-    def empty(cls, n_rows: int, n_series: int, n_hypotheses: int) -> "RobustReading":
-        """See `Reading.empty`; the parameters of those that do not exist are 1."""
-        shape = (n_rows, n_series, n_hypotheses)
-        zeros, ones = (np.zeros(shape) for _ in range(3)), np.ones((3, *shape))
-        return cls(*zeros, *ones)
-
-    def log_power_integral(self, power: float) -> np.ndarray:
-        """See `Reading.log_power_integral`."""
-        return _student.log_power_integral(power, self.shape, self.rate, self.leverage)
+    def append(self, other: "Seen") -> "Seen":
+        """Rows before others."""
+        return Seen(
+            np.append(self.index, other.index),
+            np.append(self.values, other.values, 1),
+            np.append(self.design, other.design, 2),
+            np.append(self.usable, other.usable, 1),
+        )
 
 
-class RobustGroup(Group):
+class RobustGroup(RegressionGroup):
     """Regressions under the beta loss, of order ``power + 1``.
 
-    Sites of the last `window` rows follow the posterior, by at most `n_passes` steps a
-    row; longer segments take one step. `temper` is the inverse of the weight of the KL.
+    `run_power` is that of the run-length loss, None for the log loss.
     """
 
     rows_at_once = 4
 
-    def __init__(
-        self,
-        numbers: Sequence[int],
-        models: Sequence[RegressionModel],
-        burn_in: BurnIn,
-        power: float,
-        temper: float = 1.0,
-        window: int = 25,
-        n_passes: int = 8,
-    ) -> None:
-        self.models, self.members, self.burn_in = numbers, models, burn_in
+    def __init__(self, *given: Any, power: float, run_power: float | None) -> None:
+        super().__init__(*given)
+        self.power, self.run_power = power, run_power
         # The loss depends on units: densities are taken in units of the noise.
-        self.power, self.temper = power, temper * burn_in.noise[:, None] ** power
-        self.n_passes = n_passes
-        self.designs = Designs(models, burn_in)
-        self.window: deque[Seen] = deque(maxlen=window)
+        self.temper = self.temper * self.unit[:, None] ** power
+        self.window: Seen | None = None
 
     def prior(self) -> State:
         """See `Group.prior`."""
-        n, p = self.burn_in.n_series, max(self.designs.sizes)
-        parts = []
-        for model in self.members:
-            noise = noise_of(model, self.burn_in)
-            mean = np.zeros((n, p))
-            ratio = np.ones((n, p))
-            found, scale = model.coefficient_prior(self.burn_in)
-            sets = np.exp(np.log(noise).mean()) if model.shares_design else noise
-            mean[:, : len(found)] = found
-            ratio[:, : len(scale)] = scale / np.broadcast_to(sets, n)[:, None]
-            a = np.full(n, model.noise_df / 2)
-            parts.append(natural(mean, ratio, a, a * noise**2))
-        state = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
-        return state | {f"frozen_{name}": state[name].copy() for name in NATURAL}
+        eye = np.eye(self.mean.shape[-1])
+        shift = self.mean / self.ratio**2
+        a = np.broadcast_to(self.shape, self.rate.shape)
+        natural = {
+            "precision": eye / self.ratio[..., None] ** 2,
+            "shift": shift,
+            "const": self.rate + 0.5 * (shift * self.mean).sum(-1),
+            "count": a,
+        }
+        frozen = {f"frozen_{name}": array for name, array in natural.items()}
+        cov = eye * self.ratio[..., None] ** 2
+        moments = {"mean": self.mean, "cov": cov, "a": a, "b": self.rate}
+        return natural | frozen | moments
 
-    def n_parameters(self) -> int:
-        """See `Group.n_parameters`: coefficients and noise."""
-        return self.burn_in.n_series * (max(self.designs.sizes) + 1)
-
-    def _fit(self, state: State, design: np.ndarray) -> tuple[np.ndarray, ...]:
-        fit = (design * state["mean"]).sum(-1)
-        full = np.broadcast_to(design, state["mean"].shape)
-        return fit, quadratic(state["cov"], full)
-
-    def read(
-        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
-    ) -> "RobustReading":
-        """See `Group.read`."""
-        reading = RobustReading.empty(len(rows), usable.shape[1], len(state["member"]))
-        for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
-            part = {name: array[:n] for name, array in state.items()}
-            design = self.designs.of_row(row, usable.shape[1])
-            age = row.index - part["start"]
-            fit, leverage = self._fit(
-                part, self.designs.of_hypotheses(design, part["member"], age)
-            )
-            reading.shape[i, :, :n], reading.rate[i, :, :n] = part["a"].T, part["b"].T
-            reading.leverage[i, :, :n], reading.mean[i, :, :n] = leverage.T, fit.T
-            reading.log_density[i, :, :n] = _student.log_student(
-                row.values - fit, part["a"], part["b"], leverage
-            ).T
-            reading.variance[i, :, :n] = variance_of(part["a"], part["b"], leverage).T
-            if seen.any():
-                self._learn(part, Seen(row.index, row.values, design, seen))
-        return reading
+    def read_one(
+        self, state: State, row: Row, usable: np.ndarray
+    ) -> Sequence[np.ndarray]:
+        """See `Group.read_one`."""
+        design = self.designs.of_row(row, len(usable))[:, :, None]
+        seen = Seen(np.array([row.index]), row.values[:, None], design, usable[:, None])
+        phi = self._regressors(state, seen)[:, :, 0]
+        fit = (phi * state["mean"]).sum(-1)
+        leverage = quadratic(state["cov"], phi)
+        a, b = state["a"], state["b"]
+        # Rows that contradict a hypothesis reduce its degrees of freedom. Below 3 a
+        # finite, continuous extension replaces the variance.
+        variance = b * (1 + leverage) / np.maximum(a - 1, a / 3)
+        found = [log_student(row.values - fit, a, b, leverage), fit, variance]
+        if self.run_power is not None:
+            found.append(log_power_integral(1 + self.run_power, a, b, leverage))
+        if usable.any():
+            self._learn(state, seen)
+        return found
 
     def _learn(self, state: State, seen: Seen) -> None:
         """Update the state with a row, in place."""
-        if len(self.window) == self.window.maxlen:
-            self._freeze(state, self.window[0])
-        self.window.append(seen)
-        self._settle(state)
+        window = seen if self.window is None else self.window.append(seen)
+        if len(window.index) > WINDOW:
+            self._freeze(state, window[:1])
+        self.window = window[-WINDOW:]
+        self._settle(state, self.window)
 
-    def _freeze(self, state: State, oldest: Seen) -> None:
-        """Fix the sites of a row that leaves the window at their current values."""
-        age = oldest.index - state["start"]
-        phi = self.designs.of_hypotheses(oldest.design, state["member"], age)
-        phi = np.broadcast_to(phi, state["mean"].shape)
-        part = _take(state, slice(None))
-        found = self._sites(part, phi[:, :, None], oldest.values[:, None])
-        found = without_outliers(found)
-        counts = (oldest.index >= state["start"])[:, None] & oldest.usable
-        add_sites(
-            state, "frozen_", found, phi[:, :, None], counts[..., None], self.temper
-        )
-        keep_valid(state)
+    def _regressors(self, state: State, seen: Seen) -> np.ndarray:
+        """Regressors of rows by hypotheses, (K, n_series, w, p)."""
+        age = seen.index - state["start"][:, None]
+        phi = self.designs.of_hypotheses(seen.design, state["member"], age)
+        return np.broadcast_to(phi, (len(age), *phi.shape[1:]))
 
-    def _sites(self, state: State, phi: np.ndarray, values: np.ndarray) -> Sites:
-        """Sites of rows, (K, n_series, w), given regressors (K, n_series, w, p)."""
+    def _add_sites(
+        self, target: State, prefix: str, state: State, seen: Seen, drops: bool = False
+    ) -> None:
+        """Add sites of rows, at the posterior of a state, to natural parameters.
+
+        Outliers, whose precision in the coefficients is negative, may be dropped.
+        """
+        phi = self._regressors(state, seen)
         fit = (phi @ state["mean"][..., None])[..., 0]
         leverage = ((phi @ state["cov"]) * phi).sum(-1)
         a, b = state["a"][..., None], state["b"][..., None]
-        return sites(self.power, fit, values - fit, leverage, a, b)
+        found = sites(self.power, fit, seen.values - fit, leverage, a, b)
+        counts = (seen.index >= state["start"][:, None])[:, None] & seen.usable
+        weight = self.temper * counts
+        target[f"{prefix}count"] += (weight * found.shape).sum(-1)
+        if drops:
+            weight = weight * (found.precision > 0)
+        scaled = phi * (weight * found.precision)[..., None]
+        target[f"{prefix}precision"] += np.swapaxes(scaled, -1, -2) @ phi
+        shift = (weight * found.shift)[..., None, :] @ phi
+        target[f"{prefix}shift"] += shift[..., 0, :]
+        target[f"{prefix}const"] += (weight * found.const).sum(-1)
 
-    def _settle(self, state: State) -> None:
+    def _freeze(self, state: State, oldest: Seen) -> None:
+        """Fix the sites of a row that leaves the window at their current values."""
+        self._add_sites(state, "frozen_", state, oldest, drops=True)
+        keep_valid(state)
+
+    def _settle(self, state: State, seen: Seen) -> None:
         """Find posterior and sites of the window's rows, for all hypotheses."""
-        rows = list(self.window)
-        index = np.array([seen.index for seen in rows])
-        values = np.stack([seen.values for seen in rows], -1)
-        usable = np.stack([seen.usable for seen in rows], -1)
-        design = np.stack([seen.design for seen in rows], -2)
         active = np.arange(len(state["start"]))
-        for _ in range(self.n_passes):
-            part = _take(state, active)
-            counts = (index >= part["start"][:, None])[:, None] & usable
-            shape = (*part["mean"].shape[:2], len(rows), design.shape[-1])
-            age = index - part["start"][:, None]
-            phi = self.designs.of_hypotheses(design, part["member"], age)
-            phi = np.broadcast_to(phi, shape)
-            found = self._sites(part, phi, values)
+        for _ in range(PASSES):
+            part = {name: array[active] for name, array in state.items()}
             target = {name: part[f"frozen_{name}"].copy() for name in NATURAL}
-            add_sites(target, "", found, phi, counts, self.temper)
+            self._add_sites(target, "", part, seen)
             moved = step_to(part, target)
             for name in (*NATURAL, *MOMENTS):
                 state[name][active] = part[name]
-            young = index[-1] - part["start"] < self.window.maxlen
+            young = seen.index[-1] - part["start"] < WINDOW
             active = active[(moved > TOLERANCE) & young]
             if not len(active):
                 break
-
-
-def variance_of(a: np.ndarray, b: np.ndarray, leverage: np.ndarray) -> np.ndarray:
-    """Variance of a prediction.
-
-    Rows that contradict a hypothesis reduce its degrees of freedom. Below 3 a finite,
-    continuous extension replaces the variance, which would become infinite.
-    """
-    return b * (1 + leverage) / np.maximum(a - 1, a / 3)
 
 
 def along(array: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -206,57 +180,9 @@ def along(array: np.ndarray, other: np.ndarray) -> np.ndarray:
     return array.reshape(array.shape + (1,) * (other.ndim - array.ndim))
 
 
-def natural(mean: np.ndarray, ratio: np.ndarray, a: np.ndarray, b: np.ndarray) -> State:
-    """Posterior with independent coefficients, (n_series, p), in both forms."""
-    p = mean.shape[1]
-    eye = np.eye(p)
-    precision = eye / ratio[:, :, None] ** 2
-    shift = mean / ratio**2
-    return {
-        "precision": precision,
-        "shift": shift,
-        "const": b + 0.5 * (shift * mean).sum(-1),
-        "count": a,
-        "mean": mean,
-        "cov": eye * ratio[:, :, None] ** 2,
-        "a": a.copy(),
-        "b": b,
-    }
-
-
-def _take(state: State, index: np.ndarray | slice) -> State:
-    return {name: array[index] for name, array in state.items()}
-
-
 def quadratic(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """v^T M v, over the last axes."""
     return ((matrix @ vector[..., None])[..., 0] * vector).sum(-1)
-
-
-def add_sites(
-    state: State,
-    prefix: str,
-    found: Sites,
-    phi: np.ndarray,
-    counts: np.ndarray,
-    temper: np.ndarray,
-) -> None:
-    """Add the sites of those rows that count to natural parameters, in place."""
-    weight = temper * counts
-    scaled = phi * (weight * found.precision)[..., None]
-    state[f"{prefix}precision"] += np.swapaxes(scaled, -1, -2) @ phi
-    state[f"{prefix}shift"] += ((weight * found.shift)[..., None, :] @ phi)[..., 0, :]
-    state[f"{prefix}const"] += (weight * found.const).sum(-1)
-    state[f"{prefix}count"] += (weight * found.shape).sum(-1)
-
-
-def without_outliers(found: Sites) -> Sites:
-    """Zero the sites with negative precision in the coefficients."""
-    valid = found.precision > 0
-    return Sites(
-        *(np.where(valid, x, 0) for x in (found.precision, found.shift, found.const)),
-        found.shape,
-    )
 
 
 def keep_valid(state: State) -> None:

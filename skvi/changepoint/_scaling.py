@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._rows import BurnIn
+from skvi.changepoint.base import BurnIn
 
 __all__ = ["Scaling", "first_change", "first_observed", "measure", "scale_of"]
 
@@ -30,27 +30,22 @@ class Scaling:
 def measure(
     columns: Sequence[np.ndarray],
     given: tuple[np.ndarray, np.ndarray] | None,
-    support: str,
     n_features: int,
 ) -> Scaling:
     """Measure the first rows of every series, with NaN where missing.
 
-    `given` are location and scale from the user, or None; counts and binary data keep
-    their units.
+    Location and scale may be given.
     """
-    n_series = len(columns)
     columns = [column[np.isfinite(column)] for column in columns]
     if given is not None:
         location, scale = given
-    elif support != "real":
-        location, scale = np.zeros(n_series), np.ones(n_series)
     else:
         location = np.array([np.median(c) if len(c) else 0.0 for c in columns])
         scale = np.array([scale_of(column) for column in columns])
     units = [(c - a) / b for c, a, b in zip(columns, location, scale, strict=True)]
     noise = np.array([_noise(column) for column in units])
     mean = np.array([column.mean() if len(column) else 0.0 for column in units])
-    return Scaling(location, scale, BurnIn(n_series, n_features, noise, mean))
+    return Scaling(location, scale, BurnIn(len(columns), n_features, noise, mean))
 
 
 def scale_of(column: np.ndarray) -> float:

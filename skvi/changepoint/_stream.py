@@ -8,9 +8,8 @@ import numpy as np
 
 from skvi.changepoint._changes import Change
 from skvi.changepoint._filter import Filter, Passed
-from skvi.changepoint._judge import Judge, Judgment, predict
+from skvi.changepoint._groups import Reading, Window
 from skvi.changepoint._records import Records
-from skvi.changepoint._rows import Window
 from skvi.changepoint._scaling import Scaling
 from skvi.changepoint.base import SegmentModel
 
@@ -19,9 +18,8 @@ __all__ = ["Stream"]
 # Rows between two searches for past segments that can still be part of the best
 # segmentation.
 COLLECT_EVERY = 1000
-# Largest number of pairs of a row and a hypothesis computed together: more would not
-# fit into the cache.
-MOST_PAIRS = 2**16
+# Predictions that are computed together: more would not fit into the cache.
+MOST_TOGETHER = 2**15
 
 
 class Stream:
@@ -33,11 +31,12 @@ class Stream:
         scaling: Scaling,
         filter_: Filter,
         records: Records,
-        judge: Judge,
+        run_power: float | None,
     ) -> None:
         self.models, self.scaling = models, scaling
         self.filter, self.records = filter_, records
-        self.judge = judge
+        # That of the loss by which rows weight hypotheses; None for the log loss.
+        self.run_power = run_power
         self.order = filter_.first
         n_series = scaling.burn_in.n_series
         # Whether a row counts either completely or not at all.
@@ -72,10 +71,13 @@ class Stream:
             return n
         rows, usable = self._rows(values, seen, features[:n])
         readings = filter_.read(rows, usable)
-        judgment = self.judge(readings, usable)
-        passed = filter_.advance(judgment.gain, usable.any(1))
+        density = joined([total(reading.log_density, usable) for reading in readings])
+        gain = density
+        if self.run_power is not None:
+            gain = self._robust_gain(readings, usable, self.run_power)
+        passed = filter_.advance(gain, usable.any(1))
         mean, std = predict(readings, passed.predictive)
-        density = self._densities(judgment, passed, usable)
+        density = self._densities(density, passed, usable)
         self.n_scored += usable.sum(0)
         row = {"mean": mean, "std": std, "scored": usable, "log_density": density}
         self._remember(row | {"value": values}, passed)
@@ -108,7 +110,8 @@ class Stream:
         if index < self.order:
             return min(len(values), self.order - index)
         n = min(len(values), self.filter.make_room(), self.records.room())
-        n = min(n, 1 + MOST_PAIRS // self.filter.block.probability.shape[1])
+        in_a_row = self.filter.block.probability.shape[1] * values.shape[1]
+        n = min(n, 1 + MOST_TOGETHER // in_a_row)
         if self.order:  # missing values are predicted before the next row
             missing = ~np.isfinite(values[:n]).all(1)
             n = int(missing.argmax()) + 1 if missing.any() else n
@@ -137,16 +140,32 @@ class Stream:
         """Log density in units of the series, relative to that in units of models."""
         return -float(self.n_scored @ np.log(self.scaling.scale))
 
+    def _robust_gain(
+        self, readings: Sequence[Reading], usable: np.ndarray, power: float
+    ) -> np.ndarray:
+        """Minus the beta loss of rows, (R, K), in units of the noise.
+
+        A constant is added, so that it is the log density at power 0.
+        """
+        log_unit = np.log(self.scaling.burn_in.noise)[:, None]
+        found = []
+        for reading in readings:
+            score = power * (reading.log_density + log_unit)
+            integral = reading.integral + power * log_unit
+            gain = np.expm1(score) / power - np.expm1(integral) / (1 + power)
+            found.append(total(gain - log_unit, usable))
+        return joined(found)
+
     def _densities(
-        self, judgment: Judgment, passed: Passed, usable: np.ndarray
+        self, density: np.ndarray, passed: Passed, usable: np.ndarray
     ) -> np.ndarray:
         """Log densities of rows, given those before them, in units of the models."""
-        if self.judge.power is None:
+        if self.run_power is None:
             return passed.log_total
-        density = np.where(passed.predictive > 0, judgment.density, -np.inf)
+        density = np.where(passed.predictive > 0, density, -np.inf)
         top = density.max(1)
-        total = (passed.predictive * np.exp(density - top[:, None])).sum(1)
-        return np.where(usable.any(1), top + np.log(total), 0.0)
+        mean = (passed.predictive * np.exp(density - top[:, None])).sum(1)
+        return np.where(usable.any(1), top + np.log(mean), 0.0)
 
     def _wait(self, values: np.ndarray, seen: np.ndarray) -> None:
         """Rows that only serve as the past of others."""
@@ -190,3 +209,34 @@ class Stream:
         if self.order:
             self.past = np.concatenate([self.past, values])[-self.order :]
             self.observed = np.concatenate([self.observed, seen])[-self.order :]
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """One array of all hypotheses of all groups."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def total(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Sum over those series of rows that are usable: (R, K)."""
+    if not usable.all():
+        values = np.where(usable[..., None], values, 0.0)
+    return values[:, 0] if values.shape[1] == 1 else values.sum(1)
+
+
+def predict(
+    readings: Sequence[Reading], weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predictive mean and standard deviation over all hypotheses, (R, n_series) each.
+
+    In units in which models see the series, from probabilities (R, K) before the rows.
+    """
+    means = joined([reading.mean for reading in readings])
+    variances = joined([reading.variance for reading in readings])
+    mean = np.einsum("rk,rsk->rs", weight, means)
+    gap = means - mean[..., None]
+    variance = np.einsum("rk,rsk->rs", weight, variances)
+    if np.isnan(variance).any():  # infinite ones without weight do not count
+        variances = np.where(weight[:, None] > 0, variances, 0.0)
+        variance = np.einsum("rk,rsk->rs", weight, variances)
+    gap *= gap
+    return mean, np.sqrt(variance + np.einsum("rk,rsk->rs", weight, gap))

@@ -1,21 +1,85 @@
-"""What an observation model and a hazard must implement."""
+"""What an observation model and a hazard must implement, and what they see."""
 
+from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 
 from skvi.base import Component
-from skvi.changepoint._rows import BurnIn, Row, State
-from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._validation import Interval
 
 __all__ = [
+    "BurnIn",
+    "ConstantHazard",
     "Hazard",
     "ObservationModel",
-    "RegressionModel",
+    "Row",
     "SegmentModel",
+    "State",
 ]
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
+
+State = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class BurnIn:
+    """Scales of the burn-in of a series, from which models set their priors.
+
+    Parameters
+    ----------
+    n_series : int
+        Number of columns that are modeled.
+    n_features : int
+        Number of feature columns, for regressions.
+    noise : ndarray of shape (n_series,)
+        A typical standard deviation of the noise, from the differences of
+        neighboring rows, in the units in which models see the series.
+    mean : ndarray of shape (n_series,)
+        Mean of the rows, in the same units.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BurnIn
+    >>> BurnIn(1, 0, noise=np.array([0.3]), mean=np.zeros(1)).n_series
+    1
+    """
+
+    n_series: int
+    n_features: int
+    noise: np.ndarray
+    mean: np.ndarray
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a series, as models see it: in units of the scale of the burn-in.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_series,)
+        The row; 0 where it is missing or cannot be used.
+    past : ndarray of shape (order, n_series)
+        The rows before it, most recent first.
+    features : ndarray of shape (n_features,)
+        Features of the row.
+    index : int
+        Index of the row in the series.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import Row
+    >>> Row(np.ones(1), np.zeros((0, 1)), np.zeros(0), index=7).values
+    array([1.])
+    """
+
+    values: np.ndarray
+    past: np.ndarray
+    features: np.ndarray
+    index: int
 
 
 class SegmentModel(Component):
@@ -32,7 +96,8 @@ class SegmentModel(Component):
     takes_parts : bool
         Whether a row can be given a fractional weight, as under ``KL(weight=2.0)``.
     instead_of_beta : str
-        Advice of the detector if a beta loss is requested and not available.
+        Advice of the detector if a beta loss is requested and not available; empty if
+        it is.
 
     Notes
     -----
@@ -68,113 +133,6 @@ class SegmentModel(Component):
             By default, true if the value and the `order` values before it are observed.
         """
         return observed.all(1)
-
-
-class RegressionModel(SegmentModel):
-    r"""Base class of linear regressions on a row's past and its features.
-
-    Every series j has its own coefficients and its own noise variance, both unknown,
-
-    .. math:: y_j = \phi_j^\top w_j + \epsilon, \quad \epsilon \sim N(0, \sigma_j^2),
-
-    with the conjugate prior: :math:`w_j | \sigma_j^2` is normal and
-    :math:`\sigma_j^2` inverse gamma.
-
-    Parameters
-    ----------
-    noise_scale : float or "auto", default="auto"
-        A typical standard deviation of the noise, in units of the scale of the
-        burn-in; "auto" takes it from the differences of neighboring rows.
-    noise_df : float, default=3.0
-        Number of rows that the prior of the noise is worth.
-
-    Attributes
-    ----------
-    shares_design : bool
-        Whether all series have the same regressors. They then share one matrix, and a
-        row with any missing value is left out by all models.
-    is_level : bool
-        Whether the only regressor is the constant 1, which is then never requested.
-
-    Examples
-    --------
-    Segments with a slope in the time that stands in column 1 of X:
-
-    >>> import numpy as np
-    >>> from skvi.changepoint import BayesianChangepointDetector, RegressionModel
-    >>> class Trend(RegressionModel):
-    ...     def regressors(self, row):
-    ...         return np.array([[1.0, row.features[0]]])
-    ...
-    ...     def coefficient_prior(self, burn_in):
-    ...         return np.zeros(2), np.full(2, 5.0)
-    >>> t = np.arange(80) / 40.0
-    >>> noise = 0.05 * np.random.default_rng(0).standard_normal(80)
-    >>> X = np.column_stack([np.where(t < 1, t, 2 - t) + noise, t])
-    >>> detector = BayesianChangepointDetector(Trend(), feature_columns=[1])
-    >>> detector.fit(X).changepoints_
-    array([39])
-    """
-
-    takes_parts = True
-    is_level = False
-    _parameter_constraints: dict = {
-        "noise_scale": [POSITIVE, StrOptions({"auto"})],
-        "noise_df": [POSITIVE],
-    }
-
-    def __init__(
-        self, noise_scale: float | str = "auto", noise_df: float = 3.0
-    ) -> None:
-        self.noise_scale = noise_scale
-        self.noise_df = noise_df
-
-    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
-        """Regressors that depend on the age of the segment, such as a trend.
-
-        Parameters
-        ----------
-        age : int ndarray of any shape
-            Number of rows of the segment before the row.
-
-        Returns
-        -------
-        ndarray of shape (..., q)
-            They are appended to those of `regressors`. By default there are none: q =
-            0.
-        """
-        return np.zeros((*age.shape, 0))
-
-    def regressors(self, row: Row) -> np.ndarray:
-        """Regressors of a row.
-
-        Parameters
-        ----------
-        row : Row
-            Its values must not be used.
-
-        Returns
-        -------
-        ndarray of shape (n_series, p - q) or (1, p - q)
-            All except the q `segment_regressors`.
-        """
-        raise NotImplementedError
-
-    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Prior mean and standard deviation of the coefficients.
-
-        Parameters
-        ----------
-        burn_in : BurnIn
-            Sizes.
-
-        Returns
-        -------
-        mean, scale : ndarray of shape (p,)
-            In the units in which models see the series. The standard deviation is given
-            at the prior value of the noise; it is proportional to the noise.
-        """
-        raise NotImplementedError
 
 
 class ObservationModel(SegmentModel):
@@ -338,3 +296,31 @@ class Hazard(Component):
             In [0, 1]; each depends on its own length only.
         """
         raise NotImplementedError
+
+
+class ConstantHazard(Hazard):
+    """Every row is equally likely to begin a new segment.
+
+    Parameters
+    ----------
+    mean_length : float, default=100.0
+        Mean number of rows of a segment, more than 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import ConstantHazard
+    >>> ConstantHazard(mean_length=50.0).probability(np.array([1, 1000]))
+    array([0.02, 0.02])
+    """
+
+    _parameter_constraints: dict = {
+        "mean_length": [Interval(Real, 1, None, closed="neither")]
+    }
+
+    def __init__(self, mean_length: float = 100.0) -> None:
+        self.mean_length = mean_length
+
+    def probability(self, length: np.ndarray) -> np.ndarray:
+        """1 / mean_length, whatever the length; see `Hazard.probability`."""
+        return np.full(length.shape, 1 / self.mean_length)

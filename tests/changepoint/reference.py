@@ -12,7 +12,6 @@ from scipy.stats import multivariate_normal
 
 from skvi.changepoint import (
     BernoulliTrials,
-    KnownNoise,
     PoissonCounts,
 )
 
@@ -59,10 +58,6 @@ def series_evidence(model, X, features, j, rows, noise, mean, start):
     y = X[rows, j]
     if not len(rows):
         return 0.0
-    if isinstance(model, KnownNoise):
-        sigma = noise[j] if model.noise_scale == "auto" else model.noise_scale
-        cov = sigma**2 * np.eye(len(y)) + model.mean_scale**2
-        return multivariate_normal(np.zeros(len(y)), cov).logpdf(y)
     if isinstance(model, PoissonCounts):
         a, b = model.shape, model.shape / max(mean[j], 0.1)
         return (
@@ -80,6 +75,10 @@ def series_evidence(model, X, features, j, rows, noise, mean, start):
     if model.across and model.noise_scale == "auto":
         common = np.exp(np.log(noise).mean())
     A, scale = design(model, X, features, j, rows, start)
+    if np.isinf(model.noise_df):
+        prior = sigma / (common or sigma) * scale
+        cov = sigma**2 * np.eye(len(y)) + (A * prior**2) @ A.T
+        return multivariate_normal(np.zeros(len(y)), cov).logpdf(y)
     return regression_evidence(y, A, scale, sigma, model.noise_df, common)
 
 

@@ -6,7 +6,6 @@ import pytest
 from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
-    KnownNoise,
     PoissonCounts,
     Regression,
 )
@@ -40,7 +39,10 @@ def test_weaker_divergence_learns_less():
 
 
 @pytest.mark.filterwarnings("ignore:Column 0 holds only 0 and 1")
-@pytest.mark.parametrize("model", [KnownNoise(0.7), PoissonCounts(), BernoulliTrials()])
+@pytest.mark.parametrize(
+    "model",
+    [Regression(noise_scale=0.7, noise_df=np.inf), PoissonCounts(), BernoulliTrials()],
+)
 def test_weaker_divergence_of_other_models(model):
     """Four rows teach what one does. Wrong variant: their number is not divided."""
     X = (np.random.default_rng(2).random((12, 1)) < 0.6) * 1.0

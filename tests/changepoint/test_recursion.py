@@ -9,7 +9,6 @@ from skvi.changepoint import (
     BernoulliTrials,
     ConstantHazard,
     Hazard,
-    KnownNoise,
     PoissonCounts,
     Regression,
 )
@@ -47,7 +46,7 @@ def binary(n=26, d=2):
 CASES = {
     "constant mean": ([Regression(mean_scale=1.5, noise_scale=0.7)], real(), None),
     "constant mean, three series": ([Regression()], real(d=3), None),
-    "known noise": ([KnownNoise(0.8)], real(d=2), None),
+    "known noise": ([Regression(noise_scale=0.8, noise_df=np.inf)], real(d=2), None),
     "counts": ([PoissonCounts(2.0)], counts(), None),
     "trials": ([BernoulliTrials(0.5, 2.0)], binary(), None),
     "autoregression": ([Regression(2)], real(), None),
@@ -84,7 +83,7 @@ CASES = {
             Regression(trend=True),
             Regression(1, across=True),
             Regression(),
-            KnownNoise(),
+            Regression(noise_df=np.inf),
             Regression(features=True),
             Regression(2),
         ],

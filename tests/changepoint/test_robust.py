@@ -8,7 +8,6 @@ from scipy.special import gammaln, psi
 from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
-    KnownNoise,
     PoissonCounts,
     Regression,
 )
@@ -155,7 +154,9 @@ def test_what_to_do_where_there_is_no_beta_loss():
     """Counts and known noise have none; the errors say what serves instead."""
     rng = np.random.default_rng(3)
     X = np.where(np.arange(120) < 60, 0.0, 4.0)[:, None] + rng.standard_normal((120, 1))
-    known = BayesianChangepointDetector(KnownNoise(1.0), scaling=None).fit(X)
+    known = BayesianChangepointDetector(
+        Regression(noise_scale=1.0, noise_df=np.inf), scaling=None
+    ).fit(X)
     model = Regression(noise_scale=1.0, noise_df=1000.0)
     nearly = BayesianChangepointDetector(model, scaling=None).fit(X)
     assert nearly.log_evidence_ == pytest.approx(known.log_evidence_, abs=0.5)
@@ -167,7 +168,7 @@ def test_what_to_do_where_there_is_no_beta_loss():
     assert 30 in BayesianChangepointDetector("poisson").fit(counts).changepoints_
     robust = BayesianChangepointDetector(loss="beta").fit(2 * np.sqrt(counts + 3 / 8))
     assert robust.changepoints_.tolist() == [60]
-    for model in (KnownNoise(), PoissonCounts(), BernoulliTrials()):
+    for model in (Regression(noise_df=np.inf), PoissonCounts(), BernoulliTrials()):
         detector = BayesianChangepointDetector([model], loss="beta")
         with pytest.raises(IncompatibleComponentsError, match=type(model).__name__):
             detector.fit(np.ones((5, 1)))

@@ -11,7 +11,6 @@ from skvi.changepoint import (
     BernoulliTrials,
     ConstantHazard,
     Hazard,
-    KnownNoise,
     PoissonCounts,
     Regression,
 )
@@ -80,7 +79,10 @@ def test_all_segmentations_of_eighteen_rows():
     Wrong variants: the best segmentation by the filtered probabilities, as the slides
     print it; the first segment pays the hazard.
     """
-    n, models = 18, [Regression(noise_scale=1.0), KnownNoise(1.0)]
+    n, models = (
+        18,
+        [Regression(noise_scale=1.0), Regression(noise_scale=1.0, noise_df=np.inf)],
+    )
     X, hazard = small_series(n), ConstantHazard(6.0)
     weights, paths = enumerate_all(*evidences(models, X, hazard, np.ones(1)))
     assert len(weights) == 2 ** (n - 1)
@@ -251,7 +253,11 @@ def test_moments_of_counts(model):
 
 
 @pytest.mark.parametrize(
-    "model", [Regression(noise_scale=0.5, noise_df=60.0), KnownNoise(0.5)]
+    "model",
+    [
+        Regression(noise_scale=0.5, noise_df=60.0),
+        Regression(noise_scale=0.5, noise_df=np.inf),
+    ],
 )
 def test_moments_of_real_numbers(model):
     """Mean and variance of the prediction, by quadrature over its density."""

@@ -95,7 +95,7 @@ def test_units_far_from_zero_and_of_counts():
     """Wrong variants: a scale below 1e-12 of the location is rounding; the scale of a
     constant is its size."""
     noise = np.random.default_rng(0).normal(size=500)
-    scaling = measure([1e9 + 1e-4 * noise, np.full(9, 7.0)], None, "real", 0)
+    scaling = measure([1e9 + 1e-4 * noise, np.full(9, 7.0)], None, 0)
     assert scaling.scale[0] == pytest.approx(1e-4, rel=0.2)
     assert scaling.scale[1] == 1.0
     counts = np.r_[np.zeros(120), np.full(60, 7.0)][:, None]

@@ -151,7 +151,7 @@ VARIANTS = [
         put="np.log(ends)",
         test="tests/changepoint/test_truth.py::test_moments_of_counts[model1]"),
     Variant("changepoint-length", where="Filter._hazards",
-        find="np.maximum(t - start, 1) - 1", put="np.maximum(t - start - 1, 1) - 1",
+        find="rows - self.block.start", put="rows - self.block.start - 1",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-trials]"),
     Variant("changepoint-dropped-evidence", where="Filter._prune",
@@ -160,7 +160,7 @@ VARIANTS = [
         test="tests/changepoint/test_truth.py::"
              "test_dropped_mass_bounds_what_pruning_does"),
     Variant("changepoint-threshold-power", where="log_threshold",
-        find="max(1.0, n_parameters / PARAMETERS) * math.log(min_probability)",
+        find="max(1.0, n_parameters / 2) * math.log(min_probability)",
         put="math.log(min_probability)",
         test="tests/changepoint/test_pruning.py::"
              "test_other_models_of_many_series[BernoulliTrials()-0.7]"),
