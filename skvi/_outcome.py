@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from skvi.divergences._messages import width_message
 from skvi.evidence._fit_checks import (
     BOUND_DRAWS,
     judge_existence,
@@ -14,12 +15,10 @@ from skvi.evidence._fit_checks import (
     weight_diagnostics,
 )
 from skvi.objectives._ensemble_steps import estimate
-from skvi.posteriors import Posterior
 from skvi.solvers import Problem, Solution, Stochastic
 from skvi.solvers._checkpoint import Checkpoint
 from skvi.solvers._choice import SOLVERS
 from skvi.solvers._solution import INTERRUPTED, Ending, State
-from skvi.targets import Target
 
 __all__ = [
     "better_state",
@@ -64,9 +63,7 @@ def judge_fit(
         if report is not None:
             report.save(known)
     found = describe_fit(problem, solution, n_draws, known["bound"])
-    # Sums over blocks are unbounded: only draws can lose them.
-    is_safe = solution.is_exact and problem.divergence.has_gammas
-    lost = "" if is_safe else _lost(problem, posterior, target)
+    lost = _lost(problem, solution)
     converged = solution.converged and not lost
     bound_exists, message = judge_existence(
         problem.objective, target, posterior, lost or solution.message
@@ -81,11 +78,18 @@ def judge_fit(
     return found
 
 
-def _lost(problem: Problem, posterior: Posterior, target: Target) -> str:
+def _lost(problem: Problem, solution: Solution) -> str:
     """Describe failures of a posterior, or of a component of it; empty if none."""
-    collapse, source = problem.divergence.collapse, problem.generator
-    found = (collapse(c, target.prior, source) for c in posterior.components)
-    return next(filter(None, found), "")
+    given, prior, source = problem.divergence, solution.target.prior, problem.generator
+    # Sums over blocks are unbounded: only draws can lose them.
+    is_safe = solution.is_exact and given.has_gammas
+    for component in solution.posterior.components:
+        found = "" if is_safe else given.collapse(component, prior, source)
+        if not found and given.is_weak:
+            found = width_message(given, component, prior)
+        if found:
+            return found
+    return ""
 
 
 def describe_fit(

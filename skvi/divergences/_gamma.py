@@ -71,6 +71,11 @@ class GammaDivergence(PowerDivergence):
         self.gamma = gamma
 
     @property
+    def is_weak(self) -> bool:
+        """For all orders but 1; see `Divergence.is_weak`."""
+        return self.gamma != 1
+
+    @property
     def _order(self) -> float:
         return float(self.gamma)
 

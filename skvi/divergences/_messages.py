@@ -10,6 +10,8 @@ COLLAPSED_BELOW = 0.01
 N_DRAWS = 1000
 # Fraction of effective draws below which an estimate depends on draws not made.
 DEGENERATE_BELOW = 0.1
+# Ratio of deviations, of posterior and prior, that is more than noise of a fit.
+WIDE = 1.5
 
 
 def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
@@ -34,6 +36,33 @@ def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
         f"the posterior collapsed toward a point mass{where}: {divergence!r} is "
         f"bounded ({why}), and has {lowest:.1g} of the gradient of KL left to keep it "
         f"from narrowing; its standard deviations are meaningless. Use {remedy}"
+    )
+
+
+def width_message(
+    divergence: object, posterior: PosteriorDensity, prior: PriorDensity | None
+) -> str:
+    """Say that a weak divergence left a posterior wider than its prior.
+
+    Under KL data only narrow the posterior, where the loss is convex. Empty if no
+    deviation is larger by a half, or one of the two is not normal.
+    """
+    own = posterior.as_normal()
+    given = None if prior is None else prior.as_normal()
+    if own is None or given is None:
+        return ""
+    ratio = (own.variance[: given.size] / given.variance).sqrt()
+    n_wide = int((ratio > WIDE).sum())
+    if not n_wide:
+        return ""
+    remedy = "divergence='kl', or an order nearer to 1"
+    if not own.is_diagonal:
+        remedy += ", or posterior='mean_field'"
+    return (
+        f"the posterior is wider than its prior in {n_wide} of {len(ratio)} "
+        f"coordinates, up to {float(ratio.max()):.2g} times: {divergence!r} hardly "
+        "penalizes wide posteriors, the less the more parameters there are. Use "
+        f"{remedy}"
     )
 
 

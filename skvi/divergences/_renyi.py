@@ -96,6 +96,11 @@ class Renyi(Divergence):
             )
 
     @property
+    def is_weak(self) -> bool:
+        """For orders below 1; see `Divergence.is_weak`."""
+        return self.alpha < 1
+
+    @property
     def max_variance_ratio(self) -> float:
         """For orders above 1; see `Divergence.max_variance_ratio`."""
         return self.alpha / (self.alpha - 1) if self.alpha > 1 else math.inf

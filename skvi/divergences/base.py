@@ -102,6 +102,14 @@ class Divergence(Component):
     has_gammas = False
 
     @property
+    def is_weak(self) -> bool:
+        """Whether it grows only like the logarithm of the width of q, or of its mean.
+
+        A posterior can then be wider than its prior, the sooner the more parameters.
+        """
+        return False
+
+    @property
     def max_variance_ratio(self) -> float:
         """Ratio of the variances of q and a normal prior from which D is infinite.
 

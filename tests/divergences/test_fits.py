@@ -16,6 +16,7 @@ from skvi.divergences import (
     FDivergence,
     GammaDivergence,
     Jeffreys,
+    Renyi,
 )
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import Laplace
@@ -239,6 +240,22 @@ def test_estimates_that_fail_are_reported(spec, message):
     assert len(messages) == 1
     assert message in messages[0]
     assert not model.converged_
+
+
+def test_posteriors_wider_than_their_priors_are_reported():
+    """The data separate the classes. Wrong variant: it converged, at deviations of 10.
+
+    With more data for each parameter the same divergence is silent.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 30))
+    y = (rng.uniform(size=60) < 1 / (1 + np.exp(-X @ rng.normal(size=30)))).astype(int)
+    model, messages = fit(X, y, divergence=Renyi(0.5), prior="normal")
+    assert model.coef_std_.max() > 5
+    assert len(messages) == 1
+    assert "the posterior is wider than its prior in" in messages[0]
+    assert not model.converged_
+    assert not fit(X[:, :3], y, divergence=Renyi(0.5), prior="normal")[1]
 
 
 @pytest.mark.parametrize("objective", ["eubo", "iwelbo", "chi"])
