@@ -219,8 +219,11 @@ def problems() -> dict[str, Problem]:
             "hellinger": drawn(few, divergence=FDivergence("hellinger")),
             **each("prior=laplace prior=student_t prior=horseshoe", classes, few),
             **each("posterior=mean_field posterior=low_rank", normal, cancer),
-            **each("divergence=renyi divergence=alpha divergence=beta", normal, few),
-            **each("divergence=gamma divergence=jeffreys", normal, few),
+            **each("divergence=renyi", normal, few),
+            # A correlated posterior collapses, to where iterations happen to end.
+            **each("divergence=alpha", normal, few, posterior="mean_field"),
+            **each("divergence=beta divergence=gamma", normal, few),
+            **each("divergence=jeffreys", normal, few),
             **each("loss=beta loss=gamma", normal, few),
             **each("objective=iwelbo objective=renyi objective=chi", drawn, few),
             **each("objective=eubo objective=alpha_energy", drawn, few),

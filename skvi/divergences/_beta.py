@@ -4,15 +4,11 @@ from numbers import Real
 
 import torch
 
-from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
-from skvi.divergences._kl import KL
+from skvi.divergences._integrals import PowerDivergence
 from skvi.divergences._messages import collapse_message, draw_logs
-from skvi.divergences._nodes import fits_nodes, node_terms
-from skvi.divergences._pair import Pair, infinite, normal_of, power_parts
-from skvi.divergences._pair_terms import TINY_WEIGHT, beta_terms
-from skvi.divergences._powers import PowerDivergence, exp_gap
-from skvi.divergences.base import DivergenceTerms
+from skvi.divergences._nodes import fits_nodes
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._validation import Interval
 
 __all__ = ["BetaDivergence"]
@@ -84,32 +80,15 @@ class BetaDivergence(PowerDivergence):
         self.joint = joint
 
     @property
-    def _order(self) -> float:
+    def _order(self) -> float:  # type: ignore[override]
         return float(self.beta)
 
-    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form, or one by nodes; see `Divergence.closed_form`."""
-        if not self.has_closed_form(prior):
-            return self._at_nodes(q, prior)
-        return self._value(self._pair(q, prior)).sum()
+    def _combine(self, cross: torch.Tensor, *alone: torch.Tensor) -> torch.Tensor:
+        own, norm = alone
+        first = exp_gap(cross, self._b, (own - cross) / self._b)
+        return (first + exp_gap(cross, 1.0, norm - cross)) / self.beta
 
-    def terms(
-        self,
-        q: NormalForm,
-        prior: PriorDensity,
-        q_precision: torch.Tensor | None = None,
-    ) -> DivergenceTerms:
-        """Value and derivatives; see `Divergence.terms`."""
-        if not self.has_closed_form(prior):
-            if self._b == 0:
-                return KL().terms(q, prior, q_precision)
-            own, cross, _ = self._log_integrals(q, prior)
-            cross, own = (x.exp().clamp(min=TINY_WEIGHT) for x in (cross, own))
-            weights = cross, own / self.beta
-            return node_terms(self.closed_form, q, prior, 1.0, self._b, weights)
-        pair = self._pair(q, prior)
-        return beta_terms(pair, self._b, self._value(pair).sum(), q_precision)
-
+    @torch.no_grad()
     def collapse(
         self,
         posterior: PosteriorDensity,
@@ -118,25 +97,20 @@ class BetaDivergence(PowerDivergence):
     ) -> str:
         """Warn if a point mass is the optimum; see `Divergence.collapse`."""
         b, q, size = self._b, posterior.as_normal(), posterior.layout.size
-        if b == 0:
+        if self._is_kl:
             return ""
-        if q is not None and self.has_closed_form(prior):
-            parts = power_parts(self._pair(q, prior), b)
-            if parts is None:  # for b > 0: a posterior that is numerically flat
-                return self._lost_prior(q.mean.new_zeros(()), size) if b > 0 else ""
-            own, cross = torch.exp(parts[0] + b * parts[1]), parts[0].exp()
-        elif q is not None and fits_nodes(q, prior):
-            own, cross = (x.exp() for x in self._log_integrals(q, prior)[:2])
+        if q is not None and (self.has_closed_form(prior) or fits_nodes(q, prior)):
+            cross, own, _ = self._log_integrals(q, prior)
         else:
-            log_q, log_prior = draw_logs(posterior, prior, generator)
-            own, cross = (b * log_q).exp().mean(), (b * log_prior).exp().mean()
+            logs = draw_logs(posterior, prior, generator)
+            own, cross = (log_mean_exp(b * x) for x in logs)
         if b > 0:
-            return self._lost_prior(cross, size)
+            return self._lost_prior(cross.exp(), size)
         excess = -b * size / own.numel()
         why = "for narrow posteriors"
         if excess > 2:
             why += f", and (1 - beta) P = {excess:.3g} is above 2"
-        return collapse_message(self, own / self.beta, why)
+        return collapse_message(self, own.exp() / self.beta, why)
 
     def _lost_prior(self, weight: torch.Tensor, size: int) -> str:
         lost = int((weight < LOST_BELOW).sum())
@@ -157,27 +131,13 @@ class BetaDivergence(PowerDivergence):
             f"them. Use {remedy}"
         )
 
-    def _pair(self, q: NormalForm, prior: PriorDensity) -> Pair:
-        return Pair(q, normal_of(prior), split=not self.joint)
 
-    def _value(self, pair: Pair) -> torch.Tensor:
-        parts = power_parts(pair, self._b)
-        if parts is None:
-            return infinite(pair)
-        log_cross, own, prior = parts
-        first = exp_gap(log_cross, self._b, own)
-        return (first + self._b * exp_gap(log_cross, self._b, prior)) / self.beta
+def exp_gap(log_base: torch.Tensor, b: float, t: torch.Tensor) -> torch.Tensor:
+    """``exp(log_base) (exp(b t) - 1) / b``.
 
-    def _from_means(
-        self, log_q: torch.Tensor, log_prior: torch.Tensor, log_norm: torch.Tensor
-    ) -> torch.Tensor:
-        b = self._b
-        # (q^b - pi^b) / b, and the remainder: the norm of the prior minus E_q[pi^b].
-        first = exp_gap(b * log_prior, b, log_q - log_prior).mean()
-        return (first + log_norm.exp() - (b * log_prior).exp().mean()) / self.beta
-
-    def _from_logs(
-        self, log_own: torch.Tensor, log_cross: torch.Tensor, log_norm: torch.Tensor
-    ) -> torch.Tensor:
-        first = exp_gap(log_cross, self._b, (log_own - log_cross) / self._b)
-        return (first + log_norm.exp() - log_cross.exp()) / self.beta
+    Neither a product of zero and infinity nor a difference of nearly equal numbers.
+    """
+    small = (b * t).abs() < 1
+    near = log_base.exp() * torch.expm1(b * torch.where(small, t, 0.0)) / b
+    far = (torch.exp(log_base + b * torch.where(small, 0.0, t)) - log_base.exp()) / b
+    return torch.where(small, near, far)

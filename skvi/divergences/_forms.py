@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["MomentForm", "OrderForm"]
+from skvi.base._protocols import HasNormal
+
+__all__ = ["MomentForm", "OrderForm", "order_form"]
+
+# Closer than this to an order that is a limit, differences lose digits of float32.
+NEAR = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +70,12 @@ class OrderForm:
     center: torch.Tensor
     variance: torch.Tensor
     rate: float = 0.0
+
+
+def order_form(prior: HasNormal, order: float, rate: float = 0.0) -> OrderForm | None:
+    """Form of an order; None near its limits, or if coordinates are dependent."""
+    pi = prior.as_normal()
+    is_far = min(abs(order), abs(1 - order)) > NEAR
+    if pi is None or not (pi.is_diagonal and is_far):
+        return None
+    return OrderForm(order, pi.mean, pi.variance, rate)

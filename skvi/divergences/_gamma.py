@@ -4,15 +4,7 @@ from numbers import Real
 
 import torch
 
-from skvi.base import NormalForm
-from skvi.base._protocols import PriorDensity
-from skvi.divergences._kl import KL
-from skvi.divergences._nodes import node_terms
-from skvi.divergences._pair import Pair, infinite, normal_of, power_parts
-from skvi.divergences._pair_terms import gamma_terms
-from skvi.divergences._powers import PowerDivergence
-from skvi.divergences.base import DivergenceTerms
-from skvi.utils._log_space import log_mean_exp
+from skvi.divergences._integrals import PowerDivergence
 from skvi.utils._validation import Interval
 
 __all__ = ["GammaDivergence"]
@@ -70,52 +62,17 @@ class GammaDivergence(PowerDivergence):
     def __init__(self, gamma: float = 1.1) -> None:
         self.gamma = gamma
 
+    joint = True  # it is additive
+
     @property
     def is_weak(self) -> bool:
         """For all orders but 1; see `Divergence.is_weak`."""
         return self.gamma != 1
 
     @property
-    def _order(self) -> float:
+    def _order(self) -> float:  # type: ignore[override]
         return float(self.gamma)
 
-    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form, or one by nodes; see `Divergence.closed_form`."""
-        if not self.has_closed_form(prior):
-            return self._at_nodes(q, prior)
-        return self._value(Pair(q, normal_of(prior)))
-
-    def terms(
-        self,
-        q: NormalForm,
-        prior: PriorDensity,
-        q_precision: torch.Tensor | None = None,
-    ) -> DivergenceTerms:
-        """Value and derivatives; see `Divergence.terms`."""
-        if not self.has_closed_form(prior):
-            if self._b == 0:
-                return KL().terms(q, prior, q_precision)
-            weights = 1.0, 1 / self.gamma
-            return node_terms(self.closed_form, q, prior, 1.0, self._b, weights)
-        pair = Pair(q, normal_of(prior))
-        return gamma_terms(pair, self._b, self._value(pair), q_precision)
-
-    def _value(self, pair: Pair) -> torch.Tensor:
-        parts = power_parts(pair, self._b)
-        if parts is None:
-            return infinite(pair)
-        return (parts[1] + self._b * parts[2]) / self.gamma
-
-    def _from_means(
-        self, log_q: torch.Tensor, log_prior: torch.Tensor, log_norm: torch.Tensor
-    ) -> torch.Tensor:
-        b = self._b
-        if b == 0:
-            return (log_q - log_prior).mean()
-        own, cross = (log_mean_exp(b * v) for v in (log_q, log_prior))
-        return self._from_logs(own, cross, log_norm)
-
-    def _from_logs(
-        self, log_own: torch.Tensor, log_cross: torch.Tensor, log_norm: torch.Tensor
-    ) -> torch.Tensor:
-        return ((log_own - log_cross) / self._b + log_norm - log_cross) / self.gamma
+    def _combine(self, cross: torch.Tensor, *alone: torch.Tensor) -> torch.Tensor:
+        own, norm = alone
+        return ((own - cross) / self._b + norm - cross) / self.gamma

@@ -1,13 +1,14 @@
 """Jeffreys divergence."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._kl import kl_of_normals
 from skvi.divergences._linalg import apply, precision_of, subtract
-from skvi.divergences._pair import Pair, normal_of, renyi
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 
@@ -72,8 +73,8 @@ class Jeffreys(Divergence):
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
-        pair = Pair(q, normal_of(prior))
-        return renyi(pair, 1.0) + renyi(pair, 0.0)
+        pi = cast(NormalForm, prior.as_normal())
+        return kl_of_normals(q, pi) + kl_of_normals(pi, q)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Both directions from draws of q: consistent, biased (see Notes)."""
@@ -100,7 +101,7 @@ class Jeffreys(Divergence):
         q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
-        pi = normal_of(prior)
+        pi = cast(NormalForm, prior.as_normal())
         precision = precision_of(q) if q_precision is None else q_precision
         own, shift = precision_of(pi), q.mean - pi.mean
         curvature = subtract(own, -precision)

@@ -9,11 +9,11 @@ from scipy.special import digamma, gammaln
 from skvi.base import NormalForm
 from skvi.base._protocols import PriorDensity
 from skvi.divergences._linalg import apply, precision_of, subtract
-from skvi.divergences._pair import Pair, renyi
+from skvi.divergences._power_integral import in_double
 from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
 from skvi.utils._validation import Interval
 
-__all__ = ["KL"]
+__all__ = ["KL", "kl_of_normals"]
 
 
 class KL(Divergence):
@@ -69,15 +69,10 @@ class KL(Divergence):
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`. Shape (...) for (..., P)."""
         pi = prior.as_normal()
-        if pi is None:
-            log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum(-1)
-            return self.weight * (-q.entropy() - log_prior)
-        if q.batch_shape:
-            return self.weight * _kl_of_normals(q, pi)
-        if pi.is_diagonal and q.factor is not None:
-            pair = Pair(q, pi)  # in double precision, as determinants need
-            return self.weight * _kl_of_normals(pair.q, pair.pi)
-        return self.weight * renyi(Pair(q, pi), 1.0)
+        if pi is not None:
+            return self.weight * kl_of_normals(q, pi)
+        log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum(-1)
+        return self.weight * (-q.entropy() - log_prior)
 
     def between_gammas(
         self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
@@ -110,10 +105,7 @@ class KL(Divergence):
         """Value and derivatives; see `Divergence.terms`."""
         w, pi = self.weight, prior.as_normal()
         precision = precision_of(q) if q_precision is None else q_precision
-        if pi is not None and pi.is_diagonal and q.factor is None:
-            value = w * _kl_of_normals(q, pi)
-        else:
-            value = self.closed_form(q, prior)
+        value = self.closed_form(q, prior)
         if pi is None:
             gradient, exact = _separable_derivatives(prior, q)
             # If -log prior is not convex, the curvature of a parabola above it that is
@@ -127,15 +119,28 @@ class KL(Divergence):
         return DivergenceTerms(value, w * gradient, w * curvature, natural, w)
 
 
-def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
-    """KL(q || pi) of each q, with the rounding errors of its own terms only."""
-    determinants = pi.half_log_det - q.half_log_det
+def kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
+    """KL(q || pi) of each q."""
+    if q.factor is not None or pi.factor is not None:
+        q, pi = in_double(q), in_double(pi)
+    distance = pi.squared_distance((q.mean - pi.mean)[None])[0]
+    both = _trace_of_ratio(q, pi) + distance
+    return pi.half_log_det - q.half_log_det + 0.5 * (both - q.size)
+
+
+def _trace_of_ratio(q: NormalForm, pi: NormalForm) -> torch.Tensor:
+    """Trace of ``cov(pi)^-1 cov(q)``; without a matrix (P, P) unless one has one."""
     if pi.is_diagonal:
-        squared = (q.mean - pi.mean).square() + q.variance
-        return determinants + 0.5 * ((squared / pi.variance).sum(-1) - q.size)
-    trace = (precision_of(pi) * q.covariance()).sum((-2, -1))
-    distance = pi.squared_distance(q.mean - pi.mean)
-    return determinants + 0.5 * (trace + distance - q.size)
+        return (q.variance / pi.variance).sum(-1)
+    if pi.factor is None or q.scale.ndim > q.mean.ndim:
+        return (precision_of(pi) * q.covariance()).sum((-2, -1))
+    # Woodbury, as in `NormalForm.squared_distance`, for the diagonal part of q.
+    unit = pi.factor / pi.scale[:, None]
+    capacity = torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
+    capacity = capacity + unit.T @ unit
+    inside = (unit * torch.linalg.solve(capacity, unit.T).T).sum(1)
+    trace = ((q.scale / pi.scale).square() * (1 - inside)).sum(-1)
+    return trace if q.factor is None else trace + pi.squared_distance(q.factor.mT).sum()
 
 
 def _separable_derivatives(

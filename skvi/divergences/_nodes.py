@@ -8,7 +8,6 @@ depend on how the factors follow q, and its derivatives are those at fixed facto
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -16,10 +15,9 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._protocols import PriorDensity
 from skvi.divergences._linalg import factorize, inverse_of, mix
-from skvi.divergences.base import DivergenceTerms
 from skvi.utils._log_space import LOG_2PI
 
-__all__ = ["fits_nodes", "log_integrals", "log_power_norm", "node_terms"]
+__all__ = ["fits_nodes", "log_integrals", "log_norm_by_nodes", "node_derivatives"]
 
 # Nodes along a coordinate, to at least this many deviations on both sides.
 N_NODES, REACH = 256, 9.0
@@ -53,7 +51,7 @@ def fits_nodes(q: NormalForm, prior: PriorDensity) -> bool:
 def log_integrals(
     q: NormalForm, prior: PriorDensity, a: float, b: float
 ) -> torch.Tensor:
-    """Logs of integrals, (P,) or (1,), whose sum is that of ``q^a pi^b``, for a > 0.
+    """Logs of integrals, (P,) or (1,), whose sum is that of ``q^a pi^b``, a > 0.
 
     One for each coordinate if q is factorized. Differentiable in q and in the prior;
     ``inf`` outside the range of the order.
@@ -168,7 +166,7 @@ def _left_over(
     return value, (log_w, theta)
 
 
-def log_power_norm(prior: PriorDensity, a: float) -> torch.Tensor:
+def log_norm_by_nodes(prior: PriorDensity, a: float) -> torch.Tensor:
     """Log of the integral of ``pi^a``: nodes reach into tails, and surround poles."""
     normal = cast(NormalForm, prior.matching_normal())
     scale, step = normal.scale, 2 * TAILS / N_NODES
@@ -179,28 +177,20 @@ def log_power_norm(prior: PriorDensity, a: float) -> torch.Tensor:
     return torch.logsumexp(a * log_prior + log_speed, 0).sum()
 
 
-def node_terms(
-    closed_form: Callable[[NormalForm, PriorDensity], torch.Tensor],
-    q: NormalForm,
-    prior: PriorDensity,
-    a: float,
-    b: float,
-    weights: tuple[torch.Tensor | float, torch.Tensor | float] = (1.0, 1.0),
-) -> DivergenceTerms:
-    """Derivatives of a divergence that is a function of the integral of ``q^a pi^b``.
+def node_derivatives(
+    q: NormalForm, prior: PriorDensity, a: float, b: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Derivatives of `log_integrals` in the mean, and twice those in the covariance.
 
-    `weights` are factors of the curvature and of the entropy, beside those of a Rényi
-    divergence.
+    And an inverse of the covariance ``a cov(prior) + b cov(q)``, by parabolas.
     """
     with torch.inference_mode(False), torch.enable_grad():
         mean = q.mean.detach().clone().requires_grad_()
         covariance = q.variance if q.is_diagonal else q.covariance()
         covariance = covariance.detach().clone().requires_grad_()
         root = covariance.sqrt() if q.is_diagonal else torch.linalg.cholesky(covariance)
-        value = closed_form(NormalForm(mean, root), prior)
-        gradient, by_cov = torch.autograd.grad(value, (mean, covariance))
+        value = log_integrals(NormalForm(mean, root), prior, a, b).sum()
+        gradient, by_covariance = torch.autograd.grad(value, (mean, covariance))
     _, curvature = _parabolas(q, prior, a, b)
     straight = NormalForm(q.mean, curvature.clamp(min=TINY).rsqrt())
-    curvature = weights[0] * inverse_of(mix(a, straight, b, q))
-    entropy = weights[1] / a
-    return DivergenceTerms(value.detach(), gradient, curvature, 2 * by_cov, entropy)
+    return gradient, 2 * by_covariance, inverse_of(mix(a, straight, b, q))

@@ -7,23 +7,16 @@ import numpy as np
 import torch
 from scipy.special import gammaln
 
-from skvi.base import NormalForm
-from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.base._protocols import PriorDensity
+from skvi.divergences._forms import MomentForm, OrderForm, order_form
+from skvi.divergences._integrals import RatioDivergence
 from skvi.divergences._kl import KL
-from skvi.divergences._messages import N_DRAWS, draw_logs, noise_message
-from skvi.divergences._nodes import fits_nodes, log_integrals, node_terms
-from skvi.divergences._pair import Pair, normal_of, order_form, renyi
-from skvi.divergences._pair_terms import renyi_terms
-from skvi.divergences._tempered import log_tempered_integral, tempered_normal
-from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm, OrderForm
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.utils._log_space import log_mean_exp
 from skvi.utils._validation import Interval
 
 __all__ = ["Renyi"]
 
 
-class Renyi(Divergence):
+class Renyi(RatioDivergence):
     r"""Rényi divergence in the scaling of generalized variational inference.
 
     .. math:: D_\alpha(q \| \pi) = \frac{1}{\alpha(\alpha-1)}
@@ -84,43 +77,13 @@ class Renyi(Divergence):
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
 
-    def check_regularizer(self) -> None:
-        """Refuse orders below zero, where q would have to be as wide as the prior."""
-        self.validate()
-        if self.alpha <= 0:
-            raise IncompatibleComponentsError(
-                f"Renyi(alpha={self.alpha}) cannot regularize a posterior: for "
-                "alpha <= 0 it is infinite, or grows without bound, as soon as the "
-                "posterior becomes much narrower than the prior. Use alpha > 0; "
-                "alpha=1 is KL, smaller values give wider posteriors."
-            )
-
     @property
     def is_weak(self) -> bool:
         """For orders below 1; see `Divergence.is_weak`."""
         return self.alpha < 1
 
-    @property
-    def max_variance_ratio(self) -> float:
-        """For orders above 1; see `Divergence.max_variance_ratio`."""
-        return self.alpha / (self.alpha - 1) if self.alpha > 1 else math.inf
-
-    def has_closed_form(self, prior: PriorDensity) -> bool:
-        """Whether the prior is normal."""
-        return prior.as_normal() is not None
-
-    def has_nodes(self, q: NormalForm, prior: PriorDensity) -> bool:
-        """For proper priors with independent coordinates."""
-        return fits_nodes(q, prior)
-
-    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form, or one by nodes; see `Divergence.closed_form`."""
-        a = float(self.alpha)
-        if self.has_closed_form(prior):
-            return renyi(Pair(q, normal_of(prior)), a)
-        if a == 1:
-            return KL().closed_form(q, prior)
-        return log_integrals(q, prior, a, 1 - a).sum() / (a * (a - 1))
+    def _combine(self, cross: torch.Tensor, *alone: torch.Tensor) -> torch.Tensor:
+        return cross / (self.alpha * (self.alpha - 1))
 
     def between_gammas(
         self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
@@ -144,59 +107,3 @@ class Renyi(Divergence):
     def order_form(self, prior: PriorDensity) -> OrderForm | None:
         """For a factorized normal prior; see `Divergence.order_form`."""
         return order_form(prior, float(self.alpha))
-
-    def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
-        """Log mean of the powered ratios: consistent, biased (see Notes)."""
-        a, ratio = self.alpha, log_q - log_prior
-        if a == 1:
-            return ratio.mean()
-        if a == 0:
-            return (torch.softmax(-ratio, 0) * -ratio).sum()
-        return log_mean_exp((a - 1) * ratio) / (a * (a - 1))
-
-    def estimate(
-        self,
-        posterior: PosteriorDensity,
-        prior: PriorDensity,
-        log_q: torch.Tensor,
-        log_prior: torch.Tensor,
-        generator: torch.Generator,
-    ) -> torch.Tensor:
-        """From draws of q^alpha if q is normal; see `Divergence.estimate`."""
-        a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
-        if q is None or a == 1:
-            return self.monte_carlo(log_q, log_prior)
-        # The divergences of independent coordinates are additive.
-        logs, _ = log_tempered_integral(q, prior, a, generator, joint=False)
-        return logs.sum() / (a * (a - 1))
-
-    @torch.no_grad()
-    def collapse(
-        self,
-        posterior: PosteriorDensity,
-        prior: PriorDensity,
-        generator: torch.Generator,
-    ) -> str:
-        """Warn if draws cannot resolve it; see `Divergence.collapse`."""
-        a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
-        if a == 1 or (q is not None and self.has_closed_form(prior)):
-            return ""
-        if q is None:
-            log_q, log_prior = draw_logs(posterior, prior, generator)
-            return noise_message(self, (a - 1) * (log_q - log_prior))
-        _, logs = log_tempered_integral(q, prior, a, generator, False, N_DRAWS)
-        return noise_message(self, logs)
-
-    def terms(
-        self,
-        q: NormalForm,
-        prior: PriorDensity,
-        q_precision: torch.Tensor | None = None,
-    ) -> DivergenceTerms:
-        """Value and derivatives; see `Divergence.terms`."""
-        a = float(self.alpha)
-        if self.has_closed_form(prior):
-            return renyi_terms(Pair(q, normal_of(prior)), a, q_precision)
-        if a == 1:
-            return KL().terms(q, prior, q_precision)
-        return node_terms(self.closed_form, q, prior, a, 1 - a)

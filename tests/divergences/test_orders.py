@@ -119,7 +119,7 @@ def test_factorized_normals_are_taken_by_coordinate(kind, order, make_normal):
         assert abs(float(joint) / value - 1) > 1e-3
 
 
-DELTAS = [1.1e-2, -1.1e-2, 1.01e-3, -0.99e-3, 1e-5, -1e-8, 1e-13, 0]
+DELTAS = [1.1e-2, -1.1e-2, 1e-5, 1.01e-7, -0.99e-7, 1e-13, 0]
 
 
 @pytest.mark.parametrize("delta", DELTAS)
@@ -151,7 +151,7 @@ def test_near_the_limit_kl(kind, delta, width):
                 logs = [mpmath.exp(v) for v in logs]
             expected = logs[0] + (c - 1) * logs[1] - c * logs[2]
             expected /= c * (c - 1)
-        assert value == pytest.approx(float(expected), rel=1e-10)
+        assert value == pytest.approx(float(expected), rel=1e-6, abs=1e-9)
 
 
 def test_alpha_zero_is_the_other_kl(make_normal):
