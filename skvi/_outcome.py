@@ -15,9 +15,8 @@ from skvi.evidence._fit_checks import (
     weight_diagnostics,
 )
 from skvi.objectives._ensemble_steps import estimate
-from skvi.solvers import Problem, Solution, Stochastic
+from skvi.solvers import Problem, Solution, Solver, Stochastic
 from skvi.solvers._checkpoint import Checkpoint
-from skvi.solvers._choice import SOLVERS
 from skvi.solvers._solution import INTERRUPTED, Ending, State
 
 __all__ = [
@@ -38,7 +37,6 @@ PER_DRAW, LEAST_DRAWS, FEW_DRAWS = 8, 10, 100
 def judge_fit(
     problem: Problem,
     solution: Solution,
-    n_draws: int,
     report: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Fitted attributes by name, with all diagnostics; "message" is that of a warning.
@@ -49,20 +47,19 @@ def judge_fit(
     (posterior, target), generator = solution.state, problem.generator
     known = None if report is None else report.state
     if known is None:
-        bound = _bound(problem, solution, n_draws)
-        is_stochastic = issubclass(SOLVERS[solution.solver], Stochastic)
+        bound = _bound(problem, solution)
         weights = weight_diagnostics(
             target,
             posterior,
             solution.n_iter,
             generator,
             solution.solver,
-            n_draws if is_stochastic else None,
+            solution.n_draws,
         )
         known = {"bound": list(bound), "weights": weights}
         if report is not None:
             report.save(known)
-    found = describe_fit(problem, solution, n_draws, known["bound"])
+    found = describe_fit(problem, solution, known["bound"])
     lost = _lost(problem, solution)
     converged = solution.converged and not lost
     bound_exists, message = judge_existence(
@@ -95,7 +92,6 @@ def _lost(problem: Problem, solution: Solution) -> str:
 def describe_fit(
     problem: Problem,
     solution: Solution,
-    n_draws: int,
     bound: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Fitted attributes by name, without slow diagnostics.
@@ -105,12 +101,13 @@ def describe_fit(
     objective = problem.objective
     sign = 1 if objective.direction == "upper" else -1
     objective_value = sign * solution.value
-    bound = _bound(problem, solution, n_draws) if bound is None else bound
+    bound = _bound(problem, solution) if bound is None else bound
     diagnostics = {
         "solver": solution.solver,
         "converged": solution.converged,
         "ending": solution.ending.value,
         **solution.diagnostics,
+        "n_draws": solution.n_draws,
         "efficiency": None,
         "khat": None,
         "learned": learned_scales(solution.target),
@@ -133,34 +130,34 @@ def describe_fit(
     return found
 
 
-def _bound(problem: Problem, solution: Solution, n_draws: int) -> Sequence[float]:
+def _bound(problem: Problem, solution: Solution) -> Sequence[float]:
     """The final ELBO and its standard error."""
     objective = problem.objective
     is_elbo = objective.kind == "expectation" and problem.divergence.is_standard
     if solution.is_exact and is_elbo:
         return -solution.value, 0.0
-    draws = _bound_draws(solution, n_draws)
+    draws = _bound_draws(solution)
     return lower_bound(solution.target, solution.posterior, problem.generator, draws)
 
 
-def _bound_draws(solution: Solution, n_draws: int) -> int:
+def _bound_draws(solution: Solution) -> int:
     """Draws for the final ELBO: a few percent of the work of a stochastic fit."""
     most = FEW_DRAWS if solution.interrupted else BOUND_DRAWS
-    if not issubclass(SOLVERS[solution.solver], Stochastic):
+    if solution.n_draws is None:
         return most
-    return min(max(solution.n_iter * n_draws // PER_DRAW, LEAST_DRAWS), most)
+    return min(max(solution.n_draws // PER_DRAW, LEAST_DRAWS), most)
 
 
 @torch.no_grad()
-def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
+def cut_short(problem: Problem, solver: Solver) -> Solution:
     """Solution of a fit that was interrupted before its solver had a result.
 
-    It has the posterior of `problem`, and the objective's value by `n_draws` draws.
+    It has the posterior of `problem`, and an estimate of the objective's value.
     """
-    value = estimate(problem.objective, problem, None, n_draws)
+    value = estimate(problem.objective, problem, None, LEAST_DRAWS)
     # A single estimate gives no error.
     return Solution(
-        solver=solver,
+        solver=solver.name,
         state=problem.state,
         value=float(value),
         history=[],
@@ -168,6 +165,7 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
         ending=Ending.INTERRUPTED,
         message=INTERRUPTED,
         value_se=math.nan,
+        n_draws=0 if isinstance(solver, Stochastic) else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Nested names of parameters: shorthands, priors of blocks, and None."""
+"""Nested names of parameters: shorthands, priors of blocks, "auto" and None."""
 
 from typing import Any
 
@@ -6,15 +6,23 @@ from sklearn.base import clone
 
 from skvi._registry import SHORTHANDS
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 
 __all__ = ["expand_parameters"]
+
+#: What a value that leaves the choice to the fit becomes where a name is nested.
+CHOSEN = {
+    ("prior", "auto"): Normal,
+    ("intercept_prior", None): Normal,
+    ("solver", "auto"): Stochastic,
+}
 
 
 def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Parameters for `BaseEstimator.set_params`, with objects where names are nested.
 
-    ``divergence__alpha`` makes "renyi" its object, ``prior__scale`` makes "auto" and
-    ``intercept_prior__scale`` None a `Normal`; ``prior__coef__scale`` copies a mapping.
+    ``divergence__alpha`` makes "renyi" its object, ``prior__scale`` makes "auto" a
+    `Normal`, see `CHOSEN`; ``prior__coef__scale`` copies a mapping.
     """
     for name, table in SHORTHANDS.items():
         nested = [key for key in params if key.startswith(f"{name}__")]
@@ -25,16 +33,14 @@ def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
             changes = {key.removeprefix(f"{name}__"): params[key] for key in nested}
             rest = {key: v for key, v in params.items() if key not in nested}
             params = {**rest, name: _change_blocks(value, changes, name)}
-        elif isinstance(value, str):
+        elif value is None or isinstance(value, str):
             params = {**params, name: _from_shorthand(estimator, name, value, table)}
-        elif value is None and name == "intercept_prior":
-            params = {**params, name: Normal()}
     return params
 
 
 def _from_shorthand(estimator: Any, name: str, value: str, table: dict) -> Any:
-    if name == "prior" and value == "auto":
-        return Normal()
+    if (name, value) in CHOSEN:
+        return CHOSEN[name, value]()
     if value not in table:
         raise ValueError(
             f"The {name!r} parameter of {type(estimator).__name__} must be one of "

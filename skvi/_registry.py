@@ -34,6 +34,7 @@ from skvi.priors import (
     Normal,
     StudentT,
 )
+from skvi.solvers._choice import SOLVERS
 
 OBJECTIVES = {
     "elbo": ELBO,
@@ -85,4 +86,5 @@ SHORTHANDS = {
     "posterior": POSTERIORS | NETWORK_POSTERIORS,
     "prior": PRIORS,
     "intercept_prior": PRIORS,
+    "solver": SOLVERS,
 }

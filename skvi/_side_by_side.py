@@ -12,6 +12,7 @@ from skvi._supervised import BaseSupervised
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
+from skvi.solvers._stochastic import solve_members
 from skvi.utils._callbacks import has_callbacks
 from skvi.utils._device import CPU
 from skvi.utils._interrupts import raising_interrupts
@@ -57,7 +58,7 @@ class PosedFit:
         found = estimator._posterior_attributes(solution.state)
         state, source = solution.state, self.problem.generator
         bound = lower_bound(state.target, state.posterior, source, BOUND_DRAWS)
-        found |= describe_fit(self.problem, solution, self.options.n_draws, bound)
+        found |= describe_fit(self.problem, solution, bound)
         vars(estimator).update(found)
         self.seconds += time.perf_counter() - start
 
@@ -109,7 +110,7 @@ def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
     """
     with raising_interrupts():
         beginners = [fit for fit in fits if fit.first is not None]
-        firsts = [(Stochastic(), *fit.first) for fit in beginners if fit.first]
+        firsts = [(fit.solver, *fit.first) for fit in beginners if fit.first]
         for fit, solution in zip(beginners, _solve(beginners, firsts), strict=True):
             fit.problem = fit.problem.at(solution.state)
         tasks = [(fit.solver, fit.problem, fit.options) for fit in fits]
@@ -125,8 +126,7 @@ def _solve(fits: Sequence[PosedFit], tasks: Sequence[_Task]) -> list[Solution]:
     for stack in _stacks(tasks):
         start = time.perf_counter()
         with limit_threads(sum(fits[i].work for i in stack)):
-            solvers, problems, options = zip(*(tasks[i] for i in stack), strict=True)
-            found = solvers[0].solve_members(problems, options)
+            found = solve_members([tasks[i] for i in stack])
         if any(solution.interrupted for solution in found):
             raise KeyboardInterrupt
         seconds = (time.perf_counter() - start) / len(stack)
@@ -143,7 +143,7 @@ def _stacks(tasks: Sequence[_Task]) -> list[list[int]]:
         groups.setdefault(_structure(*task) or i, []).append(i)
     stacks = []
     for group in groups.values():
-        largest = max(_n_elements(*tasks[i][1:]) for i in group)
+        largest = max(_n_elements(*tasks[i][:2]) for i in group)
         on_cpu = tasks[group[0]][1].posterior.params.device == CPU
         limit = STACK_ELEMENTS if on_cpu else DEVICE_ELEMENTS
         n_parts = -(-len(group) // max(1, limit // largest))
@@ -158,12 +158,12 @@ def _structure(
     found = stack_structure(problem.objective, problem)
     if found is None:
         return None
-    sizes = options.n_draws, options.batch_size
+    sizes = solver.draws_per_step, solver.batch_size
     return solver.name, repr(problem.objective), found, sizes
 
 
-def _n_elements(problem: Problem, options: SolverOptions) -> int:
+def _n_elements(solver: Stochastic, problem: Problem) -> int:
     """Elements of a member in the buffers of a stack."""
-    n_rows = options.batch_size or problem.target.n_rows
+    n_rows = solver.rows_per_step(problem.target.n_rows)
     per_draw = 2 * problem.target.layout.size + 4 * n_rows
-    return options.n_draws * per_draw * len(problem.posterior.components)
+    return solver.draws_per_step * per_draw * len(problem.posterior.components)

@@ -6,7 +6,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi._outcome import (
@@ -38,7 +38,6 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._checkpoint import Checkpoint, CheckpointFile
-from skvi.solvers._choice import SOLVERS
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers._wide_start import choose_start
 from skvi.utils._callbacks import CallbackSupportMixin
@@ -65,18 +64,9 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, Posterior, dict],
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
         "fit_intercept": ["boolean"],
-        "solver": [StrOptions({"auto", *SOLVERS})],
-        "n_draws": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [
-            StrOptions({"auto"}),
-            Interval(Real, 0, None, closed="neither"),
-        ],
+        "solver": [StrOptions({"auto", *SHORTHANDS["solver"]}), Solver],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [
-            StrOptions({"auto"}),
-            Interval(Integral, 1, None, closed="left"),
-        ],
         "warm_start": ["boolean"],
         "device": [str],
         "verbose": ["verbose"],
@@ -99,7 +89,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         does a grid over ``divergence__alpha`` if the divergence is a string.
         ``prior__coef__scale`` changes one entry of a mapping of priors, and
         ``intercept_prior__scale`` makes None a `Normal`, as ``prior__scale`` does
-        "auto".
+        "auto"; ``solver__batch_size`` makes "auto" a `skvi.solvers.Stochastic`.
 
         Parameters
         ----------
@@ -149,7 +139,6 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         The problem is on the device of the fit.
         """
         self.objective_.check(self.divergence_, target)
-        self.objective_.check_draws(self._draws_per_step(target.n_rows))
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)
@@ -164,7 +153,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         problem = Problem(
             target, self.objective_, self.divergence_, posterior, generator
         )
-        return problem, self._choose_solver(problem)
+        solver = self._choose_solver(problem)
+        if isinstance(solver, Stochastic):
+            self.objective_.check_draws(solver.draws_per_step)
+        return problem, solver
 
     def _checkpoint_file(
         self, target: Any, problem: Problem, before: dict[str, Any]
@@ -182,7 +174,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             return start
         task, options = first
         checkpoint = None if file is None else file.at("start")
-        found = Stochastic().solve(task, replace(options, checkpoint=checkpoint))
+        found = solver.solve(task, replace(options, checkpoint=checkpoint))
         found.raise_interrupt()
         return found.state
 
@@ -234,7 +226,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             if start is None:
                 raise
             state = start
-        return cut_short(problem.at(state), solver.name, options.n_draws), progress
+        return cut_short(problem.at(state), solver), progress
 
     def _refine(self, problem: Problem, solution: Solution) -> Solution:
         """Refine the posterior with the data; after Ctrl-C it is unchanged."""
@@ -253,18 +245,17 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         self, problem: Problem, solution: Solution, report: Checkpoint | None = None
     ) -> tuple[Solution, dict[str, Any]]:
         """Fitted attributes, after Ctrl-C without slow ones; and how it ended."""
-        n_draws = self._solver_options(problem.target).draws_per_iter
         if not solution.interrupted:
             try:
                 found = self._posterior_attributes(solution.state)
-                found |= judge_fit(problem, solution, n_draws, report)
+                found |= judge_fit(problem, solution, report)
                 category = self._compare_with_constant_fit(found, solution.target)
                 self._warn(found["diagnostics_"]["message"], category)
                 return solution, found
             except KeyboardInterrupt:
                 solution = solution.cut_short()
         found = self._posterior_attributes(solution.state)
-        return solution, found | describe_fit(problem, solution, n_draws)
+        return solution, found | describe_fit(problem, solution)
 
     def _compare_with_constant_fit(
         self, found: dict[str, Any], target: Any
@@ -316,36 +307,21 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return None
 
     def _choose_solver(self, problem: Problem) -> Solver:
-        """Return the solver; minibatches need the stochastic one."""
-        if self._batch_size(problem.target.n_rows) is None:
-            return choose_solver(problem, self.solver)()
-        name = "stochastic" if self.solver == "auto" else self.solver
-        if not issubclass(SOLVERS[name], Stochastic):
-            choose_solver(problem, self.solver)  # reports other obstacles
-            raise IncompatibleComponentsError(
-                f"solver={self.solver!r} uses all rows in every iteration; got "
-                f"batch_size={self.batch_size!r}. Use batch_size='auto', or "
-                "solver='stochastic'."
-            )
-        return choose_solver(problem, name)()
+        """Return the solver that is given, or the first one that can solve this."""
+        return choose_solver(problem, self._given_solver(problem.target.n_rows))
 
-    def _batch_size(self, n_rows: int) -> int | None:
-        """Rows per gradient step, or None for all of them."""
-        if self.batch_size == "auto" or self.batch_size >= n_rows:
-            return None
-        return int(self.batch_size)
-
-    def _draws_per_step(self, n_rows: int) -> int:
-        """Draws of a gradient step."""
-        return int(self.n_draws)
+    def _given_solver(self, n_rows: int) -> str | Solver:
+        """The solver for so many rows, or the name of one."""
+        if isinstance(self.solver, str):
+            return self.solver
+        solver: Solver = clone(self.solver)
+        solver.validate()
+        return solver
 
     def _solver_options(self, target: Any) -> SolverOptions:
         return SolverOptions(
             max_iter=self.max_iter,
             tol=self.tol,
-            n_draws=self._draws_per_step(target.n_rows),
-            learning_rate=None if self.learning_rate == "auto" else self.learning_rate,
-            batch_size=self._batch_size(target.n_rows),
             steps_per_iter=self._steps_per_iter,
             early_stopping=getattr(self, "early_stopping", True),
             n_iter_no_change=getattr(self, "n_iter_no_change", None),

@@ -25,6 +25,7 @@ from skvi.neural_network import (
 )
 from skvi.posteriors import MixtureOverScales
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 from skvi.utils._random import make_generator
 from tests.modules import relu_network
 
@@ -80,7 +81,7 @@ MODELS = {
         classes,
     ),
     "stochastic": (Logistic(solver="stochastic", **FEW), classes),
-    "minibatches": (Logistic(batch_size=30, **FEW), classes),
+    "minibatches": (Logistic(solver=Stochastic(batch_size=30), **FEW), classes),
     "weighted": (Logistic(objective="iwelbo", **FEW), classes),
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
     "network": (BayesianMLPClassifier(max_iter=10, **SMALL), classes),

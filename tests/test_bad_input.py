@@ -25,6 +25,7 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal
 from skvi.priors import Laplace, Normal
+from skvi.solvers import NaturalGradient, Stochastic
 from tests.reference import Problem, real_data
 
 # The reference has a fixed scale, which features of other units do not suit; the
@@ -295,8 +296,11 @@ NAN = float("nan")
         {"objective": "kl"}, {"objective": KL()}, {"divergence": "KL"}, {"loss": 1},
         {"loss": "logistic"}, {"posterior": "diagonal"}, {"posterior": None},
         {"prior": None}, {"prior": "gauss"}, {"intercept_prior": 1.0},
-        {"fit_intercept": "yes"}, {"solver": "newton"}, {"n_draws": 0},
-        {"n_draws": 2.5}, {"learning_rate": 0.0}, {"learning_rate": "fast"},
+        {"fit_intercept": "yes"}, {"solver": "newton"},
+        {"solver": Stochastic(n_draws=0)}, {"solver": Stochastic(n_draws=2.5)},
+        {"solver": Stochastic(learning_rate=0.0)},
+        {"solver": Stochastic(learning_rate="fast")},
+        {"solver": Stochastic(batch_size=0)}, {"solver": NaturalGradient},
         {"max_iter": 0}, {"tol": 0.0}, {"tol": -1}, {"tol": NAN},
         {"random_state": "seed"},
         {"prior": Normal(0.0)}, {"prior": Normal(-1)}, {"prior": Laplace("wide")},
@@ -311,7 +315,8 @@ def test_wrong_parameters(params):
     Wrong variant: choices in the order of a set, another one in every process.
     """
     (name,) = params
-    message = rf"(?s)The '({name}|scale|weight|beta|alpha|gradient)' parameter of \w+ "
+    nested = "scale|weight|beta|alpha|gradient|n_draws|learning_rate|batch_size"
+    message = rf"(?s)The '({name}|{nested})' parameter of \w+ "
     model = BayesianLogisticRegression(**params)
     assert clone(model).get_params(deep=False).keys() == model.get_params(False).keys()
     with pytest.raises(ValueError, match=message + "must be .*Got .* instead") as said:
@@ -326,8 +331,14 @@ def test_wrong_parameters(params):
         ({"objective": "eubo", "divergence": "renyi"}, "EUBO Renyi() objective='elbo'"),
         ({"objective": "eubo", "divergence": KL(2.0)}, "EUBO KL(weight=2.0) 'kl'"),
         ({"objective": ELBO("stl"), "divergence": "renyi"}, "stl Renyi() 'reparam'"),
-        ({"objective": "eubo", "n_draws": 1}, "EUBO n_draws=1 2 objective='elbo'"),
-        ({"objective": "alpha_energy", "n_draws": 1}, "AlphaEnergy n_draws=1 2"),
+        (
+            {"objective": "eubo", "solver": Stochastic(n_draws=1)},
+            "EUBO n_draws=1 2 objective='elbo'",
+        ),
+        (
+            {"objective": "alpha_energy", "solver": Stochastic(n_draws=1)},
+            "AlphaEnergy n_draws=1 2",
+        ),
         ({"divergence": Renyi(-0.5)}, "Renyi(alpha=-0.5) alpha > 0"),
         ({"prior": {"intercept": Normal()}}, "intercept_prior=Normal()"),
         ({"prior": {"coef": Normal(), "bias": Normal()}}, "coef intercept bias"),
@@ -410,9 +421,9 @@ def test_diverging_stochastic_fit_keeps_a_finite_state():
     """A learning rate of 1e200 overflows: the message names what went wrong."""
     X, y = small()
     model = BayesianLogisticRegression(
-        solver="stochastic", learning_rate=1e200, random_state=0
+        solver=Stochastic(learning_rate=1e200), random_state=0
     )
-    with pytest.warns(ConvergenceWarning, match="non-finite.*Lower learning_rate"):
+    with pytest.warns(ConvergenceWarning, match="non-finite.*Lower the learning_rate"):
         model.fit(X, y)
     assert not model.converged_
     assert np.isfinite(model.coef_).all()

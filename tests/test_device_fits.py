@@ -20,6 +20,7 @@ from skvi.neural_network import (
     BayesianModuleRegressor,
 )
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 from skvi.utils import _device
 from skvi.utils._device import CPU
 from tests.devices import META, emulated_device
@@ -33,7 +34,7 @@ COUNTS, NUMBERS = _rng.poisson(np.exp(_f)), 3 + 2 * _f + 0.3 * _rng.normal(size=
 CLASSES = np.digitize(_f, [-0.5, 0.5])
 
 LEARNED, FIXED = Normal("learn"), {"prior": "normal", "noise_scale": 0.5}
-SHORT = {"solver": "stochastic", "max_iter": 2}
+SHORT = {"solver": Stochastic(batch_size=20), "max_iter": 2}
 SMALL = {"hidden_layer_sizes": (4,), "max_iter": 2}
 # Without draws: the same result to rounding.
 EXACT = {
@@ -61,10 +62,10 @@ EXACT = {
 }
 NOISY = {
     "stochastic": (
-        BayesianLogisticRegression(**{"prior": "normal", **SHORT}, batch_size=20),
+        BayesianLogisticRegression(**{"prior": "normal", **SHORT}),
         LABELS,
     ),
-    "precisions": (BayesianLinearRegression(**SHORT, batch_size=20), NUMBERS),
+    "precisions": (BayesianLinearRegression(**SHORT), NUMBERS),
     "moments": (BayesianLinearRegression(objective="eubo", **FIXED), NUMBERS),
     "network": (BayesianMLPRegressor(**SMALL), NUMBERS),
     "network-classes": (BayesianMLPClassifier(**SMALL), CLASSES),
@@ -146,7 +147,8 @@ def test_steps_do_not_wait_for_the_device(name):
     model, y = WITHOUT_WAITING[name]
     waits = []
     for batch_size in (30, 10):
-        some = clone(model).set_params(**SMALL, device="meta", batch_size=batch_size)
+        some = clone(model).set_params(**SMALL, device="meta")
+        some.set_params(solver=Stochastic(batch_size=batch_size))
         with emulated_device() as device:
             some.set_params(random_state=0).fit(X, y)
             waits.append(device.n_waits)

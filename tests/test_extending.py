@@ -21,7 +21,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import Predictor
 from skvi.priors import Normal, build_prior
-from skvi.solvers import Problem, SolverOptions, choose_solver
+from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget, Target
 
 BEND = 0.2
@@ -49,8 +49,8 @@ def test_density_without_prior_and_rows(gradient):
     objective.check(KL(), target)
     problem = Problem(target, objective, KL(), posterior, generator)
     rate = 0.1 * objective.rate_share
-    options = SolverOptions(20, n_draws=20, learning_rate=rate, early_stopping=False)
-    fit = choose_solver(problem)().solve(problem, options)
+    solver = choose_solver(problem, Stochastic(n_draws=20, learning_rate=rate))
+    fit = solver.solve(problem, SolverOptions(20))
     v = (math.sqrt(0.25 + 16 * BEND**2) - 0.5) / (16 * BEND**2)
     q = fit.posterior.as_normal()
     expected = torch.tensor([[v, 0.0], [0.0, 0.25]]).double()
@@ -121,8 +121,7 @@ def test_convolution_with_a_deterministic_normalization():
     assert list(posterior.layout) == ["conv1.weight", "conv1.bias", "head.weight"]
     assert target.learned == ("noise_scale", *points)
     problem = Problem(target, ELBO(), KL(), posterior, generator)
-    options = SolverOptions(max_iter=10, n_draws=3, learning_rate=0.05)
-    fit = choose_solver(problem)().solve(problem, options)
+    fit = Stochastic(n_draws=3).solve(problem, SolverOptions(max_iter=10))
     theta = fit.posterior.draw(50, generator).theta
     f = fit.target.predictor.forward(theta, X[200:])
     residual = y[200:] - f.mean(0)[:, 0]

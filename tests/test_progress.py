@@ -10,11 +10,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.solvers import _tilted
+from skvi.solvers import Stochastic, _tilted
 
 quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -34,10 +33,10 @@ MODELS = {
         prior="normal",
     ),
     "stochastic": BayesianLogisticRegression(
-        solver="stochastic", max_iter=3, n_draws=2, random_state=0, prior="normal"
+        solver=Stochastic(n_draws=2), max_iter=3, random_state=0, prior="normal"
     ),
     "minibatches": BayesianLogisticRegression(
-        batch_size=50, max_iter=4, random_state=0, prior="normal"
+        solver=Stochastic(batch_size=50), max_iter=4, random_state=0, prior="normal"
     ),
     "mlp_regressor": BayesianMLPRegressor(**SMALL),
     "mlp_classifier": BayesianMLPClassifier(**SMALL),
@@ -56,6 +55,11 @@ X, Y = make_data()
 
 def state_of(model):
     return model.posterior_.params.numpy()
+
+
+def setting(parameter, name):
+    """A parameter of the stochastic solver, which networks have as well."""
+    return parameter if name.startswith("mlp") else f"solver__{parameter}"
 
 
 def fit(name, *callbacks, data=(X, Y), **params):
@@ -252,7 +256,7 @@ def test_minibatches_reach_the_optimum(global_random_seed):
     exact = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(X, Y)
     model = BayesianLogisticRegression(
         posterior="mean_field",
-        batch_size=25,
+        solver=Stochastic(batch_size=25),
         max_iter=800,
         random_state=global_random_seed,
         prior="normal",
@@ -281,7 +285,7 @@ def test_every_row_once_per_epoch(batch_size, monkeypatch):
 
     monkeypatch.setattr(ELBO, "surrogate", record)
     model = BayesianLogisticRegression(
-        batch_size=batch_size,
+        solver=Stochastic(batch_size=batch_size),
         posterior="mean_field",
         max_iter=2,
         random_state=0,
@@ -303,26 +307,14 @@ def test_every_row_once_per_epoch(batch_size, monkeypatch):
 @quick
 def test_a_batch_of_all_rows_is_no_batch():
     """Wrong variant: the stochastic solver on one batch in another order."""
-    for name in ("natural_gradient", "stochastic", "mlp_regressor"):
-        full, default = fit(name, batch_size=len(X)), fit(name, batch_size=10**6)
+    for name in ("stochastic", "mlp_regressor"):
+        size = setting("batch_size", name)
+        full, default = fit(name, **{size: len(X)}), fit(name, **{size: 10**6})
         assert np.array_equal(state_of(full), state_of(default))
         if name != "mlp_regressor":
             assert np.array_equal(state_of(full), state_of(fit(name)))
     assert full.diagnostics_["unit"] == "sweep of 16 gradient steps"
     assert fit("mlp_regressor", batch_size=50).diagnostics_["unit"] == "epoch"
-
-
-@pytest.mark.parametrize("solver", ["natural_gradient", "moment_matching"])
-def test_batches_need_the_stochastic_solver(solver):
-    """The message names both parameters and the remedy."""
-    model = BayesianLogisticRegression(solver=solver, batch_size=20, prior="normal")
-    if solver == "moment_matching":
-        model.set_params(objective="eubo")
-    with pytest.raises(IncompatibleComponentsError) as error:
-        model.fit(X, Y)
-    for part in (solver, "batch_size=20", "batch_size='auto'", "solver='stochastic'"):
-        assert part in str(error.value)
-    assert not hasattr(model, "posterior_")
 
 
 @quick

@@ -79,7 +79,7 @@ def weight_diagnostics(
     solver : str, default=""
         Name of the solver that was used.
     n_draws : int, default=None
-        Draws of each iteration of a stochastic fit.
+        Draws of the posterior in all iterations of a stochastic fit.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def weight_diagnostics(
     cost = WEIGHT_DRAWS * n_rows * (size + 20)
     fit_cost = max(n_iter, 3) * n_rows * (4 * size**2 + 600)
     if n_draws is not None:  # a gradient costs as much as two evaluations
-        fit_cost = n_iter * 2 * n_draws * n_rows * (size + 20)
+        fit_cost = 2 * n_draws * n_rows * (size + 20)
     if cost > 1e7 and cost > 0.1 * fit_cost:
         return {"efficiency": None, "khat": None}
     log_weights = _log_weights(target, posterior, WEIGHT_DRAWS, generator)

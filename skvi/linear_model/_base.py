@@ -74,9 +74,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     #: Defaults of parameters that the constructor of a subclass omits.
     objective, divergence, loss, posterior = "elbo", "kl", "log", "auto"
     prior, intercept_prior, fit_intercept = "normal", None, True
-    solver, n_draws, batch_size, learning_rate = "auto", 10, "auto", "auto"
-    max_iter, tol, warm_start, n_jobs = 100, 1e-5, False, None
-    device, verbose, random_state = "auto", 0, None
+    solver, max_iter, tol, warm_start = "auto", 100, 1e-5, False
+    n_jobs, device, verbose, random_state = None, "auto", 0, None
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
@@ -136,7 +135,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         """
         posterior = self.posterior_family_.build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
-        solver = over_scales(choose_solver(problem)(), problem)
+        solver = over_scales(choose_solver(problem), problem)
         solution = solver.solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         found = solution.posterior

@@ -78,17 +78,11 @@ default="auto"
         Distribution of a count given its mean. Real counts mostly vary more than
         "poisson" allows; "negative_binomial" has the variance mean + dispersion * mean
         ** 2, and averages over an unknown dispersion.
-    solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
+    solver : {"auto", "natural_gradient", "moment_matching", "stochastic"} or Solver, \
 default="auto"
         "auto" chooses the most accurate one that can solve the combination.
-    n_draws : int, default=10
-        Draws per gradient step of the stochastic solver.
-    batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" uses all rows; data with more rows than an int
-        are fitted by stochastic gradients on minibatches of that size.
-    learning_rate : float or "auto", default="auto"
-        Initial step size of the stochastic solver; "auto" is 0.05, and for noisy
-        objectives 0.01 or 0.005.
+        ``Stochastic(batch_size=100)`` is for more rows than a pass can take, see
+        `skvi.solvers.Stochastic`.
     max_iter : int, default=100
         Maximum number of iterations; one of the stochastic solver is an epoch with
         minibatches, and 100 gradient steps without.
@@ -199,9 +193,6 @@ default="auto"
         fit_intercept=True,
         likelihood="poisson",
         solver="auto",
-        n_draws=10,
-        batch_size="auto",
-        learning_rate="auto",
         max_iter=100,
         tol=1e-5,
         warm_start=False,
@@ -219,9 +210,6 @@ default="auto"
         self.fit_intercept = fit_intercept
         self.likelihood = likelihood
         self.solver = solver
-        self.n_draws = n_draws
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start

@@ -79,16 +79,10 @@ default="hyperprior"
         the prior then follows y, so that evidences are comparable only with others of
         the same normalization. With False priors are in units of y.
     solver : {"auto", "coordinate_ascent", "natural_gradient", "alternating", \
-"moment_matching", "stochastic"}, default="auto"
+"moment_matching", "stochastic"} or Solver, default="auto"
         "auto" chooses the most accurate one that can solve the combination.
-    n_draws : int, default=10
-        Draws per gradient step of the stochastic solver.
-    batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" uses all rows; an int selects the stochastic
-        solver on minibatches.
-    learning_rate : float or "auto", default="auto"
-        Initial step size of the stochastic solver; "auto" is 0.05, and for noisy
-        objectives 0.01 or 0.005.
+        ``Stochastic(batch_size=100)`` is for more rows than a pass can take, see
+        `skvi.solvers.Stochastic`.
     max_iter : int, default=100
         Maximum number of iterations; one of the stochastic solver is an epoch with
         minibatches, and 100 gradient steps without.
@@ -219,9 +213,6 @@ default="hyperprior"
         noise_scale="hyperprior",
         normalize_y=True,
         solver="auto",
-        n_draws=10,
-        batch_size="auto",
-        learning_rate="auto",
         max_iter=100,
         tol=1e-5,
         warm_start=False,
@@ -241,9 +232,6 @@ default="hyperprior"
         self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
-        self.n_draws = n_draws
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start

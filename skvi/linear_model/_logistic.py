@@ -71,17 +71,11 @@ default="auto"
         gives every class the same total weight. With weights the posterior and the
         evidence are generalized ones.
     solver : {"auto", "natural_gradient", "lbfgs", "empirical_bayes", \
-"moment_matching", "stochastic"}, default="auto"
+"moment_matching", "stochastic"} or Solver, default="auto"
         "auto" chooses the most accurate one that can solve the combination: "lbfgs" for
         low-rank posteriors, "empirical_bayes" for learned scales.
-    n_draws : int, default=10
-        Draws per gradient step of the stochastic solver.
-    batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" uses all rows; data with more rows than an int
-        are fitted by stochastic gradients on minibatches of that size.
-    learning_rate : float or "auto", default="auto"
-        Initial step size of the stochastic solver; "auto" is 0.05, and for noisy
-        objectives 0.01 or 0.005.
+        ``Stochastic(batch_size=100)`` is for more rows than a pass can take, see
+        `skvi.solvers.Stochastic`.
     max_iter : int, default=100
         Maximum number of iterations; one of the stochastic solver is an epoch with
         minibatches, and 100 gradient steps without.
@@ -199,9 +193,6 @@ default="auto"
         fit_intercept=True,
         class_weight=None,
         solver="auto",
-        n_draws=10,
-        batch_size="auto",
-        learning_rate="auto",
         max_iter=100,
         tol=1e-5,
         warm_start=False,
@@ -219,9 +210,6 @@ default="auto"
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
         self.solver = solver
-        self.n_draws = n_draws
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start

@@ -41,14 +41,12 @@ class RegressionExactMixin:
         """Whether the posterior is to be exact, by quadrature over its precisions."""
         is_asked = self._asks_for_exact
         is_auto = isinstance(self.posterior, str) and self.posterior == "auto"
-        is_whole = self._batch_size(target.n_rows) is None
-        is_free = self.solver in ("auto", "exact") and is_whole
+        is_free = isinstance(self.solver, str) and self.solver in ("auto", "exact")
         if not is_asked and not (is_auto and is_free and not self._is_diagonal()):
             return False
         missing = missing_for_exact(target, self.objective_, self.divergence_)
         if not is_free:
-            missing = f"with solver={self.solver!r} and batch_size={self.batch_size!r}"
-            missing += " another one is fitted"
+            missing = f"with solver={self.solver!r} another one is fitted"
         # With given precisions the normal of full rank is exact.
         if is_asked and missing and self._model.gammas:
             raise IncompatibleComponentsError(

@@ -17,6 +17,7 @@ from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import (
     MAX_ROWS,
@@ -30,6 +31,7 @@ from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import Family
 from skvi.priors import build_prior
+from skvi.solvers import Ivon, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._solution import State
 from skvi.utils._arrays import as_tensor
@@ -46,7 +48,10 @@ WARM_UP = 0.2
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
 # Number of rows up to which each step uses all.
 FEW_ROWS = 200
-
+# Draws of a gradient step.
+N_DRAWS = 4
+#: Parameters that a network shares with its solver.
+TRAINING = tuple(Stochastic().get_params())
 
 # Cost of a gradient, in evaluations.
 GRADIENT_COST = 2
@@ -70,7 +75,8 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
             *BaseSupervised._parameter_constraints["prior"][1:],
         ],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
-        "solver": [StrOptions({"auto", "stochastic", "ivon"})],
+        "solver": [StrOptions({"auto", "stochastic", "ivon"}), Solver],
+        **Stochastic._parameter_constraints,
         "tol": [Interval(Real, 0, None, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
@@ -88,9 +94,11 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
-        n_rows = self._batch_size(target.n_rows) or target.n_rows
-        n_draws = self._draws_per_step(target.n_rows)
-        return n_draws * n_rows * target.layout.size
+        n_rows, solver = target.n_rows, self._given_solver(target.n_rows)
+        work = n_rows * target.layout.size
+        if not isinstance(solver, Stochastic):
+            return work
+        return work * solver.rows_per_step(n_rows) / n_rows * solver.draws_per_step
 
     def _device_work(self, target):
         """Any number of epochs justifies a copy of the data."""
@@ -122,15 +130,37 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
             return {}
         return {"intercept": self._resolve("intercept_prior")}
 
+    def _given_solver(self, n_rows):
+        """The solver with the sizes that suit the data, where none are given."""
+        given = {name: getattr(self, name) for name in TRAINING}
+        if isinstance(self.solver, str):
+            solver = Ivon(**given) if self.solver == "ivon" else Stochastic(**given)
+        else:
+            solver = super()._given_solver(n_rows)
+            twice = [f"{name}={v!r}" for name, v in given.items() if v != "auto"]
+            if twice:
+                raise IncompatibleComponentsError(
+                    f"solver={self.solver!r} has its own settings: leave "
+                    f"{', '.join(twice)} out, or give them to the solver, as in "
+                    f"solver=Stochastic({', '.join(twice)})."
+                )
+        if isinstance(solver, Stochastic):
+            if solver.batch_size == "auto":
+                solver.batch_size = self._batch_size(n_rows)
+            if solver.n_draws == "auto":
+                has_batches = solver.rows_per_step(n_rows) < n_rows
+                solver.n_draws = self._draws_per_step(n_rows, has_batches)
+        return solver
+
     def _batch_size(self, n_rows):
         """All rows for importance-weighted objectives, which minibatches would bias."""
-        if self.batch_size != "auto":
-            return super()._batch_size(n_rows)
-        if self.objective_.kind == "weights":
-            return None
-        if n_rows <= FEW_ROWS:
-            return None
+        if self.objective_.kind == "weights" or n_rows <= FEW_ROWS:
+            return "auto"
         return min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
+
+    def _draws_per_step(self, n_rows, has_batches):
+        """Draws of a gradient step that suit the data."""
+        return N_DRAWS
 
     def _hold_out(self, data):
         """Take out `validation_fraction` of the rows, and of every class."""
@@ -183,6 +213,10 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
         identity = identity_of(self, data)
         identity["device"] = str(problem.posterior.params.device)
         return CheckpointFile(self.checkpoint_path, self.checkpoint_interval, identity)
+
+    def _prepare(self, problem, solver):
+        """Whatever the solver: another start for each member."""
+        return self._initialize(problem)
 
     def _initialize(self, problem):
         target, generator = problem.target, problem.generator
@@ -249,7 +283,7 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
 
     def _judged_rows(self, target):
         """Rows that predictions are compared on: a tenth of the work of the fit."""
-        n_passes = self.n_iter_ * self._solver_options(target).draws_per_iter
+        n_passes = self.diagnostics_["n_draws"] or 0
         affordable = GRADIENT_COST * n_passes * target.n_rows // self.n_predict_draws
         return int(np.clip(affordable // 10, ROW_BLOCK, MAX_ROWS))
 

@@ -55,11 +55,11 @@ Family, default="mean_field"
         and takes longer; "tanh" and "logistic" level off far outside the data.
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
-    solver : {"auto", "stochastic", "ivon"}, default="auto"
+    solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
         "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
-        gradients, for "mean_field" posteriors and ensembles of them. With fixed prior
-        scales it performs equally well, with learned scales worse; see `Ivon`.
-    n_draws : "auto" or int, default="auto"
+        gradients, for "mean_field" posteriors and ensembles of them, see `Ivon`. The
+        next three are its settings; an object has its own, and they must be "auto".
+    n_draws : int or "auto", default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
         is 10, and 4 for the ELBO of more than 2,000 rows in minibatches, which are
         noisier than that. One is the cheapest, for "elbo" only.

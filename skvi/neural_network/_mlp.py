@@ -32,7 +32,6 @@ class MLPMixin:
             Interval(Integral, 1, None, closed="left"),
         ],
         "activation": [StrOptions(set(ACTIVATIONS))],
-        "n_draws": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
     }
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
@@ -71,12 +70,10 @@ class MLPMixin:
             return getattr(self, f"{name}_", chosen)
         return chosen
 
-    def _draws_per_step(self, n_rows):
+    def _draws_per_step(self, n_rows, has_batches):
         """Few for the ELBO of minibatches of many rows."""
-        if self.n_draws != "auto":
-            return super()._draws_per_step(n_rows)
-        has_noise = self._batch_size(n_rows) and self.objective_.kind == "expectation"
-        return CHOICES["n_draws"][bool(has_noise) and n_rows > MANY_ROWS]
+        has_noise = has_batches and self.objective_.kind == "expectation"
+        return CHOICES["n_draws"][has_noise and n_rows > MANY_ROWS]
 
     @property
     def _has_hidden_units(self):

@@ -56,13 +56,13 @@ Prior, Posterior or dict, default="normal"
         likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
-    solver : {"auto", "stochastic", "ivon"}, default="auto"
+    solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
         "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
-        gradients, for "mean_field" posteriors and ensembles of them. With fixed prior
-        scales it performs equally well, with learned scales worse; see `Ivon`.
-    n_draws : int, default=4
-        Draws of the weights per gradient step. One is the cheapest, for "elbo" only;
-        more of them make steps less noisy.
+        gradients, for "mean_field" posteriors and ensembles of them, see `Ivon`. The
+        next three are its settings; an object has its own, and they must be "auto".
+    n_draws : int or "auto", default="auto"
+        Draws of the weights per gradient step; "auto" is 4. One is the cheapest, for
+        "elbo" only; more of them make steps less noisy.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
@@ -200,7 +200,7 @@ Prior, Posterior or dict, default="normal"
         deterministic=(),
         class_weight=None,
         solver="auto",
-        n_draws=4,
+        n_draws="auto",
         batch_size="auto",
         learning_rate="auto",
         max_iter=200,

@@ -113,7 +113,7 @@ class ELBO(Objective):
         """Longer fits, where the gradient is "reparam" already."""
         if self.gradient == "score":
             return super().gain_remedy
-        return "or lower learning_rate and tol, or uncorrelate the parameters"
+        return "or lower its learning_rate and tol, or uncorrelate the parameters"
 
     def check(self, divergence: Any, target: Any) -> None:
         """Check the order of the divergence, and what `gradient` needs."""

@@ -74,8 +74,9 @@ class Objective(Component):
         if n_draws < self.min_draws:
             raise IncompatibleComponentsError(
                 f"n_draws={n_draws} is too few for objective={type(self).__name__}, "
-                f"which compares draws with one another: give {self.min_draws} or "
-                "more, or objective='elbo', for which one draw per step is enough."
+                f"which compares draws with one another: give the solver "
+                f"{self.min_draws} or more, or use objective='elbo', for which one "
+                "draw per step is enough."
             )
 
     def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:

@@ -30,18 +30,18 @@ SOLVERS: dict[str, type[Solver]] = {
 }
 
 
-def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
+def choose_solver(problem: Problem, solver: str | Solver = "auto") -> Solver:
     """Return the first solver that can solve a problem, or the requested one.
 
     Parameters
     ----------
     problem : Problem
-    name : str, default="auto"
-        "auto", or the name of a solver.
+    solver : str or Solver, default="auto"
+        "auto", the name of a solver, or a solver.
 
     Returns
     -------
-    type of Solver
+    Solver
 
     Raises
     ------
@@ -62,13 +62,17 @@ def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
     >>> choose_solver(Problem(target, ELBO(), KL(), posterior, None)).name
     'stochastic'
     """
-    candidates = SOLVERS.values() if name == "auto" else [SOLVERS[name]]
+    if isinstance(solver, Solver):
+        candidates = [solver]
+    else:
+        candidates = [SOLVERS[n]() for n in (SOLVERS if solver == "auto" else [solver])]
     reasons = []
-    for solver in candidates:
-        missing = solver.missing(problem)
+    for candidate in candidates:
+        missing = candidate.missing(problem)
         if not missing:
-            return solver
-        reasons.append(f"solver={solver.name!r} cannot be used: {missing}")
+            return candidate
+        given = solver if isinstance(solver, Solver) else candidate.name
+        reasons.append(f"solver={given!r} cannot be used: {missing}")
     able = [s.name for s in SOLVERS.values() if not s.missing(problem)]
     remedy = (
         f"Use solver='auto' or one of {able}."

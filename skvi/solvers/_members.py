@@ -39,7 +39,7 @@ class _Stack:
                 first.problem.objective,
                 [t.problem for t in self.trainings],
                 self.params,
-                first.options.n_draws,
+                first.n_draws,
                 _most_rows(self.trainings),
             )
             self._stack_optimizers()

@@ -77,7 +77,7 @@ class _Node(NamedTuple):
         return cast(NormalForm, self.posterior.as_normal())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OverScales(Solver):
     """Integrate over the one unknown scale of a prior.
 

@@ -89,6 +89,9 @@ class Solution:
         Scores of the states after every iteration, if `SolverOptions` request them.
     score : float, default=None
         Score of the state.
+    n_draws : int, default=None
+        Draws of the posterior in all iterations of a stochastic solver, each counted as
+        often as it saw all rows.
 
     Examples
     --------
@@ -116,6 +119,7 @@ class Solution:
     value_se: float = 0.0
     scores: list[float] = field(default_factory=list)
     score: float | None = None
+    n_draws: int | None = None
 
     @property
     def posterior(self) -> Posterior:

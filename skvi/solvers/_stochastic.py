@@ -1,6 +1,7 @@
 """Stochastic gradients on fresh draws: applicable to every combination."""
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 
@@ -11,13 +12,31 @@ from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._solution import Solution
 from skvi.solvers._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Ivon", "Stochastic"]
+__all__ = ["Ivon", "Stochastic", "solve_members"]
+
+# Draws of a gradient step unless given.
+N_DRAWS = 10
 
 
 class Stochastic(Solver):
-    """Adam with fresh draws in every step, decaying steps and averaging.
+    """Stochastic gradients: Adam with fresh draws in every step, and averaging.
 
+    Parameters
+    ----------
+    batch_size : int or "auto", default="auto"
+        Rows per gradient step. "auto" is all rows, and for networks what their own
+        `batch_size` stands for.
+    learning_rate : float or "auto", default="auto"
+        Initial step size. "auto" is `rate`, times the fraction that the noise of the
+        objective allows.
+    n_draws : int or "auto", default="auto"
+        Draws of the posterior per gradient step. "auto" is 10, and for networks what
+        their own `n_draws` stands for.
+
+    Notes
+    -----
     An iteration is an epoch, one pass over the rows in minibatches; if all rows are
     used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
     objective is evaluated over windows of 100 steps or more. With ``early_stopping``,
@@ -38,26 +57,73 @@ class Stochastic(Solver):
 
     Examples
     --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from skvi.linear_model import BayesianLogisticRegression
     >>> from skvi.solvers import Stochastic
-    >>> Stochastic.name
-    'stochastic'
+    >>> solver = Stochastic(batch_size=100, n_draws=4)
+    >>> model = BayesianLogisticRegression(solver=solver, max_iter=2, random_state=0)
+    >>> model.set_params(solver__batch_size=50).solver
+    Stochastic(batch_size=50, n_draws=4)
     """
 
+    _parameter_constraints: dict = {
+        "batch_size": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "learning_rate": [
+            StrOptions({"auto"}),
+            Interval(Real, 0, None, closed="neither"),
+        ],
+        "n_draws": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+    }
     name = "stochastic"
-
-    #: Initial step size if `SolverOptions` give none.
+    #: Initial step size that "auto" stands for.
     rate = 0.05
+
+    def __init__(
+        self,
+        *,
+        batch_size: int | str = "auto",
+        learning_rate: float | str = "auto",
+        n_draws: int | str = "auto",
+    ) -> None:
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.n_draws = n_draws
+
+    def rows_per_step(self, n_rows: int) -> int:
+        """Rows of a gradient step on so many rows of data.
+
+        Parameters
+        ----------
+        n_rows : int
+
+        Returns
+        -------
+        int
+        """
+        return (
+            n_rows if self.batch_size == "auto" else min(int(self.batch_size), n_rows)
+        )
+
+    @property
+    def draws_per_step(self) -> int:
+        """Draws of a gradient step."""
+        return N_DRAWS if self.n_draws == "auto" else int(self.n_draws)
 
     def _train(self, problem: Problem, options: SolverOptions) -> Training:
         """The training of one member."""
-        rate = options.learning_rate
-        if rate is None:
+        rate = self.learning_rate
+        if rate == "auto":
             rate = self.rate * problem.objective.rate_share
 
         def make(problem: Problem, params: torch.Tensor) -> Optimizer:
-            return self._optimizer(problem, params, rate)
+            return self._optimizer(problem, params, float(rate))
 
-        return Training(problem, options, self.name, make)
+        n_rows = self.rows_per_step(problem.target.n_rows)
+        sizes = n_rows, self.draws_per_step
+        return Training(problem, options, self.name, make, *sizes)
 
     @staticmethod
     def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
@@ -81,46 +147,23 @@ class Stochastic(Solver):
         -------
         Solution
             `value` is the average of the last sweep's estimates (100 or more), each
-            from ``options.n_draws`` draws, in nats.
+            from `n_draws` draws, in nats.
         """
-        return self.solve_members([problem], [options])[0]
-
-    def solve_members(
-        self, problems: Sequence[Problem], options: Sequence[SolverOptions]
-    ) -> list[Solution]:
-        """Fit several posteriors in parallel, each as it would be fitted alone.
-
-        Parameters
-        ----------
-        problems : sequence of Problem
-            Members with their own starts, rows, generators, weights of the
-            divergence and prior scales. Those of one structure (networks of the same
-            sizes, the same kind of loss and draws) are trained in one stack of
-            matrix products.
-        options : sequence of SolverOptions
-            One for each member.
-
-        Returns
-        -------
-        list of Solution
-            See `solve`. After Ctrl-C all unfinished ones are interrupted.
-        """
-        if len(problems) > 1 and any(option.checkpoint for option in options):
-            raise ValueError("A checkpoint is of a single member.")
-        members = [
-            self._train(problem, option)
-            for problem, option in zip(problems, options, strict=True)
-        ]
-        try:
-            train(members)
-        except KeyboardInterrupt:
-            pass
-        return [member.solution or member.cut_short() for member in members]
+        return solve_members([(self, problem, options)])[0]
 
 
 class Ivon(Stochastic):
     """Stochastic natural gradients for mean-field normals (IVON).
 
+    Parameters
+    ----------
+    batch_size, n_draws : int or "auto", default="auto"
+        As of `Stochastic`.
+    learning_rate : float or "auto", default="auto"
+        Initial step size; "auto" is 0.2.
+
+    Notes
+    -----
     As `Stochastic`, but the means take a fraction `learning_rate` of a Newton step,
     with a curvature estimated from the draws, and the precisions move toward that
     curvature: natural gradients of q at the cost of Adam. Steps are invariant to the
@@ -134,9 +177,9 @@ class Ivon(Stochastic):
 
     Examples
     --------
-    >>> from skvi.solvers._stochastic import Ivon
-    >>> Ivon.name
-    'ivon'
+    >>> from skvi.solvers import Ivon
+    >>> Ivon(learning_rate=0.1)
+    Ivon(learning_rate=0.1)
     """
 
     name = "ivon"
@@ -165,3 +208,23 @@ class Ivon(Stochastic):
             n_components=len(components),
             weight=problem.divergence.kl_weight or 1.0,
         )
+
+
+def solve_members(
+    tasks: Sequence[tuple[Stochastic, Problem, SolverOptions]],
+) -> list[Solution]:
+    """Fit several posteriors in parallel, each as it would be fitted alone.
+
+    Members have their own starts, rows, generators, weights of the divergence and prior
+    scales. Those of one structure (networks of the same sizes, the same kind of loss
+    and draws) are trained in one stack of matrix products. After Ctrl-C all unfinished
+    ones are interrupted.
+    """
+    if len(tasks) > 1 and any(options.checkpoint for *_, options in tasks):
+        raise ValueError("A checkpoint is of a single member.")
+    members = [solver._train(problem, options) for solver, problem, options in tasks]
+    try:
+        train(members)
+    except KeyboardInterrupt:
+        pass
+    return [member.solution or member.cut_short() for member in members]

@@ -36,7 +36,8 @@ END_MARGIN = math.log(3.0)
 class Training(Resumable):
     """One member: its problem, its progress, and its solution.
 
-    `make_optimizer` takes the problem and the vector of all its parameters.
+    `make_optimizer` takes the problem and the vector of all its parameters; `n_rows`
+    and `n_draws` are those of a gradient step.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class Training(Resumable):
         options: SolverOptions,
         solver: str,
         make_optimizer: Callable[[Problem, torch.Tensor], Optimizer],
+        n_rows: int,
+        n_draws: int,
     ) -> None:
         self.problem, self.options, self.solver = problem, options, solver
         self.split = len(problem.posterior.params)
@@ -58,9 +61,8 @@ class Training(Resumable):
         self.start = self.params.clone()
         self.optimizer = make_optimizer(problem, self.params)
         self._fresh = self.optimizer.state_dict()
-        batches = 1
-        if options.batch_size is not None:
-            batches = math.ceil(problem.target.n_rows / options.batch_size)
+        self.n_rows, self.n_draws = n_rows, n_draws
+        batches = math.ceil(problem.target.n_rows / max(n_rows, 1))
         self.has_batches = batches > 1
         self.steps = batches if self.has_batches else options.steps_per_iter
         self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / self.steps)
@@ -102,8 +104,7 @@ class Training(Resumable):
         found = stack_structure(self.problem.objective, self.problem)
         if found is None:
             return None
-        options = self.options
-        sizes = options.n_draws, options.batch_size, self.has_batches
+        sizes = self.n_draws, self.n_rows if self.has_batches else None
         return repr(self.problem.objective), found, sizes
 
     def _schedule(self) -> Plateau | StableDecay | Patience:
@@ -266,7 +267,7 @@ class Training(Resumable):
             message = (
                 f"the noise of the gradients drove the objective up, by more than "
                 f"{self.schedule.rise:.2g} nats beyond its lowest; the best state was "
-                "kept. Lower learning_rate, or increase n_draws"
+                "kept. Lower the learning_rate of the solver, or increase its n_draws"
             )
         if not self.schedule.converged and not message:
             message = (
@@ -284,14 +285,16 @@ class Training(Resumable):
         if not message and gain > problem.objective.allowed_gain:
             message = (
                 f"the gradient predicts a gain of {gain:.2g} nats, which its noise "
-                f"kept from showing; increase n_draws, {problem.objective.gain_remedy}"
+                "kept from showing; increase n_draws of the solver, "
+                f"{problem.objective.gain_remedy}"
             )
         efficiency = weight_efficiency(problem)
         if not message and efficiency < MIN_EFFICIENCY:
             message = (
                 f"the weights that train {problem.objective!r} are degenerate "
                 f"(fraction of effective draws {efficiency:.3f}), so that its "
-                "gradients are biased; use objective='elbo' or more n_draws"
+                "gradients are biased; use objective='elbo', or more n_draws of the "
+                "solver"
             )
         return message
 
@@ -323,6 +326,7 @@ class Training(Resumable):
         value_se: float,
     ) -> Solution:
         unit, watch = f"sweep of {self.steps} gradient steps", self.validation
+        passes = len(self.history) * (1 if self.has_batches else self.steps)
         return Solution(
             solver=self.solver,
             state=self._at(params.clone()).state,
@@ -335,6 +339,7 @@ class Training(Resumable):
             scores=[] if watch is None else watch.scores[: len(self.history)],
             score=None if self._end is None else self._end.score,
             diagnostics={"unit": "epoch" if self.has_batches else unit},
+            n_draws=passes * self.n_draws,
         )
 
     def _runaway_message(self) -> str:
@@ -363,7 +368,7 @@ class Training(Resumable):
         if end is None:
             # Nothing was trained: two values at the start estimate the noise.
             start = self._at(self.start)
-            parts = start.objective, start, None, self.options.n_draws
+            parts = start.objective, start, None, self.n_draws
             pair = [estimate(*parts) for _ in range(2)]
             return mean_and_error(torch.stack(pair))
         values, length = torch.cat(end.values), end.length
@@ -375,5 +380,5 @@ class Training(Resumable):
     def _compared(self, states: Sequence[torch.Tensor], n_steps: int) -> list[float]:
         """The objective at states in some steps, on the same draws and rows."""
         n_batches = self.steps if self.has_batches else 1
-        settings = n_batches, n_steps, self.options.n_draws
+        settings = n_batches, n_steps, self.n_draws
         return [fresh_value(self._at(state), *settings) for state in states]

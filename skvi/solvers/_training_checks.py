@@ -34,6 +34,6 @@ def non_finite_message(problem: Problem) -> str:
     bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]
     return (
         f"{' and '.join(bad) or 'the gradient'} went non-finite; the last finite "
-        "state was kept. Lower learning_rate, as learning_rate=0.005 does, or "
-        "standardize the features"
+        "state was kept. Lower the learning_rate of the solver, as learning_rate=0.005 "
+        "does, or standardize the features"
     )

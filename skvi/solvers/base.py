@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 
+from skvi.base import Component
 from skvi.divergences import Divergence
 from skvi.objectives import Objective
 from skvi.posteriors import Posterior
@@ -118,13 +119,6 @@ class SolverOptions:
     tol : float, default=1e-5
         Nats: stop when the solver's estimate of the remaining gain is below it; for the
         stochastic solver, the smallest decrease that counts as one.
-    n_draws : int, default=10
-        Draws of q per stochastic gradient step.
-    learning_rate : float, default=None
-        Initial step size of a stochastic solver; None is its own, `Stochastic.rate`,
-        times the fraction that the objective allows.
-    batch_size : int, default=None
-        Rows per gradient step of the stochastic solver; None is all rows.
     steps_per_iter : int, default=100
         Gradient steps of one iteration of the stochastic solver without minibatches.
     early_stopping : bool, default=False
@@ -162,9 +156,6 @@ class SolverOptions:
 
     max_iter: int = 100
     tol: float = 1e-5
-    n_draws: int = 10
-    learning_rate: float | None = None
-    batch_size: int | None = None
     steps_per_iter: int = 100
     early_stopping: bool = False
     warm_up: float = 0.0
@@ -174,20 +165,17 @@ class SolverOptions:
     progress: Progress = no_progress
     checkpoint: Checkpoint | None = None
 
-    @property
-    def draws_per_iter(self) -> int:
-        """Draws of an iteration of the stochastic solver that are of all rows."""
-        steps = self.steps_per_iter if self.batch_size is None else 1
-        return steps * self.n_draws
 
-
-class Solver:
+class Solver(Component):
     """Base class of solvers: a subclass must implement `solve`.
+
+    Estimators take an instance as their parameter `solver`. Its parameters are those
+    of its constructor, as for every component; a `name` is for messages.
 
     Examples
     --------
-    >>> from skvi.solvers import NaturalGradient, Solver, SolverOptions
-    >>> issubclass(NaturalGradient, Solver), NaturalGradient.continues
+    >>> from skvi.solvers import NaturalGradient, Solver
+    >>> isinstance(NaturalGradient(), Solver), NaturalGradient.continues
     (True, True)
     """
 

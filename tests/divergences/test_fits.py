@@ -20,6 +20,7 @@ from skvi.divergences import (
 )
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import Laplace
+from skvi.solvers import Stochastic
 
 FAMILIES = ["mean_field", "full_rank"]
 SPECS = [AlphaDivergence(0.9), AlphaDivergence(1.3)]
@@ -184,7 +185,8 @@ def test_beta_on_dummies_names_the_divergence(family):
         assert "features" not in message
 
 
-FREE = {"max_iter": 12, "n_draws": 5, "random_state": 0, "tol": 0.05}
+FREE = {"max_iter": 12, "solver": Stochastic(n_draws=5), "random_state": 0}
+FREE["tol"] = 0.05
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import BayesianPoissonRegressor
 from skvi.losses import BetaLoss, GammaLoss
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 from skvi.utils._poisson_mixture import (
     poisson_mixture_cdf,
     poisson_mixture_log_mass,
@@ -125,7 +126,7 @@ def test_every_path_knows_the_exposure(objective):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_minibatches_know_the_exposure():
     model = BayesianPoissonRegressor(
-        batch_size=50, max_iter=30, random_state=0, prior="normal"
+        solver=Stochastic(batch_size=50), max_iter=30, random_state=0, prior="normal"
     )
     model.fit(X, Y, exposure=T)
     rates = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(

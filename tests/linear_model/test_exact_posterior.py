@@ -22,6 +22,7 @@ from skvi.metrics import neg_crps_scorer
 from skvi.neural_network import BayesianMLPClassifier
 from skvi.posteriors import Exact, Product
 from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
+from skvi.solvers import Stochastic
 
 MODEL = BayesianLinearRegression
 NOISE, COEF = (2.0, 1.5), (3.0, 2.0)
@@ -229,7 +230,7 @@ def test_where_another_posterior_is_fitted():
         {"posterior": "full_rank"},
         {"posterior": Product()},
         {"solver": "coordinate_ascent"},
-        {"batch_size": 10, "max_iter": 1},
+        {"solver": Stochastic(batch_size=10), "max_iter": 1},
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -291,7 +292,7 @@ def test_exact_is_exact_or_refused():
         ({"loss": "beta"}, "normal noise, log loss"),
         ({"divergence": KL(0.5)}, "divergence='kl'"),
         ({"solver": "stochastic"}, "solver='stochastic'"),
-        ({"batch_size": 5}, "batch_size=5"),
+        ({"solver": Stochastic(batch_size=5)}, "batch_size=5"),
     ]:
         for posterior in "exact", Exact():
             with pytest.raises(IncompatibleComponentsError, match=why):

@@ -474,7 +474,7 @@ def test_two_symmetric_columns_are_the_binary_model(posterior):
     )
     family = FullRankNormal() if posterior == "full_rank" else MeanFieldNormal()
     problem = Problem(target, ELBO(), KL(), family.build(target.layout), None)
-    solution = choose_solver(problem)().solve(problem, SolverOptions(tol=1e-9))
+    solution = choose_solver(problem).solve(problem, SolverOptions(tol=1e-9))
     if posterior == "full_rank":
         assert -solution.value == pytest.approx(binary.lower_bound_, abs=1e-6)
     else:

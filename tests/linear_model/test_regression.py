@@ -20,6 +20,7 @@ from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegressi
 from skvi.losses import BetaLoss
 from skvi.posteriors import MeanFieldNormal, Product
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
+from skvi.solvers import Stochastic
 from skvi.utils._scale_mixture import mixture_quantiles, noise_nodes
 
 MODEL = BayesianLinearRegression
@@ -541,7 +542,6 @@ def test_odd_data_give_finite_answers(parts):
         ({"fit_intercept": False, "intercept_prior": "normal"}, "fit_intercept=True"),
         ({"solver": "coordinate_ascent", "prior": "laplace"}, "Use solver='auto'"),
         ({"solver": "natural_gradient"}, "Use solver='auto'"),
-        ({"batch_size": 8, "solver": "coordinate_ascent"}, "uses all rows"),
         ({"objective": "eubo", "divergence": "renyi"}, "objective='elbo'"),
     ],
 )
@@ -588,7 +588,9 @@ def test_posteriors_may_be_products():
 @pytest.mark.parametrize("objective", ["eubo", "iwelbo", "renyi"])
 def test_other_objectives_with_hyperpriors(objective):
     X, y = make_data()
-    model = MODEL(objective=objective, n_draws=50, random_state=0, **PROPER)
+    model = MODEL(
+        objective=objective, solver=Stochastic(n_draws=50), random_state=0, **PROPER
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(scale(X), y)

@@ -14,6 +14,7 @@ from skvi.linear_model import (
 )
 from skvi.posteriors import LowRankNormal
 from skvi.priors import ARD, HalfCauchy, HierarchicalNormal, Normal
+from skvi.solvers import Stochastic
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3)) * [1.0, 2.0, 0.5] + [0.3, -1.0, 0.0]
@@ -131,6 +132,7 @@ def test_columns_of_different_units(name):
     same(k * other.coef_, one.coef_)
 
 
+BATCHES = Stochastic(batch_size=20)
 PARTS = [
     {"posterior": "mean_field"},
     {"posterior": LowRankNormal(2)},
@@ -138,7 +140,7 @@ PARTS = [
     {"divergence": "renyi"},
     {"loss": "beta", "prior": "normal"},
     {"solver": "stochastic", "max_iter": 3, "prior": "normal"},
-    {"solver": "stochastic", "max_iter": 2, "batch_size": 20, "prior": "normal"},
+    {"solver": BATCHES, "max_iter": 2, "prior": "normal"},
     {"class_weight": "balanced"},
     {"fit_intercept": False, "divergence": "jeffreys"},
 ]
@@ -171,8 +173,8 @@ def test_features_that_are_not_copied(name, dtype, monkeypatch):
     Wrong variants: read as they are; standardized in single precision.
     """
     features = (X + [0.0, 1000.0, 10.0]).astype(dtype)
-    parts = [{"prior": "default"}, {"solver": "stochastic", "max_iter": 2}]
-    parts[1] |= {"posterior": "mean_field", "batch_size": 20, "random_state": 0}
+    parts = [{"prior": "default"}, {"solver": BATCHES, "max_iter": 2}]
+    parts[1] |= {"posterior": "mean_field", "random_state": 0}
     if name == "three classes":
         parts[0] |= {"posterior": "full_rank"}
     values = []

@@ -174,7 +174,7 @@ def test_evidence_of_pipelines_and_searches(data):
     pipeline = in_pipeline().fit(X, y)
     search = GridSearchCV(in_pipeline(), {"model__posterior": ["full_rank"]}, cv=2)
     nested = make_pipeline(StandardScaler(), in_pipeline())
-    inner = GridSearchCV(BayesianLogisticRegression(**PRIORS), {"n_draws": [5]}, cv=2)
+    inner = GridSearchCV(BayesianLogisticRegression(**PRIORS), {"max_iter": [50]}, cv=2)
     for model in (pipeline, search, nested, make_pipeline(StandardScaler(), inner)):
         bounds = skvi.evidence_bounds(model.fit(X, y), X, y, **options)
         assert bounds.lower == pytest.approx(exact.lower, abs=1e-6)
@@ -189,7 +189,7 @@ def test_evidence_of_other_things_is_refused(data):
         skvi.evidence_bounds(LogisticRegression().fit(X, y), X, y)
     with pytest.raises(NotFittedError, match="not fitted yet"):
         skvi.evidence_bounds(BayesianLogisticRegression(prior="normal"), X, y)
-    search = GridSearchCV(in_pipeline(), {"model__n_draws": [5]}, cv=2, refit=False)
+    search = GridSearchCV(in_pipeline(), {"model__max_iter": [50]}, cv=2, refit=False)
     with pytest.raises(NotFittedError, match="refit=True"):
         skvi.evidence_bounds(search.fit(X, y), X, y)
     with pytest.raises(NotFittedError):

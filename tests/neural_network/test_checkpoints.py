@@ -23,8 +23,9 @@ from skvi.neural_network import (
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.posteriors import Ensemble
 from skvi.priors import Normal
-from skvi.solvers import Stochastic, _resumable
+from skvi.solvers import SolverOptions, _resumable
 from skvi.solvers._checkpoint import CheckpointFile
+from skvi.solvers._stochastic import solve_members
 from tests.interrupts import interrupt, quick, stop
 from tests.modules import relu_network
 
@@ -329,9 +330,9 @@ def test_a_stack_has_no_checkpoint():
     """And fits that want one are none of its members."""
     assert can_pose(MLP)
     assert not can_pose(clone(MLP).set_params(checkpoint_path="fit.npz"))
-    options = [type("Options", (), {"checkpoint": 1})] * 2
+    tasks = [(None, None, SolverOptions(checkpoint=1))] * 2
     with pytest.raises(ValueError, match="single member"):
-        Stochastic().solve_members([None, None], options)
+        solve_members(tasks)
 
 
 def test_ctrl_c_and_then_on(tmp_path, monkeypatch):

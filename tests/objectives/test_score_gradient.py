@@ -19,6 +19,7 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
+from skvi.solvers import Stochastic
 from skvi.solvers._adam import Adam, Plateau
 from skvi.solvers._stable_decay import StableDecay
 from skvi.targets import SupervisedTarget
@@ -320,8 +321,7 @@ def test_fit_reaches_the_optimum(posterior):
     model = BayesianLogisticRegression(
         objective=ELBO("score", rao_blackwell=posterior == "mean_field"),
         posterior=posterior,
-        n_draws=50,
-        learning_rate=0.05,
+        solver=Stochastic(n_draws=50, learning_rate=0.05),
         random_state=0,
         prior="normal",
     ).fit(X, y)
@@ -349,12 +349,13 @@ def test_the_message_says_what_to_change():
     X, y = small_problem()
     model = BayesianLogisticRegression(
         objective=ELBO("score", control_variate=False),
-        n_draws=2,
-        learning_rate=0.3,
+        solver=Stochastic(n_draws=2, learning_rate=0.3),
         random_state=0,
         prior="normal",
     )
-    with pytest.warns(UserWarning, match="Lower learning_rate, or increase n_draws"):
+    with pytest.warns(
+        UserWarning, match="learning_rate of the solver, or increase its n_draws"
+    ):
         model.fit(X, y)
     assert not model.converged_
 

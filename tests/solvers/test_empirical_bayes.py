@@ -118,7 +118,7 @@ def test_profile_is_level_at_the_solution(family, prior, loss, divergence):
         for sign in (1, -1):
             moved = target.at(solution.target.hyper + sign * step)
             fixed = make_problem(moved.frozen(), family, divergence=divergence)
-            found = choose_solver(fixed)().solve(fixed, SolverOptions(tol=1e-9))
+            found = choose_solver(fixed).solve(fixed, SolverOptions(tol=1e-9))
             values.append(found.value - solution.value)
         assert min(values) > 0
         assert values[0] == pytest.approx(values[1], rel=0.2)
@@ -202,7 +202,7 @@ def test_stochastic_fits_find_the_type_two_maximum(objective, best):
     solver = choose_solver(problem)
     assert solver.name == "stochastic"
     problem = problem.at(State(near.posterior, away))
-    solution = solver().solve(problem, SolverOptions(n_draws=50))
+    solution = solver.solve(problem, SolverOptions())
     # The gradient's noise vanishes with the exact posterior, and so does the bias.
     np.testing.assert_allclose(solution.target.hyper.exp(), best[0], rtol=0.01)
 

@@ -24,16 +24,21 @@ from skvi.utils._random import spawn
 from tests.families import LogisticFamily
 from tests.interrupts import interrupt
 from tests.neural_network.test_conjugate import NOISE, closed_form, make_data
-from tests.solvers.test_members import OPTIONS, assert_same, make_problem
+from tests.solvers.test_members import (
+    OPTIONS,
+    SOLVER,
+    assert_same,
+    make_problem,
+    solve,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
 FIXED = GaussianLikelihood(0.3)
-FULL_BATCH = SolverOptions(
-    max_iter=6, steps_per_iter=5, learning_rate=0.02, n_draws=4, early_stopping=False
-)
+ALL_ROWS = Stochastic(learning_rate=0.02, n_draws=4)
+FULL_BATCH = SolverOptions(max_iter=6, steps_per_iter=5, early_stopping=False)
 
 
 def ensemble_problem(base, n_members=3, seed=0, **parts):
@@ -79,8 +84,8 @@ def test_members_equal_separate_fits(name):
     base, objective = BASES[name]
     parts = {"likelihood": FIXED, "objective": objective, "hidden": (3,)}
     problem, alone = ensemble_problem(base, **parts)
-    found = Stochastic().solve(problem, FULL_BATCH)
-    each = [Stochastic().solve(member, FULL_BATCH) for member in alone]
+    found = ALL_ROWS.solve(problem, FULL_BATCH)
+    each = [ALL_ROWS.solve(member, FULL_BATCH) for member in alone]
     for component, own in zip(found.posterior.components, each, strict=True):
         torch.testing.assert_close(component.params, own.posterior.params)
     assert found.value == pytest.approx(np.mean([own.value for own in each]))
@@ -153,12 +158,12 @@ def test_one_scale_of_the_noise_in_one_stack(monkeypatch):
         return [ensemble_problem(MeanFieldNormal(), 3, seed)[0] for seed in (0, 1)]
 
     options = [replace(OPTIONS, max_iter=n) for n in lengths]
-    together = Stochastic().solve_members(make(), options)
+    together = solve(make(), options)
     assert counts[0] == 6
     assert counts[-1] == 3  # who is done leaves with all components
     for problem, option, found in zip(make(), options, together, strict=True):
         assert len(found.target.hyper) == 1
-        assert_same(found, Stochastic().solve(problem, option))
+        assert_same(found, SOLVER.solve(problem, option))
 
 
 def waves(n=150):

@@ -20,6 +20,7 @@ from skvi._progress import FitProgress
 from skvi.objectives import ELBO
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.solvers import (
+    Stochastic,
     _alternating,
     _moment_matching,
     _natural_gradient,
@@ -164,7 +165,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
     Wrong variant: the state is kept without a comparison.
     """
     X, y = classes()
-    model = Logistic(solver="stochastic", learning_rate=50.0, random_state=0)
+    model = Logistic(solver=Stochastic(learning_rate=50.0), random_state=0)
     interrupt(monkeypatch, ELBO, "surrogate", 10)
     stop(model, X, y)
     monkeypatch.undo()

@@ -17,7 +17,7 @@ from skvi.solvers._ivon import IvonSteps
 from skvi.solvers._stochastic import Ivon
 from skvi.targets import Target
 from tests.solvers.test_ensembles import FULL_BATCH, ensemble_problem
-from tests.solvers.test_members import OPTIONS, assert_same, make_problem
+from tests.solvers.test_members import OPTIONS, assert_same, make_problem, solve
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -90,25 +90,27 @@ def test_units_do_not_matter():
 def test_members_get_what_they_get_alone():
     """Wrong variants: step sizes of the first; one weight for all."""
     rates = (0.2, 0.05, 0.2)
-    options = [replace(OPTIONS, max_iter=6, learning_rate=rate) for rate in rates]
+    solvers = [Ivon(batch_size=20, learning_rate=r, n_draws=4) for r in rates]
+    options = [replace(OPTIONS, max_iter=6)] * 3
 
     def make():
         learned = {"prior": Normal("learn")}
         weights = enumerate((0.1, 1.0, 3.0))
         return [make_problem(s, divergence=KL(w), **learned) for s, w in weights]
 
-    together = Ivon().solve_members(make(), options)
-    for problem, option, found in zip(make(), options, together, strict=True):
+    together = solve(make(), options, solvers)
+    for solver, problem, found in zip(solvers, make(), together, strict=True):
         assert found.solver == "ivon"
-        assert_same(found, Ivon().solve(problem, option))
+        assert_same(found, solver.solve(problem, options[0]))
 
 
 def test_ensembles_step_as_their_members():
     """Wrong variant: means and deviations of all members in the order of one."""
     problem, alone = ensemble_problem(MeanFieldNormal(), hidden=(3,))
-    options = replace(FULL_BATCH, max_iter=1, learning_rate=0.1)
-    found = Ivon().solve(problem, options)
-    each = [Ivon().solve(member, options) for member in alone]
+    options = replace(FULL_BATCH, max_iter=1)
+    solver = Ivon(learning_rate=0.1, n_draws=4)
+    found = solver.solve(problem, options)
+    each = [solver.solve(member, options) for member in alone]
     for component, own in zip(found.posterior.components, each, strict=True):
         # The noise is shared: it moves along the mean of the members' gradients.
         torch.testing.assert_close(

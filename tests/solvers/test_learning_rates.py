@@ -1,12 +1,9 @@
 """Objectives with noisy gradients get a share of the usual step size."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
-from skvi.solvers import Stochastic
+from skvi.solvers import SolverOptions, Stochastic
 from tests.solvers.test_members import make_problem
 
 
@@ -15,12 +12,7 @@ from tests.solvers.test_members import make_problem
 )
 def test_automatic_rates_are_shares_of_the_usual_one(objective, share):
     """Wrong variants: divided by the share; no share; a given rate changed."""
-    problem, target = (
-        make_problem(0, objective=objective),
-        SimpleNamespace(n_rows=10, held_out=None),
-    )
+    problem = make_problem(0, objective=objective)
     for given, expected in (("auto", 0.05 * share), (0.3, 0.3)):
-        model = BayesianMLPRegressor(learning_rate=given)
-        model.objective_ = objective
-        training = Stochastic()._train(problem, model._solver_options(target))
+        training = Stochastic(learning_rate=given)._train(problem, SolverOptions())
         assert training.optimizer.rate == pytest.approx(expected)

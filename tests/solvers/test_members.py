@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.base import clone
 
 from skvi.divergences import KL
 from skvi.likelihoods import CategoricalLikelihood, GaussianLikelihood
@@ -17,11 +18,11 @@ from skvi.priors import Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._adam import Adam, AdamStack
 from skvi.solvers._solution import Ending
+from skvi.solvers._stochastic import solve_members
 from skvi.targets import SupervisedTarget
 
-OPTIONS = SolverOptions(
-    max_iter=30, batch_size=20, learning_rate=0.02, early_stopping=False, n_draws=4
-)
+SOLVER = Stochastic(batch_size=20, learning_rate=0.02, n_draws=4)
+OPTIONS = SolverOptions(max_iter=30, early_stopping=False)
 
 
 def make_problem(seed, n=60, dtype=torch.float64, hidden=(5,), **parts):
@@ -42,8 +43,13 @@ def make_problem(seed, n=60, dtype=torch.float64, hidden=(5,), **parts):
     return Problem(target, objective, divergence, posterior, generator)
 
 
-def solve(problems, options):
-    return Stochastic().solve_members(problems, options)
+def solve(problems, options, solvers=None):
+    solvers = solvers or [SOLVER] * len(problems)
+    return solve_members(list(zip(solvers, problems, options, strict=True)))
+
+
+def with_rate(rate):
+    return clone(SOLVER).set_params(learning_rate=rate)
 
 
 def assert_same(found, alone, rtol=1e-7):
@@ -86,7 +92,7 @@ def test_members_get_what_they_get_alone(name):
 
     together = solve(make(), options)
     for problem, option, found in zip(make(), options, together, strict=True):
-        assert_same(found, Stochastic().solve(problem, option))
+        assert_same(found, SOLVER.solve(problem, option))
 
 
 def test_options_of_their_own():
@@ -97,14 +103,15 @@ def test_options_of_their_own():
     """
     options = [
         replace(OPTIONS, max_iter=3),
-        replace(OPTIONS, max_iter=45, learning_rate=0.1),
+        replace(OPTIONS, max_iter=45),
         replace(OPTIONS, early_stopping=True, tol=1e9, n_iter_no_change=1),
-        replace(OPTIONS, max_iter=45, learning_rate=0.005, warm_up=0.6),
+        replace(OPTIONS, max_iter=45, warm_up=0.6),
     ]
-    together = solve([make_problem(seed) for seed in range(4)], options)
+    solvers = [SOLVER, with_rate(0.1), SOLVER, with_rate(0.005)]
+    together = solve([make_problem(seed) for seed in range(4)], options, solvers)
     assert len({found.n_iter for found in together}) > 2
     for seed, (option, found) in enumerate(zip(options, together, strict=True)):
-        assert_same(found, Stochastic().solve(make_problem(seed), option))
+        assert_same(found, solvers[seed].solve(make_problem(seed), option))
 
 
 def test_warm_ups_end(monkeypatch):
@@ -161,7 +168,7 @@ def test_problems_are_not_changed():
     """Wrong variant: the posterior is trained in place."""
     problem = make_problem(0)
     before = problem.posterior.params.clone(), problem.target.hyper.clone()
-    found = Stochastic().solve(problem, OPTIONS)
+    found = SOLVER.solve(problem, OPTIONS)
     assert torch.equal(problem.posterior.params, before[0])
     assert torch.equal(problem.target.hyper, before[1])
     assert not torch.equal(found.posterior.params, before[0])
@@ -179,29 +186,32 @@ def test_a_callback_ends_its_own_member_only(objective):
         states.append(state())
         return len(states) == 4
 
-    size = None if objective.kind == "weights" else 20
-    options = replace(OPTIONS, max_iter=8, batch_size=size, steps_per_iter=3)
+    size = "auto" if objective.kind == "weights" else 20
+    solver = clone(SOLVER).set_params(batch_size=size)
+    options = replace(OPTIONS, max_iter=8, steps_per_iter=3)
     problems = [make_problem(seed, objective=objective) for seed in range(2)]
-    found = solve(problems, [replace(options, progress=stop), options])
+    both = [replace(options, progress=stop), options]
+    found = solve(problems, both, [solver, solver])
     assert found[0].ending is Ending.STOPPED
     assert found[0].n_iter == len(states) == 4
     assert torch.equal(found[0].posterior.params, states[-1].posterior.params)
     problem = make_problem(0, objective=objective)
-    shorter = Stochastic().solve(problem, replace(options, max_iter=4))
+    shorter = solver.solve(problem, replace(options, max_iter=4))
     torch.testing.assert_close(found[0].posterior.params, shorter.posterior.params)
     assert found[1].n_iter == 8
     problem = make_problem(1, objective=objective)
-    assert_same(found[1], Stochastic().solve(problem, options))
+    assert_same(found[1], solver.solve(problem, options))
 
 
 def test_a_member_that_goes_non_finite_leaves_the_others_alone():
     """Wrong variants: its last state is returned; all members end."""
-    options = [replace(OPTIONS, learning_rate=1e200), replace(OPTIONS, max_iter=12)]
-    found = solve([make_problem(0), make_problem(1)], options)
+    options = [OPTIONS, replace(OPTIONS, max_iter=12)]
+    problems, solvers = [make_problem(0), make_problem(1)], [with_rate(1e200), SOLVER]
+    found = solve(problems, options, solvers)
     assert "went non-finite" in found[0].message
     assert not found[0].converged
     assert torch.isfinite(found[0].posterior.params).all()
-    assert_same(found[1], Stochastic().solve(make_problem(1), options[1]))
+    assert_same(found[1], SOLVER.solve(make_problem(1), options[1]))
 
 
 def test_ctrl_c_keeps_what_every_member_has(monkeypatch):

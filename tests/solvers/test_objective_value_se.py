@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skvi.divergences import Renyi
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.objectives import ELBO, IWELBO, RenyiBound
+from skvi.solvers import Stochastic
 
 N_REPEATS = 16
 
@@ -30,7 +32,7 @@ def repeat(weight=None, **options):
 
 
 # At a step size of almost nothing every fit stays where it starts.
-STILL = {"learning_rate": 1e-12, "max_iter": 1, "solver": "stochastic", "n_draws": 4}
+STILL = {"solver": Stochastic(learning_rate=1e-12, n_draws=4), "max_iter": 1}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -38,7 +40,7 @@ STILL = {"learning_rate": 1e-12, "max_iter": 1, "solver": "stochastic", "n_draws
     "options",
     [
         {"objective": IWELBO(n_importance=4), **STILL, "prior": "normal"},
-        {"objective": "eubo", "prior": "normal", "n_draws": 500},
+        {"objective": "eubo", "prior": "normal"},
         {"objective": RenyiBound(0.5), "prior": "normal"},
     ],
     ids=["stochastic", "moments", "tilted"],
@@ -62,7 +64,8 @@ def test_minibatches_of_an_epoch_are_not_independent():
     Rows differ more than draws here: the sum over an epoch has all of them once, and
     its error is far below that of as many rows drawn anew.
     """
-    options = {**STILL, "n_draws": 1000, "max_iter": 50, "batch_size": 10}
+    options = {"max_iter": 50, "solver": clone(STILL["solver"])}
+    options["solver"].set_params(n_draws=1000, batch_size=10)
     options["objective"] = ELBO(gradient="reparam")
     weight = np.where(np.arange(20) < 3, 100.0, 1.0)
     values, errors = repeat(weight, **options, prior="normal")

@@ -18,7 +18,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Problem as SolverProblem
-from skvi.solvers import SolverOptions, choose_solver
+from skvi.solvers import SolverOptions, Stochastic, choose_solver
 from skvi.solvers._solution import remaining_gain
 from skvi.solvers._verdict import unfinished
 from skvi.targets import SupervisedTarget
@@ -210,8 +210,7 @@ def test_stochastic_eubo_reaches_the_optimum(global_random_seed):
     model = fit(
         global_random_seed,
         objective=EUBO("doubly_reparam"),
-        solver="stochastic",
-        n_draws=100,
+        solver=Stochastic(n_draws=100),
     )
     assert model.converged_
     assert np.all(np.abs(model.coef_std_ / std - 1) < 1 / 100 + 5 * error / np.sqrt(2))
@@ -241,7 +240,7 @@ def regression(seed=0, n=30, d=3):
     return torch.from_numpy(X), torch.from_numpy(y)
 
 
-def solve(predictor, posterior, objective, options, seed=0, noise=0.5):
+def solve(predictor, posterior, objective, options, seed=0, noise=0.5, solver="auto"):
     X, y = regression()
     prior = Normal(1.0).build(predictor.layout)
     target = SupervisedTarget(
@@ -251,7 +250,7 @@ def solve(predictor, posterior, objective, options, seed=0, noise=0.5):
     generator = torch.Generator().manual_seed(seed)
     problem = SolverProblem(target, objective, KL(), q, generator)
     with threadpool_limits(1):
-        solution = choose_solver(problem)().solve(problem, options)
+        solution = choose_solver(problem, solver).solve(problem, options)
     return target, solution.posterior.as_normal(), solution
 
 
@@ -303,9 +302,14 @@ def test_network_without_hidden_layer_is_conjugate(global_random_seed):
 def test_network_improves_its_bound(global_random_seed):
     """ELBO by locally sampled activations, checked with draws of whole networks."""
     predictor = MLPPredictor(3, 1, hidden_layer_sizes=(8,), activation="tanh")
-    options = SolverOptions(max_iter=8, learning_rate=0.02)
+    options, gradients = SolverOptions(max_iter=8), Stochastic(learning_rate=0.02)
     target, normal, solution = solve(
-        predictor, MeanFieldNormal(), ELBO(), options, global_random_seed
+        predictor,
+        MeanFieldNormal(),
+        ELBO(),
+        options,
+        global_random_seed,
+        solver=gradients,
     )
     generator = torch.Generator().manual_seed(1)
     eps = torch.randn(4000, len(normal.mean), generator=generator, dtype=torch.float64)
