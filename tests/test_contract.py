@@ -395,7 +395,7 @@ OTHERS = {
     "activation": ["tanh"],
     "likelihood": ["student_t", "gaussian"],
     "likelihood of counts": ["negative_binomial", "poisson"],
-    "noise": ["heteroscedastic"],
+    "noise": ["heteroscedastic", "constant"],
     "noise_scale": [0.1],
     "normalize_y": [False, True],
     "class_weight": ["balanced"],

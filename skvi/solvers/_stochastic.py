@@ -157,10 +157,12 @@ class Ivon(Stochastic):
 
     Parameters
     ----------
-    batch_size, n_draws : int or "auto", default="auto"
+    batch_size : int or "auto", default="auto"
         As of `Stochastic`.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is 0.2.
+    n_draws : int or "auto", default="auto"
+        As of `Stochastic`.
 
     Notes
     -----
