@@ -9,18 +9,15 @@ import torch
 from sklearn.utils import gen_batches
 from torch.nn.functional import logsigmoid
 
-from skvi.base._units import Units
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import CPU, Movable
-from skvi.utils._log_space import LOG_2PI, log_mean_exp
-from skvi.utils._mixture import normal_mixture_quantiles
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._sparse import Features, SparseRows, as_rows
 from skvi.utils._threads import limit_threads
 
 __all__ = [
     "Draws",
-    "NormalDraws",
     "average_log_probabilities",
     "log_class_probabilities",
 ]
@@ -70,56 +67,6 @@ class Draws(Movable):
                     result = part.new_empty(len(rows), *part.shape[1:])
                 result[block] = part
         return result.cpu().numpy()
-
-
-@dataclass(frozen=True, eq=False)
-class NormalDraws(Draws):
-    """Functions drawn from a posterior, with normal noise: a mixture of normals.
-
-    `noise` has the standard deviation for each draw, (n_draws, 1), in units of y.
-    """
-
-    noise: torch.Tensor
-    units: Units
-
-    def functions(self, f: torch.Tensor) -> torch.Tensor:
-        """Values of the functions in units of y, (n_draws, rows)."""
-        return f[..., 0] * self.units.y_scale + self.units.y_mean
-
-    def means(self, X: Any) -> np.ndarray:
-        """Values of all functions, (n_samples, n_draws)."""
-        return self.by_rows(X, lambda f: self.functions(f).T)
-
-    def moments(self, X: Any) -> np.ndarray:
-        """Mean and standard deviation of a new observation, (n_samples, 2)."""
-        variance_of_noise = self.noise.square().mean()
-
-        def of_block(f: torch.Tensor) -> torch.Tensor:
-            f = self.functions(f)
-            mean = f.mean(0)
-            # Nine times as fast as `var`.
-            variance = (f - mean).square_().sum(0) / (len(f) - 1)
-            return torch.stack([mean, (variance + variance_of_noise).sqrt()], 1)
-
-        return self.by_rows(X, of_block)
-
-    def quantiles(self, X: Any, levels: np.ndarray) -> np.ndarray:
-        """Quantiles of a new observation, (n_samples, n_levels)."""
-
-        def invert(f: torch.Tensor) -> torch.Tensor:
-            return normal_mixture_quantiles(self.functions(f), self.noise, levels)
-
-        return self.by_rows(X, invert)
-
-    def log_density(self, X: Any, y: np.ndarray) -> np.ndarray:
-        """Log density of observations, (n_samples,), in nats."""
-
-        def of_block(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            z = (y - self.functions(f)) / self.noise
-            values = -0.5 * z.square() - self.noise.log()
-            return log_mean_exp(values, 0) - 0.5 * LOG_2PI
-
-        return self.by_rows(X, of_block, y)
 
 
 def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:

@@ -42,8 +42,7 @@ LAYERS = [
     [
         "skvi._parameters",
         "skvi._resolution",
-        "skvi._noisy_draws",
-        "skvi._likelihood_mixture",
+        "skvi._predictive",
     ],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],

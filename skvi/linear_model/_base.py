@@ -348,10 +348,12 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         z = (grid[:, None] - mean) / std
         return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi)) @ weight
 
-    def _drawn(self):
+    def _drawn(self, theta=None):
         """Functions that predictions average over if theta is not normal."""
         model = self._model
-        return Draws(model.predictor, as_tensor(self._theta), read=model.design)
+        theta = as_tensor(self._theta) if theta is None else theta
+        own = theta[:, : model.predictor.layout.size]
+        return Draws(model.predictor, own, read=model.design)
 
     def _generalized_linear(self, data, response, likelihood):
         """Return the model of log odds, or a log rate, that are linear in X."""

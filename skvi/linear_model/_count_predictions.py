@@ -1,22 +1,26 @@
 """Predictions of counts from a normal log rate."""
 
-import math
-
 import numpy as np
 import torch
 from scipy.special import xlogy
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import (
+    _num_samples,
+    check_consistent_length,
+    check_is_fitted,
+)
 
-from skvi._likelihood_mixture import DrawnMixture, NormalMixture
+from skvi._predictive import (
+    CountPredictive,
+    DrawnPredictive,
+    PoissonPredictive,
+    QuadraturePredictive,
+)
+from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import PoissonLikelihood
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._arrays import as_tensor
-from skvi.utils._poisson_mixture import (
-    poisson_mixture_log_mass,
-    poisson_mixture_quantiles,
-)
 from skvi.utils._random import make_generator
 from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._validation import check_levels, interval_levels
@@ -33,32 +37,46 @@ NO_EXPOSURE = (
 )
 
 
+UNITS = Units(0.0, 1.0)
+
+
 class CountPredictionMixin:
     """Mixin: predictive moments, quantiles, mass and draws of Poisson counts."""
 
-    @property
-    def _is_poisson(self):
-        """Whether closed forms of a Poisson mixture over a normal f are predictions."""
-        return isinstance(self._model.likelihood, PoissonLikelihood)
-
-    def _mixture(self, X, exposure):
-        """Predictions of any likelihood and posterior, for X as given; and a dtype."""
-        likelihood = self._model.bound(self._hyper)[1]
+    def _predictive(self, X, exposure):
+        """Distributions of new counts in the rows of X; and a dtype."""
         if self._is_drawn():
-            X, offset = self._with_offset(X, exposure)
-            theta = torch.from_numpy(self._theta)
-            equal = torch.full_like(theta[:, 0], -math.log(len(theta)))
-            draws = self._drawn()
-            numbers = self._own_numbers(theta)
-            mixture = DrawnMixture(likelihood, numbers, equal, draws, X, offset)
-            return mixture, X.dtype
-        mean, std, dtype = self._log_rate(X, exposure)
-        numbers, log_w = None, mean.new_zeros(1)
+            X = self._check_X(X)
+            return self._from_draws(X, torch.from_numpy(self._theta), exposure), X.dtype
+        likelihood, numbers, log_w = self._model.bound(self._hyper)[1], None, None
+        mean, variance, dtype = self._predictive_moments(X)
+        offset = self._offset(X, exposure)
+        if offset is not None:
+            mean = mean + as_tensor(offset)
         if (name := self._own_block()) is not None:
             inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
             numbers = -likelihood.gamma_block[1] * inverse.log()
-        shares = self._nodes.log_weights
-        return NormalMixture(likelihood, numbers, log_w, mean, std, shares), dtype
+        normals = mean, variance.sqrt(), self._nodes.log_weights
+        parts = likelihood, UNITS, *normals, numbers, log_w
+        if not isinstance(likelihood, CountLikelihood):
+            return QuadraturePredictive(*parts), dtype
+        if name is None:
+            alpha = float(likelihood.overdispersion)
+        else:
+            alpha = float(self._gamma_of(name).mean)
+        is_poisson = isinstance(likelihood, PoissonLikelihood)
+        kind = PoissonPredictive if is_poisson else CountPredictive
+        return kind(*parts, alpha), dtype
+
+    def _from_draws(self, X, theta, exposure):
+        """New counts given draws of all parameters, (S, P)."""
+        likelihood = self._model.bound(self._hyper)[1]
+        if (name := self._own_block()) is not None:
+            power = likelihood.gamma_block[1]
+            numbers = power * theta[:, self.posterior_.layout[name].slice][:, 0]
+            likelihood = likelihood.bind(numbers[None, :, None])
+        offset = self._offset(X, exposure)
+        return DrawnPredictive(likelihood, UNITS, self._drawn(theta), X, offset)
 
     def _own_block(self):
         """Name of the likelihood's parameter in theta; None if there is none."""
@@ -67,47 +85,15 @@ class CountPredictionMixin:
     def _gamma_of(self, name):
         return self.posterior_.part(name).as_gamma()
 
-    def _own_numbers(self, theta):
-        """What `Likelihood.bind` takes for every draw; None if nothing is drawn."""
-        name = self._own_block()
-        if name is None:
-            return None
-        power = self._model.likelihood.gamma_block[1]
-        return power * theta[:, self.posterior_.layout[name].slice][:, 0]
-
-    def _mean_overdispersion(self):
-        """Mean coefficient of the squared mean in the variance of y; or None."""
-        likelihood = self._model.bound(self._hyper)[1]
-        if not isinstance(likelihood, CountLikelihood):
-            return None
-        name = self._own_block()
-        if name is None:
-            return float(likelihood.overdispersion)
-        return float(self._gamma_of(name).mean)
-
-    def _with_offset(self, X, exposure):
-        """Validated features, and the offset of f of every row."""
-        X = self._check_X(X)
-        offset = self._offset(X, exposure)
-        return X, np.zeros(X.shape[0]) if offset is None else offset
-
     def _offset(self, X, exposure):
         """Offset of f in the fit, (n,); None if it is 0."""
-        return self._model.offset(self._check_exposure(X, exposure), X.shape[0])
+        return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))
 
     def _warn_without_exposure(self, exposure, caller):
         """Warn if counts are compared with rates per unit, which are no forecasts."""
         check_is_fitted(self)
         if self._had_exposure and exposure is None:
             warn_user(NO_EXPOSURE.format(type(self).__name__, caller), SkviWarning)
-
-    def _log_rate(self, X, exposure):
-        """Means and standard deviations of f, (K, n_samples), and a dtype."""
-        mean, variance, dtype = self._predictive_moments(X)
-        offset = self._offset(mean[0], exposure)
-        if offset is not None:
-            mean = mean + as_tensor(offset)
-        return mean, variance.sqrt(), dtype
 
     def predict(self, X, return_std=False, exposure=None):
         """Predict the mean count, averaged over the posterior.
@@ -129,18 +115,9 @@ class CountPredictionMixin:
             plus the mean rate (Poisson noise), and for negative binomial counts the
             mean of dispersion times squared rate.
         """
-        is_drawn, alpha = self._is_drawn(), self._mean_overdispersion()
-        if is_drawn or alpha is None:
-            mixture, dtype = self._mixture(X, exposure)
-            mean, std = mixture.moments().T.astype(dtype)
-            return (mean, std) if return_std else mean
-        mean, std, dtype = self._log_rate(X, exposure)
-        rate, variance = torch.exp(mean + 0.5 * std.square()), std.square()
-        extra = torch.expm1(variance) + alpha * torch.exp(variance)
-        variance = rate + rate.square() * extra
-        mean, variance = self._nodes.average(rate, variance)
-        mean = mean.numpy().astype(dtype)
-        return (mean, variance.sqrt().numpy().astype(dtype)) if return_std else mean
+        predictive, dtype = self._predictive(X, exposure)
+        mean, std = predictive.moments().T.astype(dtype)
+        return (mean, std) if return_std else mean
 
     def predict_quantiles(self, X, quantiles, exposure=None):
         """Predict quantiles of a new count.
@@ -158,13 +135,8 @@ class CountPredictionMixin:
             The smallest counts whose cumulative probability reaches these values.
         """
         levels = check_levels(quantiles)
-        if self._is_drawn() or not self._is_poisson:
-            mixture, dtype = self._mixture(X, exposure)
-            return mixture.quantiles(levels).astype(dtype)
-        mean, std, dtype = self._log_rate(X, exposure)
-        weights = self._nodes.log_weights.exp()
-        found = poisson_mixture_quantiles(mean, std, weights, levels)
-        return found.numpy().astype(dtype)
+        predictive, dtype = self._predictive(X, exposure)
+        return predictive.quantiles(levels).astype(dtype)
 
     def predict_interval(self, X, coverage=0.9, exposure=None):
         """Predict a central interval for a new count.
@@ -208,14 +180,7 @@ class CountPredictionMixin:
         self._warn_without_exposure(exposure, "predict_log_density")
         counts = self._model.response.check_counts(y, "predict_log_density")
         check_consistent_length(X, counts)
-        if self._is_drawn() or not self._is_poisson:
-            return self._mixture(X, exposure)[0].log_density(counts)
-        mean, std, _ = self._log_rate(X, exposure)
-        with torch.no_grad():
-            y = as_tensor(counts).expand_as(mean).flatten()
-            mass = poisson_mixture_log_mass(y, mean.flatten(), std.flatten())
-            mass = mass.reshape(mean.shape) + self._nodes.log_weights[:, None]
-            return torch.logsumexp(mass, 0).numpy()
+        return self._predictive(X, exposure)[0].log_density(counts)
 
     def sample_y(self, X, n_samples=1, random_state=None, exposure=None):
         """Draw new counts from the posterior predictive distribution.
@@ -236,16 +201,8 @@ class CountPredictionMixin:
         X = self._check_X(X)
         random_state = check_random_state(random_state)
         theta = self._draw(n_samples, random_state)
-        rows = self._model.design(X).to(torch.float64)
-        f = self._model.predictor.forward(theta, rows)
-        offset = self._offset(X, exposure)
-        if offset is not None:
-            f = f + as_tensor(offset)[:, None]
-        likelihood = self._model.bound(self._hyper)[1]
-        if (numbers := self._own_numbers(theta)) is not None:
-            likelihood = likelihood.bind(numbers[None, :, None])
-        counts = likelihood.sample(f, make_generator(random_state))
-        return counts.T.numpy().astype(X.dtype)
+        counts = self._from_draws(X, theta, exposure)
+        return counts.observations(make_generator(random_state)).astype(X.dtype)
 
     def score(self, X, y, sample_weight=None, exposure=None):
         """Fraction of the Poisson deviance explained, D^2.

@@ -7,11 +7,11 @@ import torch
 
 from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities
+from skvi._predictive import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
 from skvi.utils._threads import limit_threads

@@ -6,34 +6,30 @@ from numbers import Real
 
 import numpy as np
 import torch
-from sklearn.base import clone
 
-from skvi._draws import NormalDraws
-from skvi._likelihood_mixture import DrawnMixture, NormalMixture
-from skvi._regressors import (
-    StandardizedTargetMixin,
-    names_of_units,
-    noise_in,
-    units_of,
-    with_noise_scale,
-)
+from skvi._regressors import names_of_units, noise_in, units_of, with_noise_scale
 from skvi._warm_start import at_last_scales
+from skvi.evidence import bound_evidence
+from skvi.evidence._conjugate import conjugate_evidence
+from skvi.evidence._table import elbo_row
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import MAX_QUICK, BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
     check_noise_hyperprior,
+    with_logarithm,
     with_positive_blocks,
 )
 from skvi.linear_model._gaussian_model import GaussianLinearModel
-from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
+from skvi.linear_model._regression_evidence import warn_of_vague, with_cost
 from skvi.linear_model._regression_exact import (
-    RegressionExactMixin,
+    coefficient_moments,
+    exact_coefficients,
     exact_covariance,
-    exact_moments,
 )
 from skvi.linear_model._starts import approach, start_near
 from skvi.linear_model._units import feature_units
-from skvi.posteriors import Exact, Posterior
+from skvi.posteriors import Exact, FullRankNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
     GammaHyperprior,
@@ -43,11 +39,8 @@ from skvi.priors import (
     build_prior,
 )
 from skvi.solvers import NaturalGradient
-from skvi.solvers._exact import MixtureOverPrecisions
+from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.solvers._solution import State
-from skvi.utils._device import CPU
-from skvi.utils._scale_mixture import gamma_nodes
-from skvi.utils._threads import limit_threads
 
 __all__ = ["GaussianRegression"]
 
@@ -57,13 +50,49 @@ NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
 NO_SOURCE = {"_nodes": None, "_normal": None, "_theta": None}
 
 
-class GaussianRegression(
-    RegressionExactMixin,
-    RegressionEvidenceMixin,
-    StandardizedTargetMixin,
-    BayesianLinearModel,
-):
+class GaussianRegression(BayesianLinearModel):
     """One target column: the model in the units of the fit, results in those of y."""
+
+    _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
+
+    def _pose(self, target):
+        """As for every estimator; with the exact posterior where it is asked for."""
+        if self._takes_exact(target):
+            self.posterior_family_ = Exact()
+        return super()._pose(target)
+
+    @property
+    def _asks_for_exact(self):
+        return isinstance(self.posterior, Exact) or self.posterior == "exact"
+
+    def _takes_exact(self, target):
+        """Whether the posterior is to be exact, by quadrature over its precisions."""
+        is_asked = self._asks_for_exact
+        is_auto = isinstance(self.posterior, str) and self.posterior == "auto"
+        is_free = isinstance(self.solver, str) and self.solver in ("auto", "exact")
+        if not is_asked and not (is_auto and is_free and not self._is_diagonal()):
+            return False
+        missing = missing_for_exact(target, self.objective_, self.divergence_)
+        if not is_free:
+            missing = f"with solver={self.solver!r} another one is fitted"
+        # With given precisions the normal of full rank is exact.
+        if is_asked and missing and self._model.gammas:
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior!r} has no exact form here: {missing}. Use "
+                "posterior='auto'."
+            )
+        return not missing
+
+    def _resolve(self, name):
+        if name == "posterior" and self._asks_for_exact:
+            return FullRankNormal()  # until `_pose` knows the model
+        return super()._resolve(name)
+
+    @property
+    def _exact(self):
+        """The posterior if it is exact over unknown precisions, else None."""
+        found = self.posterior_
+        return found if isinstance(found, MixtureOverPrecisions) else None
 
     def _is_quick(self, n_rows, size):
         prior = self._coef_prior()
@@ -215,7 +244,7 @@ class GaussianRegression(
     def _exact_moments_of(self, exact):
         """Moments of one target; the covariance of so many coefficients as is usual."""
         units, dtype = self._model.units, self._model.dtype
-        mean, variance = exact_moments(exact, units)
+        mean, variance = coefficient_moments(exact, units)
         found = self._named_moments(mean, variance.sqrt())
         found = {name: values[0] for name, values in found.items()}
         if self.n_features_in_ <= MAX_QUICK:
@@ -266,99 +295,63 @@ class GaussianRegression(
         shared = bool((value == value[0]).all()) and (gamma is None or gamma.is_shared)
         return {"lambda_": float(value[0]) if shared else value}
 
-    def _drawn(self):
-        theta, model = torch.from_numpy(self._theta), self._model
-        noise = self._noise_draws(theta) * torch.ones_like(theta[:, :1])
-        own = theta[:, : model.predictor.layout.size]
-        return NormalDraws(model.predictor, own, noise, model.units, read=model.design)
+    def _is_drawn(self):
+        return super()._is_drawn() and self._exact is None
 
-    def _mixture(self, X):
-        """Predictions in units of y; None where f is a normal, and so is the noise."""
-        likelihood = self._model.likelihood
-        if self._exact is not None:
-            return self._exact_mixture(X)
-        if likelihood.is_normal:
-            return None
-        likelihood = clone(likelihood).set_params(noise_scale="learn")
-        if self._is_drawn():
-            draws = self._drawn()
-            equal = torch.full_like(draws.noise[:, 0], -math.log(len(draws.noise)))
-            log_noise = draws.noise[:, 0].log()
-            zero = np.zeros(X.shape[0])
-            return DrawnMixture(likelihood, log_noise, equal, draws, X, zero)
-        variances, log_w = self._noise_nodes()
-        mean, variance = self._function_moments(X)
-        numbers = 0.5 * variances.log()
-        single = mean.new_zeros(1)
-        std = variance.sqrt()[None]
-        return NormalMixture(likelihood, numbers, log_w, mean[None], std, single)
+    def _coefficient_ends(self, tail):
+        if self._exact is None:
+            return super()._coefficient_ends(tail)
+        levels = np.array([tail, 1 - tail])
+        ends = exact_coefficients(self._exact, self._model.units).quantiles(levels).T
+        if not self.fit_intercept:
+            ends = np.column_stack([np.zeros(2), ends])
+        return ends[:, None]
 
-    def _function_moments(self, X):
-        """Mean and variance of f in units of y."""
-        if self._exact is not None:
-            return self._exact_functions(X)
-        rows, predictor = self._model.design(X), self._model.predictor
-        normal = self._normal
-        work = X.shape[0] * normal.size**normal.scale.ndim
-        with torch.no_grad(), limit_threads(work, self.n_jobs):
-            mean, variance = predictor.moments(rows, normal)
-        scale = self._model.units.y_scale
-        return mean * scale + self._model.units.y_mean, variance * scale**2
+    def _density_of(self, row, index, grid):
+        if self._exact is None:
+            return super()._density_of(row, index, grid)
+        place = index + (1 if self.fit_intercept else 0)
+        mixture = exact_coefficients(self._exact, self._model.units)
+        return np.exp(mixture.repeat(place, len(grid)).log_density(grid))
 
-    def _noise_nodes(self):
-        """Noise variances in units of y, and their log weights."""
-        if "noise_precision" in self.posterior_.layout:
-            shape, rate = self.posterior_.part("noise_precision").as_gamma()
-            noise, log_w = gamma_nodes(float(shape), float(rate))
-            return noise * self._model.units.y_scale**2, log_w
-        noise = torch.from_numpy(np.array([self.noise_scale_**2]))
-        return noise, torch.zeros_like(noise)
+    def _bound_evidence(
+        self, target, generator, method, n_draws, precision, quantity, report, **limits
+    ):
+        """Bounds in closed form, or else from draws."""
+        gammas = self._model.gammas.values()
+        warn_of_vague(gammas, self.n_features_in_)
+        posterior, normal, found = self.posterior_, None, None
+        if method in ("auto", "exact"):
+            found = conjugate_evidence(target, posterior, generator, quantity)
+        if method == "exact" and found is None:
+            raise IncompatibleComponentsError(
+                "method='exact' needs log loss and normal coefficients that share "
+                "their precision, or have given ones. Use method='auto'."
+            )
+        if found is None or not (found.reliable or method == "exact"):
+            if target.is_extended:
+                # Joint draws of precisions and coefficients have funnels.
+                target = target.marginal(self._marginal_prior())
+                posterior = posterior.as_prior().marginal(target.layout)
+                normal = self._log_normal(target.layout)
+            options = n_draws, precision, quantity, normal, method, report
+            found = bound_evidence(target, posterior, generator, *options, **limits)
+        if not self.lower_bound_se_:  # the fit's own bound has no Monte Carlo noise
+            row = elbo_row((self.lower_bound_, 0.0))
+            found = replace(found, table={**found.table, "ELBO of q": row})
+        return with_cost(found, gammas)
 
-    def _noise_variance(self):
-        """Mean of the noise variance; infinite for fewer than three rows."""
-        unit = self._model.likelihood.standard_variance
-        if self._exact is not None:
-            return self._exact.noise_variance * unit * self._model.units.y_scale**2
-        if "noise_precision" in self.posterior_.layout:
-            shape, rate = self.posterior_.part("noise_precision").as_gamma()
-            mean = float(rate / (shape - 1)) if float(shape) > 1 else math.inf
-            return mean * unit * self._model.units.y_scale**2
-        return unit * self.noise_scale_**2
+    def _marginal_prior(self):
+        """Prior of coefficients and intercept, with precisions integrated out."""
+        prior = self._model.marginal_prior
+        first = len(self._hyper) - len(prior.learned)
+        return prior.bind(torch.from_numpy(self._hyper[first:]))
 
-    def _covariance(self, X):
-        """Covariance of new observations in the rows of X, (n, n)."""
-        rows, predictor = self._model.design(X), self._model.predictor
-        normal, d = self._normal or self._exact.matching_normal(), X.shape[0]
-        root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
-        if normal.factor is not None:
-            root = torch.cat([root, normal.factor], 1)
-        with torch.no_grad(), limit_threads(d * root.numel(), self.n_jobs):
-            f = predictor.project(rows, root) * self._model.units.y_scale
-            covariance = f @ f.T
-            covariance.diagonal().add_(self._noise_variance())
-        return covariance.numpy()
-
-    def _noise(self, theta, shape, generator):
-        """Noise of draws, (S, n), in units of y, with scales from theta."""
-        scale = torch.as_tensor(self._noise_draws(theta)).reshape(-1, 1)
-        noise = self._model.likelihood.at_scale(scale)
-        zero = torch.zeros(*shape, 1, dtype=torch.float64, device=CPU)
-        return noise.sample(zero, generator)
-
-    @torch.no_grad()
-    def _functions(self, X, theta):
-        """Values of f in units of y, one row for each draw, (S, n)."""
-        rows, predictor = self._model.design(X), self._model.predictor
-        f = predictor.forward(theta, rows.to(torch.float64))[..., 0]
-        return f * self._model.units.y_scale + self._model.units.y_mean
-
-    def _noise_draws(self, theta):
-        """Standard deviation of the noise of every draw, (S, 1), in units of y."""
-        layout = self.posterior_.layout
-        if "noise_precision" in layout:
-            log_precision = theta[:, layout["noise_precision"].slice]
-            return torch.exp(-0.5 * log_precision) * self._model.units.y_scale
-        return self.noise_scale_
+    def _log_normal(self, layout):
+        """Normal with the moments of the posterior, a log noise precision included."""
+        if self._normal is None or "noise_precision" not in layout:
+            return self._normal
+        return with_logarithm(self._normal, self.posterior_, "noise_precision")
 
     def _in_units(self, theta):
         """Draws as blocks, in units of X and y, without axes for one target."""

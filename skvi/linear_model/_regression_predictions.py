@@ -1,20 +1,119 @@
 """Predictions of linear regression, in units of y, for one or several targets."""
 
+import math
+
 import numpy as np
+import torch
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skvi._regressors import check_rows
-from skvi.utils._arrays import as_tensor
+from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
+from skvi._regressors import StandardizedTargetMixin, check_rows
+from skvi.linear_model._regression_exact import (
+    exact_functions,
+    exact_moments,
+    exact_predictive,
+)
 from skvi.utils._random import make_generator
-from skvi.utils._scale_mixture import mixture_log_density, mixture_quantiles
+from skvi.utils._scale_mixture import gamma_nodes
+from skvi.utils._threads import limit_threads
 from skvi.utils._validation import check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 
+# Components of a smaller probability are left out of scores without far tails.
+NO_TAILS = 1e-7
 
-class RegressionPredictionMixin:
+
+class RegressionPredictionMixin(StandardizedTargetMixin):
     """Mixin: predictions from a posterior of coefficients, with noise."""
+
+    def _predictive(self, X):
+        """Distributions of new targets in the rows of validated X."""
+        if self._is_drawn():
+            return self._from_draws(X, torch.from_numpy(self._theta))
+        model = self._model
+        if self._exact is not None:
+            return exact_predictive(self._exact, self._exact_rows(X), model.units)
+        mean, variance = self._function_moments(X)
+        noise, log_w = self._noise_nodes()
+        if model.likelihood.is_normal:
+            nodes = mean, variance, noise, log_w
+            return NormalPredictive.of_moments(model.units, *nodes)
+        likelihood = clone(model.likelihood).set_params(noise_scale="learn")
+        normal = mean[None], variance.sqrt()[None], mean.new_zeros(1)
+        numbers = 0.5 * noise.log(), log_w
+        return QuadraturePredictive(likelihood, model.units, *normal, *numbers)
+
+    def _exact_rows(self, X):
+        """Functions at rows as combinations of exactly known parameters."""
+        work = X.shape[0] * X.shape[1] ** 2
+        with torch.no_grad(), limit_threads(work, self.n_jobs):
+            rows = self._model.design(X)
+            return exact_functions(self._exact, self._model.predictor, rows)
+
+    def _from_draws(self, X, theta):
+        """New targets given draws of all parameters, (S, P)."""
+        if "noise_precision" in (layout := self.posterior_.layout):
+            scale = torch.exp(-0.5 * theta[:, layout["noise_precision"].slice])
+        else:
+            scale = torch.full_like(theta[:, :1], self._noise_scale_of_fit())
+        noise, units = self._model.likelihood.at_scale(scale), self._model.units
+        return DrawnPredictive(noise, units, self._drawn(theta), X)
+
+    def _function_moments(self, X):
+        """Mean and variance of f, in the units of the fit."""
+        if self._is_drawn():
+            f = self._drawn().by_rows(X, lambda f: f[..., 0].T)
+            return torch.from_numpy(f.mean(1)), torch.from_numpy(f.var(1, ddof=1))
+        if self._exact is not None:
+            return exact_moments(self._exact, self._exact_rows(X))
+        normal = self._normal
+        work = X.shape[0] * normal.size**normal.scale.ndim
+        with torch.no_grad(), limit_threads(work, self.n_jobs):
+            return self._model.predictor.moments(self._model.design(X), normal)
+
+    def _covariance(self, X):
+        """Covariance of f between the rows of X, (n, n), in the units of the fit."""
+        if self._is_drawn():
+            f = self._drawn().by_rows(X, lambda f: f[..., 0].T)
+            return np.atleast_2d(np.cov(f))
+        normal, predictor = self._normal, self._model.predictor
+        if self._exact is not None:
+            normal = self._exact.matching_normal()
+        root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
+        if normal.factor is not None:
+            root = torch.cat([root, normal.factor], 1)
+        with torch.no_grad(), limit_threads(X.shape[0] * root.numel(), self.n_jobs):
+            f = predictor.project(self._model.design(X), root)
+            return (f @ f.T).numpy()
+
+    def _noise_scale_of_fit(self):
+        return self.noise_scale_ / self._model.units.y_scale
+
+    def _noise_gamma(self):
+        """Shape and rate of the noise precision; None if it is a number."""
+        if "noise_precision" not in self.posterior_.layout:
+            return None
+        return map(float, self.posterior_.part("noise_precision").as_gamma())
+
+    def _noise_nodes(self):
+        """Noise variances in the units of the fit, and their log weights."""
+        if (gamma := self._noise_gamma()) is not None:
+            return gamma_nodes(*gamma)
+        noise = torch.from_numpy(np.array([self._noise_scale_of_fit() ** 2]))
+        return noise, torch.zeros_like(noise)
+
+    def _noise_variance(self):
+        """Mean variance of the noise; infinite for fewer than three rows."""
+        unit = self._model.likelihood.standard_variance
+        if self._exact is not None:
+            return unit * self._exact.noise_variance
+        if (gamma := self._noise_gamma()) is None:
+            return unit * self._noise_scale_of_fit() ** 2
+        shape, rate = gamma
+        return unit * (rate / (shape - 1) if shape > 1 else math.inf)
 
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of the target.
@@ -54,25 +153,16 @@ class RegressionPredictionMixin:
                 return np.stack(found, 1)
             means, covs = zip(*found, strict=True)
             return np.stack(means, 1), np.stack(covs, -1)
-        if self._is_drawn():
-            return self._predict_from_draws(X, return_std, return_cov)
         mean, variance = self._function_moments(X)
-        mean = mean.numpy()
+        units = self._model.units
+        mean = mean.numpy() * units.y_scale + units.y_mean
         if return_std:
-            total = (variance + self._noise_variance()).sqrt()
-            return mean, total.numpy()
-        return (mean, self._covariance(X)) if return_cov else mean
-
-    def _predict_from_draws(self, X, return_std, return_cov):
-        draws, unit = self._drawn(), self._model.likelihood.standard_variance
-        mixture = self._mixture(X)
-        moments = draws.moments(X) if mixture is None else mixture.moments()
-        mean, std = moments.T
-        if return_cov:
-            covariance = np.atleast_2d(np.cov(draws.means(X)))
-            noise = unit * float(draws.noise.square().mean()) * np.eye(len(mean))
-            return mean, covariance + noise
-        return (mean, std) if return_std else mean
+            total = (variance + self._noise_variance()).sqrt().numpy()
+            return mean, total * units.y_scale
+        if not return_cov:
+            return mean
+        noise = self._noise_variance() * np.eye(len(mean))
+        return mean, (self._covariance(X) + noise) * units.y_scale**2
 
     def predict_quantiles(self, X, quantiles):
         """Predict quantiles of a new observation, noise included.
@@ -95,13 +185,7 @@ class RegressionPredictionMixin:
         levels, X = check_levels(quantiles), self._check_X(X)
         if self._n_columns:
             return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
-        if (mixture := self._mixture(X)) is not None:
-            return mixture.quantiles(levels)
-        if self._is_drawn():
-            return self._drawn().quantiles(X, levels)
-        mean, variance = self._function_moments(X)
-        offsets = mixture_quantiles(variance, *self._noise_nodes(), levels)
-        return (mean[:, None] + offsets).numpy()
+        return self._predictive(X).quantiles(levels)
 
     def predict_log_density(self, X, y):
         """Log predictive density of each target: the proper score of a forecast.
@@ -125,13 +209,7 @@ class RegressionPredictionMixin:
             return sum(o.predict_log_density(X, column) for o, column in columns)
         y = self._model.response.encode(y)
         check_rows(X, y)
-        if (mixture := self._mixture(X)) is not None:
-            return mixture.log_density(y)
-        if self._is_drawn():
-            return self._drawn().log_density(X, y)
-        mean, variance = self._function_moments(X)
-        z = as_tensor(y) - mean
-        return mixture_log_density(z, variance, *self._noise_nodes()).numpy()
+        return self._predictive(X).log_density(y)
 
     def _predictive_normals(self, X):
         """Normals whose mixture is the predictive distribution.
@@ -140,25 +218,14 @@ class RegressionPredictionMixin:
         S) and (K, S). None if the noise is not normal.
         """
         X = self._check_X(X)
-        one = self.outputs_[0] if self._n_columns else self
-        if not one._model.likelihood.is_normal:
-            return None
         if self._n_columns:
             found = [o._predictive_normals(X) for o in self.outputs_]
+            if found[0] is None:
+                return None
             size = max(len(weights) for _, _, weights in found)
             parts = zip(*(_with_empty(size, *one) for one in found), strict=True)
             return tuple(np.stack(part, -2) for part in parts)
-        if self._is_drawn():
-            draws = self._drawn()
-            mean = draws.means(X)
-            std = draws.noise[:, 0].numpy() * np.ones_like(mean)
-            return mean, std, np.full(mean.shape[1], 1 / mean.shape[1])
-        if self._exact is not None:
-            return self._exact_normals(X)
-        mean, variance = self._function_moments(X)
-        noise, log_w = self._noise_nodes()
-        std = (variance[:, None] + noise).sqrt()
-        return mean[:, None].expand_as(std).numpy(), std.numpy(), log_w.exp().numpy()
+        return self._predictive(X).normals(NO_TAILS)
 
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
@@ -181,10 +248,7 @@ class RegressionPredictionMixin:
             draws = [o.sample_y(X, n_samples, random_state) for o in self.outputs_]
             return np.stack(draws, 1)
         theta = self._draw(n_samples, random_state)
-        generator = make_generator(random_state)
-        noise = self._noise(theta, (n_samples, X.shape[0]), generator)
-        f = self._functions(X, theta)
-        return (f + noise).T.numpy()
+        return self._from_draws(X, theta).observations(make_generator(random_state))
 
     def sample_posterior(self, n_samples=1, random_state=None):
         """Draw parameters from the fitted posterior.

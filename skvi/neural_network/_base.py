@@ -294,12 +294,8 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` replaces that of the fit."""
         theta = as_tensor(self._theta) if theta is None else theta
-        predictor, likelihood = self._model.bound(self._hyper)
-        draws = self._make_draws(predictor, theta, likelihood)
-        return draws.to(device_or_cpu(self.device))
-
-    def _make_draws(self, predictor, theta, likelihood):
-        return Draws(predictor, theta)
+        predictor, _ = self._model.bound(self._hyper)
+        return Draws(predictor, theta).to(device_or_cpu(self.device))
 
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.

@@ -35,7 +35,7 @@ class NoisyPredictionMixin:
             Student-t noise of at most two degrees of freedom.
         """
         X = self._check_X(X)
-        moments = self._drawn().moments(X)
+        moments = self._predictive(X).moments()
         mean, std = moments[:, 0], moments[:, 1]
         return (mean, std) if return_std else mean
 
@@ -56,7 +56,7 @@ class NoisyPredictionMixin:
         """
         X = self._check_X(X)
         levels = check_levels(quantiles)
-        return self._drawn().quantiles(X, levels)
+        return self._predictive(X).quantiles(levels)
 
     def predict_log_density(self, X, y):
         """Log predictive density of each target: the proper score of a forecast.
@@ -75,7 +75,7 @@ class NoisyPredictionMixin:
         X = self._check_X(X)
         y = self._model.response.encode(y)
         check_rows(X, y)
-        return self._drawn().log_density(X, y)
+        return self._predictive(X).log_density(y)
 
     def _predictive_normals(self, X):
         """Normals whose mixture is the predictive distribution.
@@ -83,10 +83,7 @@ class NoisyPredictionMixin:
         Means and standard deviations, (n, S) or (n, K, S), and None: equal weights.
         Nothing if the noise is not normal.
         """
-        X, draws = self._check_X(X), self._drawn()
-        if not draws.likelihood.is_normal:
-            return None
-        return draws.means(X), draws.stds(X), None
+        return self._predictive(self._check_X(X)).normals()
 
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
@@ -105,6 +102,6 @@ class NoisyPredictionMixin:
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
-        draws = self._drawn(self._draw(n_samples, random_state))
-        generator = make_generator(random_state, draws.theta.device)
-        return draws.observations(X, generator)
+        predictive = self._predictive(X, self._draw(n_samples, random_state))
+        device = predictive.draws.theta.device
+        return predictive.observations(make_generator(random_state, device))

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from skvi._model import Model, NumberColumns
-from skvi._noisy_draws import NoisyDraws
+from skvi._predictive import DrawnPredictive
 from skvi._registry import NOISES
 from skvi._regressors import (
     StandardizedTargetMixin,
@@ -163,12 +163,15 @@ class NetworkRegressorMixin(
         noise = noise.reshape(np.shape(units.y_scale))
         return found | {"noise_scale_": noise if noise.ndim else float(noise)}
 
-    def _make_draws(self, predictor, theta, likelihood):
-        units = self._model.units
+    def _predictive(self, X, theta=None):
+        """New targets given networks, by default those that predictions average."""
+        units, likelihood = self._model.units, self._model.bound(self._hyper)[1]
         if self._model.response.is_column:
             likelihood = IndependentLikelihood([likelihood])
             units = Units(np.array([units.y_mean]), np.array([units.y_scale]))
-        return NoisyDraws(predictor, theta, likelihood, units)
+        draws = self._drawn(theta)
+        likelihood = likelihood.to(draws.theta.device)
+        return DrawnPredictive(likelihood, units, draws, X)
 
     def _name_outputs(self, n_outputs):
         """What a module must return, for messages."""
@@ -197,15 +200,16 @@ class NetworkRegressorMixin(
 
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows) or (S, rows, K)."""
-        return self._drawn().functions(f)
+        predictive = self._predictive(None)
+        return predictive.in_units(predictive.likelihood.mean(f))
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):
         """Fractions of the variance that the fit explains, and that it misses.
 
         For several targets, those of the one that the fit explains least.
         """
-        draws = self._drawn()
-        means = draws.by_rows(X, lambda f: draws.likelihood.mean(f).mean(0))
+        predictive = self._predictive(X)
+        means = predictive.by_rows(lambda p, _, f: p.mean(f).mean(0))
         means, y = means.reshape(len(y), -1).T, y.reshape(len(y), -1).T
         is_normal = self._resolve("likelihood").is_normal
         given = y if is_normal else [*map(without_outliers, y, means)]

@@ -9,17 +9,12 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import gammainccinv, gammaincinv, gammaln, ndtri
-
-from skvi.utils._log_space import LOG_2PI
+from scipy.special import gammainccinv, gammaincinv, gammaln
 
 # Nodes, and the truncated probability on each side.
 N_NODES, TAIL = 64, 1e-15
 # From these shapes on: nodes, and their range relative to the default.
 FEW = ((200.0, 9, 0.7), (40.0, 12, 0.75), (10.0, 24, 1.0))
-# Newton's method needs about five; halvings alone would leave 2**-50 of a bracket.
-MAX_STEPS = 50
-ROUNDING = 1e-14
 
 
 def noise_nodes(
@@ -49,58 +44,3 @@ def gamma_nodes(shape: float, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
         if shape > least:
             return noise_nodes(shape, rate, n_nodes, reach)
     return noise_nodes(shape, rate)
-
-
-def mixture_log_density(
-    z: torch.Tensor, variance: torch.Tensor, noise: torch.Tensor, log_w: torch.Tensor
-) -> torch.Tensor:
-    """Log density of deviations z, (n,), from the mean, in nats."""
-    total = variance[:, None] + noise
-    parts = log_w - 0.5 * (z.square()[:, None] / total + total.log())
-    return torch.logsumexp(parts, 1) - 0.5 * LOG_2PI
-
-
-def mixture_quantiles(
-    variance: torch.Tensor, noise: torch.Tensor, log_w: torch.Tensor, levels: np.ndarray
-) -> torch.Tensor:
-    """Deviations from the mean at probabilities, (n, q), by Newton's method.
-
-    With a single node they are normal quantiles.
-    """
-    scales, w = (variance[:, None] + noise).sqrt(), log_w.exp()
-    ends = scales.aminmax(dim=1)
-    columns = []
-    for level in levels:
-        # The distribution is symmetric: lower quantiles suffice.
-        sign, tail = (1.0, level) if level <= 0.5 else (-1.0, 1.0 - level)
-        unit = float(ndtri(tail))
-        # The quantile lies between those of the components.
-        low, high = unit * ends.max, unit * ends.min
-        columns.append(sign * _bracketed_quantile(scales, w, float(tail), low, high))
-    return torch.stack(columns, 1)
-
-
-def _bracketed_quantile(
-    scales: torch.Tensor,
-    w: torch.Tensor,
-    level: float,
-    low: torch.Tensor,
-    high: torch.Tensor,
-) -> torch.Tensor:
-    """Newton steps within a bracket, halved if they would leave it."""
-    z = (low + high) / 2
-    if len(w) == 1:
-        return z
-    for _ in range(MAX_STEPS):
-        units = z[:, None] / scales
-        excess = torch.special.ndtr(units) @ w - level
-        low, high = torch.where(excess < 0, z, low), torch.where(excess < 0, high, z)
-        slope = (torch.exp(-0.5 * units.square()) / scales) @ w / math.sqrt(2 * math.pi)
-        step = excess / slope
-        inside = (z - step >= low) & (z - step <= high)
-        moved = torch.where(inside, z - step, (low + high) / 2)
-        done = (moved - z).abs() <= ROUNDING * torch.maximum(low.abs(), high.abs())
-        z = moved
-        if done.all():
-            break
-    return z

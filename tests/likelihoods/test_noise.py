@@ -6,6 +6,7 @@ import torch
 from scipy import stats
 from scipy.integrate import quad
 
+from skvi._predictive import mixture_quantiles
 from skvi.likelihoods import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
@@ -14,7 +15,6 @@ from skvi.likelihoods import (
     StudentTLikelihood,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
-from skvi.utils._mixture import mixture_quantiles
 from skvi.utils._row_pass import RowBuffers
 
 GAUSSIAN, STUDENT = GaussianLikelihood(0.7), StudentTLikelihood(3.0, 0.7)

@@ -9,8 +9,10 @@ import torch
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 
-from skvi._draws import NormalDraws
+from skvi._draws import Draws
+from skvi._predictive import DrawnPredictive
 from skvi.base._units import Units
+from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -83,8 +85,12 @@ def test_deviations_of_draws_around_a_large_mean():
     intercepts = 1e8 + np.array([-1.0, 1.0, 2.0, -2.0])
     theta = torch.tensor([[0.0, value] for value in intercepts], dtype=torch.float64)
     noise = torch.full((4, 1), 0.5, dtype=torch.float64)
-    draws = NormalDraws(LinearPredictor(1), theta, noise, Units(0.0, 1.0))
-    (mean, std), *_ = draws.moments(np.zeros((2, 1)))
+    draws, noise = (
+        Draws(LinearPredictor(1), theta),
+        GaussianLikelihood().at_scale(noise),
+    )
+    found = DrawnPredictive(noise, Units(0.0, 1.0), draws, np.zeros((2, 1)))
+    (mean, std), *_ = found.moments()
     assert mean == 1e8
     assert std == pytest.approx((intercepts.var(ddof=1) + 0.25) ** 0.5, rel=1e-6)
 

@@ -15,13 +15,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import scale
 
+from skvi._predictive import NormalPredictive
+from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.linear_model._regression_evidence import warn_of_vague
 from skvi.losses import BetaLoss
 from skvi.posteriors import MeanFieldNormal, Product
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 from skvi.solvers import Stochastic
-from skvi.utils._scale_mixture import mixture_quantiles, noise_nodes
+from skvi.utils._scale_mixture import noise_nodes
 
 MODEL = BayesianLinearRegression
 PROPER = {"prior": HierarchicalNormal(2.0, 1.0)}
@@ -188,9 +191,9 @@ def test_a_cost_for_each_feature_warns_and_the_remedy_ends_it():
     """Wrong variant: the default model, whose cost all models share, warns."""
     X, y = make_data()
     with pytest.warns(UserWarning, match=r"fewer features win .*prior=ARD\(shape=1.0"):
-        MODEL(prior="ard").fit(X, y)._warn_vague()
+        warn_of_vague(MODEL(prior="ard").fit(X, y)._model.gammas.values(), 3)
     for prior in (ARD(shape=1.0, rate=1.0), "hierarchical"):
-        MODEL(prior=prior).fit(X, y)._warn_vague()
+        warn_of_vague(MODEL(prior=prior).fit(X, y)._model.gammas.values(), 3)
 
 
 @pytest.mark.parametrize("parts", [PROPER, {"prior": "normal"}], ids=["both", "noise"])
@@ -656,7 +659,9 @@ def test_quantiles_of_a_mixture_invert_its_distribution():
     variance = torch.tensor([0.0, 1.0, 1e6], dtype=torch.float64)
     noise, log_w = noise_nodes(1.5, 0.7)
     levels = np.array([1e-6, 1e-3, 0.3, 0.5, 0.7, 0.999, 1 - 1e-4])
-    z = mixture_quantiles(variance, noise, log_w, levels)
+    parts = torch.zeros_like(variance), variance, noise, log_w
+    found = NormalPredictive.of_moments(Units(0.0, 1.0), *parts).quantiles(levels)
+    z = torch.from_numpy(found)
     scales = (variance[:, None] + noise).sqrt()
     lower = torch.special.ndtr(-z[:, :, None].abs() / scales[:, None]) @ log_w.exp()
     tails = np.minimum(levels, 1 - levels)

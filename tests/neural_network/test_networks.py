@@ -14,12 +14,12 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
+from skvi._predictive import normal_mixture_quantiles
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Stochastic
-from skvi.utils._mixture import normal_mixture_quantiles
 
 quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",

@@ -97,7 +97,7 @@ def test_it_starts_with_constant_noise():
     start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}
     model = BayesianMLPRegressor(**start).fit(X, y)
     constant = BayesianMLPRegressor(**{**start, "noise": "constant"}).fit(X, y)
-    stds = model._drawn().stds(X)
+    stds = model._predictive_normals(X)[1]
     assert np.allclose(stds, constant.noise_scale_, rtol=0.1)
     assert model.noise_scale_ == pytest.approx(constant.noise_scale_, rel=1e-3)
 
@@ -110,10 +110,14 @@ def test_a_fixed_level_is_in_units_of_y():
     other = BayesianMLPRegressor(noise_scale=40.0, **options).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
-    assert np.allclose(other._drawn().stds(X), 10 * first._drawn().stds(X))
+    assert np.allclose(
+        other._predictive(X).normals()[1], 10 * first._predictive(X).normals()[1]
+    )
     assert other.noise_scale_ == 40.0
-    before = first._drawn().stds(X)
-    assert np.array_equal(first.set_params(noise_scale=8.0)._drawn().stds(X), before)
+    before = first._predictive(X).normals()[1]
+    assert np.array_equal(
+        first.set_params(noise_scale=8.0)._predictive(X).normals()[1], before
+    )
 
 
 def test_heavy_tails():

@@ -1,0 +1,419 @@
+"""Predictive distributions: for every row a mixture of the likelihood's."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize.elementwise import find_root
+from sklearn.utils import gen_batches
+
+from skvi._draws import Draws
+from skvi.base._units import Units
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    Likelihood,
+)
+from skvi.utils._arrays import as_tensor
+from skvi.utils._poisson_mixture import (
+    poisson_mixture_log_mass,
+    poisson_mixture_quantiles,
+)
+from skvi.utils._quadrature import normal_rule
+
+__all__ = [
+    "Combinations",
+    "CountPredictive",
+    "DrawnPredictive",
+    "NormalPredictive",
+    "PoissonPredictive",
+    "Predictive",
+    "QuadraturePredictive",
+    "mixture_quantiles",
+    "normal_mixture_quantiles",
+]
+
+# Components times rows processed at once.
+CHUNK_ELEMENTS = 2**20
+# Components with a smaller probability are ignored in the choice of nodes.
+NEGLIGIBLE = 1e-8
+# Relative error of quantiles, and of the probability of their tails.
+ROUNDING = 1e-15
+
+OfRows = Callable[..., torch.Tensor]
+Normals = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictive(ABC):
+    """New targets in given rows: `likelihood` is in the units of the fit, `units`.
+
+    Targets have one or several columns. Results are in units of y.
+    """
+
+    likelihood: Likelihood
+    units: Units
+
+    @abstractmethod
+    def by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
+        """Apply a function of (likelihood, log weights, f, *columns) to all rows."""
+
+    @property
+    def correction(self) -> float:
+        """Factor of the variance between the components, for an estimate from few."""
+        return 1.0
+
+    def moments(self) -> np.ndarray:
+        """Mean and standard deviation of a new target, (n_samples, 2, ...)."""
+
+        def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
+            w, means = log_w.exp(), p.mean(f)
+            # Relative to one of them, so that a large origin does not round the mean.
+            mean = means[0] + torch.tensordot(w, means - means[0], 1)
+            between = torch.tensordot(w, (means - mean).square_(), 1)
+            within = torch.tensordot(w, p.variance(f), 1)
+            std = (within + self.correction * between).sqrt() * self._scale(f)
+            return torch.stack([self.in_units(mean), std], 1)
+
+        return self.by_rows(of_rows)
+
+    def quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Quantiles of a new target, (n_samples, n_levels, ...); counts rounded up."""
+
+        def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
+            if p.is_discrete:
+                return _smallest_counts(p, f, levels, log_w.exp())
+            parts = p.by_target(f)
+            found = [mixture_quantiles(q, g, levels, log_w.exp()) for q, g in parts]
+            shape = len(found[0]), len(levels), *np.shape(self.units.y_scale)
+            return self.in_units(torch.stack(found, -1).reshape(shape))
+
+        return self.by_rows(of_rows)
+
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log density, or mass, of targets, (n_samples,), in nats."""
+        y = y.reshape(len(y), *np.shape(self.units.y_scale))
+        y = (y - self.units.y_mean) / self.units.y_scale
+        log_unit = float(np.log(self.units.y_scale).sum())
+
+        def of_rows(
+            p: Likelihood, log_w: torch.Tensor, f: torch.Tensor, y: torch.Tensor
+        ) -> torch.Tensor:
+            return torch.logsumexp(p.log_prob(f, y) + log_w[:, None], 0) - log_unit
+
+        return self.by_rows(of_rows, y)
+
+    def normals(self, least: float = 0.0) -> Normals | None:
+        """Means and deviations of components, (n_samples, ..., m), and weights, (m,).
+
+        Only weights above `least`. None if the components are not normal.
+        """
+        return None
+
+    def in_units(self, values: torch.Tensor) -> torch.Tensor:
+        """Numbers of the fit in units of y."""
+        return values * self._scale(values) + _double(self.units.y_mean, values)
+
+    def _scale(self, values: torch.Tensor) -> torch.Tensor:
+        return _double(self.units.y_scale, values)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnPredictive(Predictive):
+    """Draws of f, each with its own parameters of the likelihood, in rows X.
+
+    `offset`, of shape (n_samples,), is added to f.
+    """
+
+    draws: Draws
+    X: Any
+    offset: np.ndarray | None = None
+
+    def by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
+        """Apply a function to all rows; see `Predictive.by_rows`."""
+        theta = self.draws.theta
+        equal = theta.new_zeros(len(theta), dtype=torch.float64) - np.log(len(theta))
+
+        def of_block(
+            f: torch.Tensor, offset: torch.Tensor, *some: torch.Tensor
+        ) -> torch.Tensor:
+            return function(self.likelihood, equal, f + offset[:, None], *some)
+
+        offset = np.zeros(self.X.shape[0]) if self.offset is None else self.offset
+        return self.draws.by_rows(self.X, of_block, offset, *columns)
+
+    @property
+    def correction(self) -> float:
+        """Makes the variance between draws that of the posterior on average."""
+        return len(self.draws.theta) / (len(self.draws.theta) - 1)
+
+    def functions(self) -> np.ndarray:
+        """Mean given each draw, (n_samples, ..., n_draws)."""
+        return self.by_rows(lambda p, _, f: self.in_units(p.mean(f)).movedim(0, -1))
+
+    def normals(self, least: float = 0.0) -> Normals | None:
+        """Means and deviations given each draw, (n_samples, ..., n_draws)."""
+        if not self.likelihood.is_normal:
+            return None
+
+        def stds(p: Likelihood, _: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
+            return (p.variance(f).sqrt() * self._scale(f)).movedim(0, -1)
+
+        n_draws = len(self.draws.theta)
+        return self.functions(), self.by_rows(stds), np.full(n_draws, 1 / n_draws)
+
+    def observations(self, generator: torch.Generator) -> np.ndarray:
+        """One new target given each draw, (n_samples, ..., n_draws)."""
+        return self.by_rows(
+            lambda p, _, f: self.in_units(p.sample(f, generator)).movedim(0, -1)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Combinations:
+    """Linear combinations of parameters that are normal at each of m nodes.
+
+    `along`, (n, k), are directions in which the nodes have means and variances;
+    `outside`, (n,), squared lengths in others; `shift`, (n,), is added.
+    """
+
+    along: torch.Tensor
+    outside: torch.Tensor
+    shift: torch.Tensor
+
+    def __getitem__(self, rows: Any) -> "Combinations":
+        return Combinations(self.along[rows], self.outside[rows], self.shift[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class NormalPredictive(Predictive):
+    """Linear combinations with normal noise at each of m nodes, without quadrature.
+
+    `means` and `variances` have shape (m, k); the variance `outside`, `noise` and
+    `log_weights` have shape (m,).
+    """
+
+    rows: Combinations
+    means: torch.Tensor
+    variances: torch.Tensor
+    outside: torch.Tensor
+    noise: torch.Tensor
+    log_weights: torch.Tensor
+
+    @classmethod
+    def of_moments(
+        cls,
+        units: Units,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        noise: torch.Tensor,
+        log_weights: torch.Tensor,
+    ) -> "NormalPredictive":
+        """One normal of f in every row, (n,), under m variances of the noise."""
+        rows = Combinations(mean[:, None], variance, torch.zeros_like(mean))
+        one, zero = torch.ones_like(noise), torch.zeros_like(noise)[:, None]
+        nodes = one[:, None], zero, one, noise, log_weights
+        return cls(GaussianLikelihood(), units, rows, *nodes)
+
+    def repeat(self, row: int, n_rows: int) -> "NormalPredictive":
+        """One of the linear combinations, `n_rows` times."""
+        return replace(self, rows=self.rows[[row] * n_rows])
+
+    def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Means and standard deviations of the components, (m, n) each."""
+        given = self.rows[rows]
+        variance = self.variances @ given.along.square().T
+        variance += self.noise[:, None] + self.outside[:, None] * given.outside
+        return self.means @ given.along.T + given.shift, variance.sqrt()
+
+    def by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
+        """Apply a function to all rows; see `Predictive.by_rows`."""
+        tensors, parts = [as_tensor(column) for column in columns], []
+        size = max(1, CHUNK_ELEMENTS // len(self.means))
+        for rows in gen_batches(len(self.rows.along), size):
+            mean, std = self.at_nodes(rows)
+            some = (tensor[rows] for tensor in tensors)
+            bound = GaussianLikelihood().at_scale(std)
+            parts.append(function(bound, self.log_weights, mean[..., None], *some))
+        return torch.cat(parts).numpy()
+
+    def normals(self, least: float = 0.0) -> Normals | None:
+        """Those of nodes of larger weights; see `Predictive.normals`."""
+        mean, std = self.at_nodes(slice(None))
+        w = self.log_weights.exp()
+        kept = w > least
+        mean, std = self.in_units(mean[kept].T), std[kept].T * self._scale(std)
+        return mean.numpy(), std.numpy(), (w[kept] / w[kept].sum()).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraturePredictive(Predictive):
+    """The mixture over f, itself a mixture of M normals, by quadrature.
+
+    `mean` and `std` have shape (M, n_samples), `log_shares`, their log weights, (M,).
+    The likelihood's learned parameter has values `hyper` with `log_weights`, both
+    (m,); `hyper` is None if it has none.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    log_shares: torch.Tensor
+    hyper: torch.Tensor | None = None
+    log_weights: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
+        """Apply a function to all rows; see `Predictive.by_rows`."""
+        tensors, result = [as_tensor(np.asarray(column)) for column in columns], None
+        # The prediction for a row must not depend on other rows: those whose widths
+        # have the same next power of two share a rule.
+        width = (self.std / self._resolution()).amax(0).clamp(min=0.25)
+        width = 2.0 ** width.log2().ceil()
+        for finest in width.unique().tolist():
+            index = (width == finest).nonzero()[:, 0]
+            bound, nodes, log_w = self._components(finest)
+            size = max(1, CHUNK_ELEMENTS // len(log_w))
+            for batch in gen_batches(len(index), size):
+                rows = index[batch]
+                mean, std = self.mean[:, None, rows], self.std[:, None, rows]
+                f = (mean + nodes[:, None] * std).flatten(0, 1)
+                f = f.repeat(len(log_w) // len(f), 1)[..., None]
+                part = function(bound, log_w, f, *(t[rows] for t in tensors))
+                if result is None:
+                    result = part.new_empty(len(width), *part.shape[1:])
+                result[rows] = part
+        return result.numpy()
+
+    def _components(
+        self, width: float
+    ) -> tuple[Likelihood, torch.Tensor, torch.Tensor]:
+        """Likelihood with a parameter value for each component, nodes, log weights."""
+        nodes, weights = normal_rule(width)
+        log_f = (self.log_shares[:, None] + weights.log()).flatten()
+        if self.hyper is None:
+            return self.likelihood, nodes, log_f
+        numbers = self.hyper.repeat_interleave(len(log_f))
+        log_w = (self.log_weights[:, None] + log_f).flatten()
+        return self.likelihood.bind(numbers[None, :, None]), nodes, log_w
+
+    def _resolution(self) -> torch.Tensor:
+        """Smallest distance in f on which predictions are curved, (M, n_samples)."""
+        f = (self.mean + 2 * self.std)[..., None]
+        if self.hyper is None:
+            return self.likelihood.resolution(f)
+        relevant = self.hyper[self.log_weights > np.log(NEGLIGIBLE)]
+        bound = (self.likelihood.bind(number.reshape(1)) for number in relevant)
+        return torch.stack([p.resolution(f) for p in bound]).amin(0)
+
+
+@dataclass(frozen=True, eq=False)
+class CountPredictive(QuadraturePredictive):
+    """Counts of rate exp(f), with moments in closed form.
+
+    `overdispersion` is the mean coefficient of the squared rate in the variance.
+    """
+
+    overdispersion: float = 0.0
+
+    def moments(self) -> np.ndarray:
+        """Mean and standard deviation; see `Predictive.moments`."""
+        variance, w = self.std.square(), self.log_shares.exp()
+        rate = torch.exp(self.mean + 0.5 * variance)
+        extra = torch.expm1(variance) + self.overdispersion * torch.exp(variance)
+        mean = w @ rate
+        total = w @ (rate + rate.square() * extra + (rate - mean).square())
+        return torch.stack([mean, total.sqrt()], 1).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class PoissonPredictive(CountPredictive):
+    """Poisson counts, whose mass and distribution function have their own integrals.
+
+    With deviations of f from .5 to 3 the general rule is off by up to 12 nats.
+    """
+
+    def quantiles(self, levels: np.ndarray) -> np.ndarray:
+        """Smallest counts that reach levels; see `Predictive.quantiles`."""
+        w = self.log_shares.exp()
+        return poisson_mixture_quantiles(self.mean, self.std, w, levels).numpy()
+
+    @torch.no_grad()
+    def log_density(self, y: np.ndarray) -> np.ndarray:
+        """Log mass of counts; see `Predictive.log_density`."""
+        counts = as_tensor(y).expand_as(self.mean)
+        flat = counts.flatten(), self.mean.flatten(), self.std.flatten()
+        mass = poisson_mixture_log_mass(*flat).reshape(self.mean.shape)
+        return torch.logsumexp(mass + self.log_shares[:, None], 0).numpy()
+
+
+def mixture_quantiles(
+    likelihood: Likelihood,
+    f: torch.Tensor,
+    levels: np.ndarray,
+    weights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Quantiles, (n, q), of the mixture of distributions given draws f, (S, n, C)."""
+    levels = np.asarray(levels, dtype=np.float64)
+    w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
+    # A mixture's quantile lies between those of its components.
+    own = [likelihood.quantile(f, level) for level in levels.tolist()]
+    # Lengths over which the probability of a tail changes.
+    density = torch.stack([w @ likelihood.log_prob(f, y).exp() for y in own])
+    unit = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f) / density
+    low, high = (
+        (torch.stack(ends) / unit).cpu().numpy().ravel()
+        for ends in ([x.amin(0) for x in own], [x.amax(0) for x in own])
+    )
+    found = low.reshape(unit.shape).copy()
+
+    def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        found.flat[index] = x
+        y = torch.from_numpy(found).to(unit) * unit
+        cdf = torch.stack([w @ likelihood.cdf(f, row) for row in y])
+        value = (cdf.cpu().numpy() - levels[:, None]).flat[index]
+        # Rounding must not take the root out of its bracket.
+        value = np.where(x <= low[index], np.minimum(value, 0), value)
+        return np.where(x >= high[index], np.maximum(value, 0), value)
+
+    tolerances = {"xatol": ROUNDING, "xrtol": ROUNDING}
+    index = np.arange(len(low))
+    root = find_root(excess, (low, high), args=(index,), tolerances=tolerances)
+    return (torch.from_numpy(root.x.reshape(unit.shape)).to(unit) * unit).T
+
+
+def normal_mixture_quantiles(
+    means: torch.Tensor,
+    stds: torch.Tensor | float,
+    levels: np.ndarray,
+    weights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Quantiles, (n, q), of mixtures of normals, (S, n)."""
+    normal = GaussianLikelihood().at_scale(torch.as_tensor(stds).to(means))
+    return mixture_quantiles(normal, means[..., None], levels, weights)
+
+
+def _smallest_counts(
+    p: Likelihood, f: torch.Tensor, levels: np.ndarray, w: torch.Tensor
+) -> torch.Tensor:
+    """Smallest counts, (n, q), whose probability of no more is at least a level."""
+    start, columns = w @ p.mean(f), []
+    for level in levels.tolist():
+        low, high = torch.full_like(start, -1.0), (start + 1).ceil()
+        while bool((short := w @ p.cdf(f, high) < level).any()):
+            low = torch.where(short, high, low)
+            high = torch.where(short, 2 * high + 1, high)
+        # Above 2^53 consecutive counts are not representable.
+        while bool((gap := high - low > 1 + high * 1e-15).any()):
+            middle = torch.floor((low + high) / 2)
+            below = gap & (w @ p.cdf(f, middle.clamp(min=0)) < level)
+            low = torch.where(below, middle, low)
+            high = torch.where(gap & ~below, middle, high)
+        columns.append(high)
+    return torch.stack(columns, 1)
+
+
+def _double(value: float | np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    """A number of any size to 16 digits; torch makes single precision of floats."""
+    return torch.as_tensor(value, dtype=torch.float64, device=like.device)
