@@ -34,7 +34,6 @@ from pathlib import Path
 import torch
 from evidence_truths import RESULT, SETS, load
 
-from skvi.evidence import bound_evidence
 from skvi.linear_model import BayesianLogisticRegression
 
 FAMILIES = ("mean_field", "full_rank", "low_rank")
@@ -55,33 +54,13 @@ def random_state(*run):
 class FromFit(BayesianLogisticRegression):
     """The sandwich proposes from the fitted q."""
 
-    def _bound_evidence(
-        self,
-        target,
-        generator,
-        method,
-        n_draws,
-        precision,
-        quantity,
-        report,
-        max_seconds=None,
-    ):
+    def _bound_evidence(self, target, generator, **options):
         normal = self.posterior_.as_normal()
         if normal.factor is not None:
             factor = torch.linalg.cholesky(normal.covariance())
             normal = type(normal)(normal.mean, factor)
-        return bound_evidence(
-            target,
-            self.posterior_,
-            generator,
-            n_draws,
-            precision,
-            quantity,
-            normal,
-            method,
-            report,
-            max_seconds,
-        )
+        options["normal"] = normal
+        return super()._bound_evidence(target, generator, **options)
 
 
 def one_run(data, truth, run, estimator):

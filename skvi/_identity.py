@@ -67,7 +67,10 @@ def _describe_object(value: Any) -> str:
         own = describe(value.__defaults__)
         own += describe([cell.cell_contents for cell in value.__closure__ or ()])
         return f"{_name(value)} {_digest_of_code(value.__code__)} {own}"
-    return f"{_name(type(value))} {joblib.hash(value)}"
+    try:
+        return f"{_name(type(value))} {joblib.hash(value)}"
+    except Exception:  # what cannot be pickled equals only itself
+        return f"{_name(type(value))} {id(value)}"
 
 
 def _describe_class(value: type) -> str:

@@ -44,8 +44,8 @@ LAYERS = [
         "skvi._resolution",
         "skvi._predictive",
     ],
-    ["skvi._variational", "skvi._classes"],
-    ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
+    ["skvi._variational", "skvi._classes", "skvi._evidence"],
+    ["skvi._supervised", "skvi.testing", "skvi._regressors"],
     ["skvi._side_by_side"],
     # estimators
     [

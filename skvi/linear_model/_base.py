@@ -8,7 +8,6 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._draws import Draws
-from skvi._evidence import EvidenceMixin
 from skvi._registry import POSTERIORS, PRIORS
 from skvi._supervised import BaseSupervised
 from skvi.base._units import Units
@@ -55,7 +54,7 @@ PLUGGED_SCALE = "prior_scale"
 N_PREDICT_DRAWS = 1000
 
 
-class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
+class BayesianLinearModel(SummaryMixin, BaseSupervised):
     """Base class: a linear predictor with one or more columns.
 
     Predictions integrate over a normal posterior without noise; from a posterior of

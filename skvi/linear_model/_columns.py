@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from skvi.evidence import BoundsTable, EvidenceBounds
 from skvi.utils._validation import refuse_dates, refuse_dates_as_target
@@ -53,84 +53,17 @@ class ColumnsMixin:
             )
         return y
 
-    def evidence_bounds(
-        self,
-        X,
-        y,
-        *,
-        sample_weight=None,
-        method="auto",
-        n_draws=None,
-        precision=None,
-        max_seconds=None,
-        random_state=None,
-    ):
-        """Bound the log evidence log p(D) of the model from below and above.
-
-        It does not depend on objective, divergence or posterior family.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-            The training features.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            The training target.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights. Integer weights count repeated rows; with
-            others the evidence is a generalized one.
-        method : {"auto", "exact", "importance", "annealing"}, default="auto"
-            "exact": closed forms, with quadrature over at most two precisions with
-            hyperpriors. "importance": importance sampling, and MCMC chains for the
-            upper bound. "annealing": paths of densities from a normal to the posterior,
-            and back. "auto" uses the first of them that is reliable.
-        n_draws : int, default=None
-            Draws on each side, at least 64. None chooses as many as `precision`
-            needs.
-        precision : float, default=None
-            Target distance of each bound from log p(D), in nats. None is 0.03, limited
-            to about 130,000 (correlated) draws on each side. Not together with
-            `n_draws`.
-        max_seconds : float, default=None
-            See `BayesianLogisticRegression.evidence_bounds`; of all targets together.
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        EvidenceBounds
-            The sum over targets; ``print(bounds)`` shows the interval,
-            ``print(bounds.table)`` every bound.
-
-        Raises
-        ------
-        ValueError
-            The data are not those of the fit, or the fit had weights and none are
-            given.
-        IncompatibleComponentsError
-            "exact" for a model without closed forms.
-
-        Notes
-        -----
-        Values are in nats, of the density of y in its own units, summed over the
-        data, with all constants. Quantities taken from y are conditioned on, and listed
-        in ``plug_in``: a learned noise, with which the evidence is an optimistic score
-        of the model, and with ``normalize_y=True`` the location and scale of y, with
-        which it is not a probability density of y.
-        """
-        options = {"sample_weight": sample_weight, "method": method}
-        options |= {"n_draws": n_draws, "precision": precision}
-        check_is_fitted(self)
+    def _evidence(self, X, y, rows, random_state, options):
+        """Sum of the bounds of all targets, which share the seconds."""
         if not self._n_columns:
-            options |= {"random_state": random_state, "max_seconds": max_seconds}
-            return super().evidence_bounds(X, y, **options)
-        if max_seconds is not None:
-            options["max_seconds"] = max_seconds / self._n_columns
+            return super()._evidence(X, y, rows, random_state, options)
+        if options["max_seconds"] is not None:
+            seconds = options["max_seconds"] / self._n_columns
+            options = {**options, "max_seconds": seconds}
         X, y = self._check_X(X), self._check_columns(y)
-        random_state = check_random_state(random_state)
-        found = [
-            output.evidence_bounds(X, column, random_state=random_state, **options)
-            for output, column in zip(self.outputs_, y.T, strict=True)
-        ]
-        return add_bounds(found)
+        given = rows, check_random_state(random_state), options
+        columns = zip(self.outputs_, y.T, strict=True)
+        return add_bounds([o._evidence(X, column, *given) for o, column in columns])
 
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""

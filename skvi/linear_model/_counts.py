@@ -8,9 +8,9 @@ from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
+    with_logarithm,
     with_positive_blocks,
 )
-from skvi.linear_model._count_evidence import CountEvidenceMixin
 from skvi.linear_model._count_model import (
     CountModel,
     Counts,
@@ -28,7 +28,7 @@ __all__ = ["BayesianPoissonRegressor"]
 
 
 class BayesianPoissonRegressor(
-    CountPredictionMixin, CountEvidenceMixin, RegressorMixin, BayesianLinearModel
+    CountPredictionMixin, RegressorMixin, BayesianLinearModel
 ):
     """Regression of counts with a posterior over its coefficients.
 
@@ -317,3 +317,15 @@ default="auto"
             return {"dispersion_": float(posterior.part("dispersion").as_gamma().mean)}
         bound = self._model.bound(found["_hyper"])[1]
         return {"dispersion_": float(bound.overdispersion)}
+
+    def _evidence(self, X, y, *options):
+        self._check_X(X)
+        self._model.response.check_counts(y, "evidence_bounds")
+        return super()._evidence(X, y, *options)
+
+    def _bound_evidence(self, target, generator, **options):
+        """As for every estimator, with the log of an unknown dispersion in q."""
+        if target.is_extended and self._normal is not None:
+            (name,) = target.layout.positive
+            options["normal"] = with_logarithm(self._normal, self.posterior_, name)
+        return super()._bound_evidence(target, generator, **options)

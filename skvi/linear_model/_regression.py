@@ -314,14 +314,13 @@ class GaussianRegression(BayesianLinearModel):
         mixture = exact_coefficients(self._exact, self._model.units)
         return np.exp(mixture.repeat(place, len(grid)).log_density(grid))
 
-    def _bound_evidence(
-        self, target, generator, method, n_draws, precision, quantity, report, **limits
-    ):
+    def _bound_evidence(self, target, generator, **options):
         """Bounds in closed form, or else from draws."""
         gammas = self._model.gammas.values()
         warn_of_vague(gammas, self.n_features_in_)
-        posterior, normal, found = self.posterior_, None, None
+        posterior, method, found = self.posterior_, options["method"], None
         if method in ("auto", "exact"):
+            quantity = options["quantity"]
             found = conjugate_evidence(target, posterior, generator, quantity)
         if method == "exact" and found is None:
             raise IncompatibleComponentsError(
@@ -333,9 +332,8 @@ class GaussianRegression(BayesianLinearModel):
                 # Joint draws of precisions and coefficients have funnels.
                 target = target.marginal(self._marginal_prior())
                 posterior = posterior.as_prior().marginal(target.layout)
-                normal = self._log_normal(target.layout)
-            options = n_draws, precision, quantity, normal, method, report
-            found = bound_evidence(target, posterior, generator, *options, **limits)
+                options["normal"] = self._log_normal(target.layout)
+            found = bound_evidence(target, posterior, generator, **options)
         if not self.lower_bound_se_:  # the fit's own bound has no Monte Carlo noise
             row = elbo_row((self.lower_bound_, 0.0))
             found = replace(found, table={**found.table, "ELBO of q": row})

@@ -8,13 +8,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.utils import column_or_1d, indexable
 
-from skvi.model_selection._batched_candidate import (
-    FittedCandidate,
-    Queue,
-    given_scorers,
-    scorers_of,
-)
-from skvi.model_selection._batched_fits import can_be_batched, fit_candidates
+from skvi.model_selection._batched_fits import Outcome, can_be_batched, fit_candidates
 from skvi.utils._callbacks import has_callbacks
 
 __all__ = ["BatchedGridSearchCV"]
@@ -141,11 +135,9 @@ class BatchedGridSearchCV(GridSearchCV):
             self.pre_dispatch,
         )
         seconds = [outcome.seconds for outcome in outcomes]
-        stand_in = FittedCandidate(self.estimator, Queue(outcomes))
-        del outcomes  # the queue drops scored fits
+        estimator = taking(self.estimator, outcomes)
         own = self.get_params(deep=False)
-        own |= {"estimator": stand_in, "n_jobs": None, "cv": splits}
-        own["scoring"] = scorers_of(self.scoring, self.estimator)
+        own |= {"estimator": estimator, "n_jobs": None, "cv": splits}
         inner = GridSearchCV(**own).fit(X, y, **params)
         self._take_over(inner, np.reshape(seconds, (len(grid), len(splits))))
         return self
@@ -170,7 +162,33 @@ class BatchedGridSearchCV(GridSearchCV):
         }
         found["cv_results_"]["mean_fit_time"] = seconds.mean(1)
         found["cv_results_"]["std_fit_time"] = seconds.std(1)
-        if "best_estimator_" in found:
-            found["best_estimator_"] = found["best_estimator_"].estimator
-        found["scorer_"] = given_scorers(found["scorer_"])
         vars(self).update(found)
+
+
+def taking(estimator: Any, outcomes: list[Outcome]) -> Any:
+    """A copy of an estimator whose `fit` takes the next outcome, and computes nothing.
+
+    It then is that fit, of the estimator's own class, so that scorers see no stand-in.
+    After the last outcome it fits: that is the best candidate, to all data. Outcomes
+    that were scored are dropped.
+    """
+    own = type(estimator)
+    outcomes.reverse()
+
+    class Taking(own):
+        """Fits in the order in which a search requests them."""
+
+        def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
+            """Take the next fit, or raise what it raised."""
+            self.__class__ = own
+            if not outcomes:
+                return self.fit(X, y, **params)
+            outcome = outcomes.pop()
+            if outcome.error is not None:
+                raise outcome.error
+            self.__dict__ = vars(outcome.estimator)
+            return self
+
+    copy = clone(estimator)
+    copy.__class__ = Taking
+    return copy

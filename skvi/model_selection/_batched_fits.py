@@ -13,9 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel, delayed
 
+from skvi._identity import describe
 from skvi._side_by_side import PosedFit, can_pose, fit_side_by_side, pose
 from skvi.exceptions import SkviWarning
-from skvi.model_selection._candidates import canonical, final_step
+from skvi.model_selection._candidates import final_step
 from skvi.utils._validation import _safe_indexing
 from skvi.utils._warnings import warn_user
 
@@ -162,7 +163,7 @@ class _Piece:
         *steps, last = pipeline.steps
         if not steps:
             return self._part(job)[0]
-        key = job.split, canonical([step for _, step in steps])
+        key = job.split, describe([step for _, step in steps])
         if key not in self._heads:
             start, (X, y, _) = time.perf_counter(), self._part(job)
             head = clone(pipeline)[:-1]

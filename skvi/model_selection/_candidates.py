@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import joblib
 import numpy as np
-from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 
+from skvi._identity import describe
 from skvi._registry import SHORTHANDS
 from skvi._variational import BaseVariational
 from skvi.posteriors import Posterior
@@ -72,61 +72,38 @@ def final_step(estimator: Any) -> Any:
     return estimator
 
 
-def model_key(estimator: Any) -> Any:
-    """Hashable that two candidates share if they differ in inference alone.
+def model_key(estimator: Any) -> str:
+    """Text that two candidates share if they differ in inference alone.
 
     Features (steps of a pipeline), likelihood, loss and prior define the evidence;
     `INFERENCE` does not.
     """
     if hasattr(estimator, "steps"):
         *features, (_, last) = estimator.steps
-        return tuple(canonical(step) for _, step in features), model_key(last)
+        return describe([step for _, step in features]) + model_key(last)
     if not isinstance(estimator, BaseVariational):
-        return canonical(estimator)
-    params = estimator.get_params(deep=False)
-    described = (
-        (name, canonical(_resolve(name, value)))
-        for name, value in sorted(params.items())
-        if name not in INFERENCE
-    )
-    return type(estimator), tuple(described)
+        return describe(estimator)
+    params = estimator.get_params(deep=False).items()
+    kept = {k: _resolve(k, value) for k, value in params if k not in INFERENCE}
+    return describe([type(estimator), kept])
 
 
-def prior_rule(estimator: Any) -> Any:
-    """Hashable that estimators share if their priors are given by equal parameters."""
+def prior_rule(estimator: Any) -> str:
+    """Text that estimators share if their priors are given by equal parameters."""
     final = final_step(estimator)
     params = final.get_params(deep=False)
     if "prior" not in params:
-        return None
+        return ""
     names = "prior", "intercept_prior"
-    given = (canonical(_resolve(name, params.get(name))) for name in names)
-    return type(final), *given
+    return describe(
+        [type(final), *(_resolve(name, params.get(name)) for name in names)]
+    )
 
 
 def _resolve(name: str, value: Any) -> Any:
     """Return the object of a shorthand."""
     table = SHORTHANDS.get(name, {})
     return table[value]() if isinstance(value, str) and value in table else value
-
-
-def canonical(value: Any) -> Any:
-    """Hashable that is equal for equal parameters."""
-    if isinstance(value, BaseEstimator):
-        params = value.get_params(deep=False)
-        named = ((name, canonical(part)) for name, part in sorted(params.items()))
-        return type(value), tuple(named)
-    if isinstance(value, dict):
-        return "dict", frozenset((key, canonical(part)) for key, part in value.items())
-    if isinstance(value, (list, tuple)):
-        return "sequence", tuple(canonical(part) for part in value)
-    if value is None or isinstance(value, (str, bytes, bool, int, float, np.number)):
-        return value
-    try:
-        return type(value), joblib.hash(value)
-    except (
-        Exception
-    ):  # objects that cannot be pickled, such as a lambda, equal only themselves
-        return type(value), id(value)
 
 
 def check_comparable(candidates: list[Any]) -> None:
@@ -141,7 +118,7 @@ def check_comparable(candidates: list[Any]) -> None:
             )
     units = [_unit(candidate) for candidate in candidates]
     for name in units[0]:
-        values = {canonical(unit[name][0]): unit[name][1] for unit in units}
+        values = {describe(unit[name][0]): unit[name][1] for unit in units}
         if len(values) > 1:
             shown = ", ".join(sorted(values.values()))
             raise ValueError(

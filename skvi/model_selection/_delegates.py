@@ -16,6 +16,9 @@ ROUTED = (
 )
 
 
+CLASSES = "ndarray of shape (n_samples, n_classes)"
+
+
 def _best_has(name):
     """Whether the best estimator, or before `fit` the given one, has a method."""
 
@@ -31,160 +34,47 @@ def _best_has(name):
     return check
 
 
-class Delegates:
-    """Mixin: predictions and scores of `best_estimator_`."""
+def _delegate(name, what, returns):
+    """Make a method that calls that of the best estimator, if it has one."""
 
-    def _best(self, method, *arguments, **params):
+    def method(self, X, *args, **params):
         check_is_fitted(self)
-        if method in ROUTED and get_config()["enable_metadata_routing"]:
-            params = process_routing(self, method, **params)["estimator"][method]
-        return getattr(self.best_estimator_, method)(*arguments, **params)
+        if name in ROUTED and get_config()["enable_metadata_routing"]:
+            params = process_routing(self, name, **params)["estimator"][name]
+        return getattr(self.best_estimator_, name)(X, *args, **params)
 
-    @available_if(_best_has("predict"))
-    def predict(self, X, **params):
-        """Predict with the best estimator.
+    method.__name__, method.__qualname__ = name, f"Delegates.{name}"
+    method.__doc__ = f"""{what} of the best estimator.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+        *args : tuple
+            Such as y, or quantiles, of the estimator's method of this name.
         **params : dict
             Such as ``return_std=True``.
 
         Returns
         -------
-        ndarray or tuple of ndarray
+        {returns}
         """
-        return self._best("predict", X, **params)
+    return available_if(_best_has(name))(method)
 
-    @available_if(_best_has("predict_proba"))
-    def predict_proba(self, X, **params):
-        """Class probabilities of the best estimator.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        **params : dict
+class Delegates:
+    """Mixin: predictions and scores of `best_estimator_`."""
 
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-        """
-        return self._best("predict_proba", X, **params)
-
-    @available_if(_best_has("predict_log_proba"))
-    def predict_log_proba(self, X, **params):
-        """Logarithms of the class probabilities of the best estimator.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        **params : dict
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-        """
-        return self._best("predict_log_proba", X, **params)
-
-    @available_if(_best_has("decision_function"))
-    def decision_function(self, X, **params):
-        """Decision function of the best estimator.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        **params : dict
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes)
-        """
-        return self._best("decision_function", X, **params)
-
-    @available_if(_best_has("score"))
-    def score(self, X, y=None, **params):
-        """Score of the best estimator, as the estimator defines it: accuracy or R².
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        **params : dict
-            Such as ``sample_weight``.
-
-        Returns
-        -------
-        float
-            The score of X and y; `best_score_` is the log evidence of the training
-            data.
-        """
-        return self._best("score", X, y, **params)
-
-    @available_if(_best_has("predict_interval"))
-    def predict_interval(self, X, **params):
-        """Prediction intervals of the best estimator.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        **params : dict
-            Such as ``coverage=0.9``.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, 2)
-        """
-        return self._best("predict_interval", X, **params)
-
-    @available_if(_best_has("predict_quantiles"))
-    def predict_quantiles(self, X, quantiles, **params):
-        """Predictive quantiles of the best estimator.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        quantiles : float or array-like of shape (n_quantiles,)
-        **params : dict
-            Such as ``exposure``.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_quantiles)
-        """
-        return self._best("predict_quantiles", X, quantiles, **params)
-
-    @available_if(_best_has("predict_log_density"))
-    def predict_log_density(self, X, y, **params):
-        """Log predictive density of each target under the best estimator.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        **params : dict
-            Such as ``exposure``.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
-        return self._best("predict_log_density", X, y, **params)
-
-    @available_if(_best_has("sample_y"))
-    def sample_y(self, X, **params):
-        """Draws of new targets from the best estimator.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples_X, n_features)
-        **params : dict
-            Such as ``n_samples``, ``random_state``.
-
-        Returns
-        -------
-        ndarray
-        """
-        return self._best("sample_y", X, **params)
+    predict = _delegate("predict", "Predictions", "ndarray or tuple of ndarray")
+    predict_proba = _delegate("predict_proba", "Class probabilities", CLASSES)
+    predict_log_proba = _delegate("predict_log_proba", "Log probabilities", CLASSES)
+    decision_function = _delegate("decision_function", "Decision function", "ndarray")
+    #: Of X and y, as the estimator defines it: accuracy or R²; `best_score_` is the log
+    #: evidence of the training data.
+    score = _delegate("score", "Score", "float")
+    predict_interval = _delegate("predict_interval", "Prediction intervals", "ndarray")
+    predict_quantiles = _delegate("predict_quantiles", "Quantiles", "ndarray")
+    predict_log_density = _delegate("predict_log_density", "Log densities", "ndarray")
+    sample_y = _delegate("sample_y", "Draws of new targets", "ndarray")
 
     @property
     def classes_(self):

@@ -12,8 +12,12 @@ from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._result import FROM_TARGET
 from skvi.model_selection._candidates import prior_rule
 from skvi.model_selection._decision import Comparison, n_standard_errors
-from skvi.model_selection._progress import SearchProgress
-from skvi.model_selection._work import Outcome, bound_all, report_failures
+from skvi.model_selection._work import (
+    Outcome,
+    SearchProgress,
+    bound_all,
+    report_failures,
+)
 from skvi.utils._warnings import warn_user
 
 # Precisions of the passes, relative to the tightest one. Costs grow with the inverse

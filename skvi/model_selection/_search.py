@@ -22,11 +22,14 @@ from skvi.model_selection._candidates import (
     make_candidates,
 )
 from skvi.model_selection._delegates import ROUTED, Delegates
-from skvi.model_selection._progress import SearchProgress
 from skvi.model_selection._race import PASSES, Race
-from skvi.model_selection._results import make_results, models_of
-from skvi.model_selection._verdict import describe
-from skvi.model_selection._work import evidence_data, fit_all, report_failures
+from skvi.model_selection._results import describe, make_results, models_of
+from skvi.model_selection._work import (
+    SearchProgress,
+    evidence_data,
+    fit_all,
+    report_failures,
+)
 from skvi.plotting._search_text import describe_candidates
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 

@@ -1,9 +1,9 @@
-"""The two pieces of work of a search: fit a candidate, bound its evidence."""
+"""The two pieces of work of a search, fits and evidences, and what it says of them."""
 
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,14 @@ from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.model_selection._candidates import final_step
 from skvi.utils._warnings import warn_user
 
-__all__ = ["Outcome", "bound_all", "evidence_data", "fit_all", "report_failures"]
+__all__ = [
+    "Outcome",
+    "SearchProgress",
+    "bound_all",
+    "evidence_data",
+    "fit_all",
+    "report_failures",
+]
 
 # Fraction of `max_seconds` that all fits may take.
 OF_FITS = 0.5
@@ -173,3 +180,45 @@ def _prefix(estimator: Any) -> str:
         name, estimator = estimator.steps[-1]
         prefix += f"{name}__"
     return prefix
+
+
+class SearchProgress:
+    """Lines on the terminal, or none."""
+
+    def __init__(
+        self, names: Sequence[str], verbose: bool | int, n_jobs: int | None
+    ) -> None:
+        self.names, self.verbose = names, verbose
+        self._n_jobs = effective_n_jobs(n_jobs)
+        self._rows: Sequence[int] = []
+        self._seconds: list[float] = []
+
+    def begin(
+        self, what: str, rows: Sequence[int], seconds: float | None = None
+    ) -> None:
+        """Announce tasks, one for each of these candidates, and a forecast."""
+        self._rows, self._seconds = rows, []
+        forecast = "" if seconds is None else f", up to about {self._wall(seconds)}"
+        self.write(f"{len(rows)} {what}{forecast}")
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Report the next task, and how long the others will take at this rate."""
+        row, n_tasks = self._rows[len(self._seconds)], len(self._rows)
+        self._seconds.append(outcome.seconds)
+        n_done = len(self._seconds)
+        text = f"{n_done} of {n_tasks}, {self.names[row]}: {outcome.seconds:.2g} s"
+        if outcome.error:
+            text += f", {outcome.message}"
+        if n_done < n_tasks:
+            mean = sum(self._seconds) / n_done
+            text += f"; about {self._wall(mean * (n_tasks - n_done))} more"
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """Write a line."""
+        if self.verbose:
+            print(f"[EvidenceSearch] {text}", flush=True)  # noqa: T201
+
+    def _wall(self, seconds: float) -> str:
+        """Seconds of all processes, as those of the clock on the wall."""
+        return f"{float(f'{seconds / self._n_jobs:.2g}'):g} s"

@@ -18,7 +18,6 @@ from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import (
     MAX_ROWS,
     spaced_rows,
@@ -56,12 +55,17 @@ TRAINING = tuple(Stochastic().get_params())
 # Cost of a gradient, in evaluations.
 GRADIENT_COST = 2
 
+COPIES = (
+    "hidden units can be permuted, so that the posterior has exp({:.1f}) equivalent "
+    "modes: the bounds hold for those that draws and chains reach; method='tempering' "
+    "reaches all of them"
+)
 # Number of draws, of those that predictions average over, that score the state after an
 # epoch.
 MAX_SCORE_DRAWS = 20
 
 
-class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupervised):
+class BayesianNetwork(SparsityMixin, StreamMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     A mixin for the target implements `_response`, `_assemble`, `_mean` and
@@ -91,6 +95,7 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
     _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
+    _evidence_methods = BaseSupervised._evidence_methods | {"tempering"}
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -290,6 +295,15 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
     def _input_remedy(self, target):
         """Name features whose size is not what networks expect."""
         return unscaled_message(target.X[spaced_rows(target.n_rows)].cpu().numpy())
+
+    def _evidence(self, X, y, rows, random_state, options):
+        """As for every estimator; says of which modes it is."""
+        bounds = super()._evidence(X, y, rows, random_state, options)
+        symmetry = self._model.predictor.symmetry
+        if symmetry is None or options["method"] in ("auto", "tempering"):
+            return bounds
+        copies = COPIES.format(symmetry.log_order)
+        return replace(bounds, reason=f"{bounds.reason}; {copies}")
 
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` replaces that of the fit."""

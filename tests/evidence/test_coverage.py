@@ -70,29 +70,9 @@ def test_the_script_finds_the_truth_again(name):
 class FromFit(BayesianLogisticRegression):
     """The sandwich proposes from the fitted q, as for models that are not linear."""
 
-    def _bound_evidence(
-        self,
-        target,
-        generator,
-        method,
-        n_draws,
-        precision,
-        quantity,
-        report,
-        max_seconds=None,
-    ):
-        return bound_evidence(
-            target,
-            self.posterior_,
-            generator,
-            n_draws,
-            precision,
-            quantity,
-            self.posterior_.as_normal(),
-            method,
-            report,
-            max_seconds,
-        )
+    def _bound_evidence(self, target, generator, **options):
+        options["normal"] = self.posterior_.as_normal()
+        return super()._bound_evidence(target, generator, **options)
 
 
 PRIORS = {"prior": "normal", "intercept_prior": "normal"}

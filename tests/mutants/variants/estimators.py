@@ -13,7 +13,7 @@ VARIANTS = [
     Variant("jacobian-of-target-sign", where="Model._columns", find="-total",
         put="total",
         test="tests/linear_model/test_regression.py::test_conjugate_fit_is_exact"),
-    Variant("plug-in-forgotten", where="EvidenceMixin._check_and_bound", find="learned",
+    Variant("plug-in-forgotten", where="evidence_of", find="learned",
         put="()",
         test="tests/evidence/test_plug_in.py::test_a_learned_noise_is_named_beside"),
     Variant("interrupt-swallowed", where="BaseVariational._solve",
