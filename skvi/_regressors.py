@@ -12,11 +12,11 @@ from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import interval_levels
 
 __all__ = [
-    "StandardizedTargetMixin",
     "check_rows",
     "column_units",
     "names_of_units",
     "noise_in",
+    "predict_interval",
     "units_of",
     "with_noise_scale",
 ]
@@ -94,27 +94,22 @@ def with_noise_scale(
     return clone(given).set_params(noise_scale=scale)
 
 
-class StandardizedTargetMixin:
-    """Mixin: intervals in units of y. A subclass must implement `predict_quantiles`."""
+def predict_interval(self, X, coverage=0.9):
+    """Predict a central interval for a new observation, noise included.
 
-    _reads_units = True
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+    coverage : float, default=0.9
+        Predictive probability of the interval, in (0, 1).
 
-    def predict_interval(self, X, coverage=0.9):
-        """Predict a central interval for a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        coverage : float, default=0.9
-            Predictive probability of the interval, in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n_samples, 2)
-            Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
-        """
-        levels = interval_levels(type(self).__name__, coverage)
-        return self.predict_quantiles(X, levels)
+    Returns
+    -------
+    ndarray of shape (n_samples, 2)
+        Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
+    """
+    levels = interval_levels(type(self).__name__, coverage)
+    return self.predict_quantiles(X, levels)
 
 
 def check_rows(X, y):

@@ -16,7 +16,7 @@ from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._ranges import unscaled_message
-from skvi.linear_model._summary import SummaryMixin
+from skvi.linear_model._summary import coefficient_ends, summary
 from skvi.linear_model._units import LinearModel, feature_units, offset_mean
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
@@ -54,7 +54,7 @@ PLUGGED_SCALE = "prior_scale"
 N_PREDICT_DRAWS = 1000
 
 
-class BayesianLinearModel(SummaryMixin, BaseSupervised):
+class BayesianLinearModel(BaseSupervised):
     """Base class: a linear predictor with one or more columns.
 
     Predictions integrate over a normal posterior without noise; from a posterior of
@@ -81,6 +81,9 @@ class BayesianLinearModel(SummaryMixin, BaseSupervised):
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
     }
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
+    summary = summary
+    #: Group name of rows of the summary if there are several columns of coefficients.
+    _group_name = "class"
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
@@ -311,7 +314,7 @@ class BayesianLinearModel(SummaryMixin, BaseSupervised):
 
     def _drawn_or_normal(self, posterior):
         """Source of predictions: the normal of theta, or draws if it is not normal."""
-        nodes, theta = NormalNodes.of(posterior, self._normal_of(posterior)), None
+        nodes, theta = NormalNodes.of(posterior, normal_of_predictor(posterior)), None
         if nodes is None:
             generator = torch.Generator().manual_seed(0)  # the same for the same fit
             with torch.no_grad():
@@ -320,18 +323,16 @@ class BayesianLinearModel(SummaryMixin, BaseSupervised):
         normal = nodes.normals[0] if single else None
         return {"_nodes": nodes, "_normal": normal, "_theta": theta}
 
-    def _normal_of(self, posterior):
-        """Normal of the parameters of the predictor, or None."""
-        return normal_of_predictor(posterior)
-
     def _is_drawn(self):
         """Whether predictions average over draws."""
         check_is_fitted(self)
         return self._nodes is None
 
-    def _coefficient_draws(self):
-        """Draws behind the predictions, by the names of the blocks."""
-        return self._in_units(torch.from_numpy(self._theta))
+    def _group_labels(self):
+        return self.classes_.tolist()
+
+    def _coefficient_ends(self, tail):
+        return coefficient_ends(self, tail)
 
     def _density_of(self, row, index, grid):
         """Density of one coefficient on a grid, in its units, for pictures.

@@ -54,6 +54,7 @@ class GaussianRegression(BayesianLinearModel):
     """One target column: the model in the units of the fit, results in those of y."""
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
+    _reads_units = True
 
     def _pose(self, target):
         """As for every estimator; with the exact posterior where it is asked for."""

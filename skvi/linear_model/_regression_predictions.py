@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
-from skvi._regressors import StandardizedTargetMixin, check_rows
+from skvi._regressors import check_rows, predict_interval
 from skvi.linear_model._regression_exact import (
     exact_functions,
     exact_moments,
@@ -26,8 +26,10 @@ __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 NO_TAILS = 1e-7
 
 
-class RegressionPredictionMixin(StandardizedTargetMixin):
+class RegressionPredictionMixin:
     """Mixin: predictions from a posterior of coefficients, with noise."""
+
+    predict_interval = predict_interval
 
     def _predictive(self, X):
         """Distributions of new targets in the rows of validated X."""

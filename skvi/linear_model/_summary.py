@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from skvi._predictive import normal_mixture_quantiles
 from skvi.utils._validation import Interval, validate_arguments
 
-__all__ = ["CoefficientTable", "SummaryMixin"]
+__all__ = ["CoefficientTable", "coefficient_ends", "summary"]
 
 # Maximum number of printed rows.
 MAX_PRINTED = 40
@@ -153,73 +153,65 @@ def _digits(std: np.ndarray) -> np.ndarray:
     return np.clip(2 - np.floor(np.log10(own)), 0, 12).astype(int)
 
 
-class SummaryMixin:
-    """Mixin of linear models: `summary`."""
+def summary(self, coverage=0.9, feature_names=None):
+    """Table of the coefficients with their credible intervals.
 
-    #: Group name of rows if there are several columns of coefficients.
-    _group_name = "class"
+    Parameters
+    ----------
+    coverage : float, default=0.9
+        Posterior probability of each marginal interval, in (0, 1).
+    feature_names : array-like of str of shape (n_features,), default=None
+        None is the names of the fit, or x0, x1, ... if it had none.
 
-    def summary(self, coverage=0.9, feature_names=None):
-        """Table of the coefficients with their credible intervals.
+    Returns
+    -------
+    CoefficientTable
+        Prints as a table; ``to_frame()`` is one of pandas.
+    """
+    check_is_fitted(self)
+    validate_arguments(
+        type(self).__name__,
+        {"coverage": coverage},
+        {"coverage": [Interval(Real, 0, 1, closed="neither")]},
+    )
+    names = _check_feature_names_in(self, feature_names)
+    columns = _columns(self.intercept_, self.coef_)
+    first = 0 if self.fit_intercept else 1
+    names = ["intercept", *map(str, names)][first:]
+    labels = self._group_labels() if len(columns) > 1 else []
+    ends = self._coefficient_ends((1 - coverage) / 2)
+    four = (columns, _columns(self.intercept_std_, self.coef_std_), *ends)
+    found = vars(self)
+    return CoefficientTable(
+        tuple(names) * len(columns),
+        tuple(label for label in labels for _ in names),
+        self._group_name,
+        *(part[:, first:].ravel() for part in four),
+        coverage=coverage,
+        title=type(self).__name__,
+        numbers={k: found[k] for k in NUMBERS if isinstance(found.get(k), float)},
+    )
 
-        Parameters
-        ----------
-        coverage : float, default=0.9
-            Posterior probability of each marginal interval, in (0, 1).
-        feature_names : array-like of str of shape (n_features,), default=None
-            None is the names of the fit, or x0, x1, ... if it had none.
 
-        Returns
-        -------
-        CoefficientTable
-            Prints as a table; ``to_frame()`` is one of pandas.
-        """
-        check_is_fitted(self)
-        validate_arguments(
-            type(self).__name__,
-            {"coverage": coverage},
-            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-        )
-        names = _check_feature_names_in(self, feature_names)
-        columns = _columns(self.intercept_, self.coef_)
-        first = 0 if self.fit_intercept else 1
-        names = ["intercept", *map(str, names)][first:]
-        labels = self._group_labels() if len(columns) > 1 else []
-        ends = self._coefficient_ends((1 - coverage) / 2)
-        four = (columns, _columns(self.intercept_std_, self.coef_std_), *ends)
-        found = vars(self)
-        return CoefficientTable(
-            tuple(names) * len(columns),
-            tuple(label for label in labels for _ in names),
-            self._group_name,
-            *(part[:, first:].ravel() for part in four),
-            coverage=coverage,
-            title=type(self).__name__,
-            numbers={k: found[k] for k in NUMBERS if isinstance(found.get(k), float)},
-        )
-
-    def _group_labels(self):
-        return self.classes_.tolist()
-
-    def _coefficient_ends(self, tail):
-        """Quantiles of intercept and coefficients, twice (n_columns, 1 + d)."""
-        if self._is_drawn():
-            draws = self._coefficient_draws()
-            coef = draws["coef"].reshape(len(draws["coef"]), -1, self.n_features_in_)
-            zero = np.zeros(coef.shape[:2])
-            intercept = draws.get("intercept", zero).reshape(zero.shape)
-            values = np.concatenate([intercept[..., None], coef], 2)
-            return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
-        if len(self._nodes.normals) > 1:
-            weights = self._nodes.log_weights.exp()
-            moments = map(torch.from_numpy, self._node_columns())
-            mean, std = (part.flatten(1) for part in moments)
-            ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
-            shape = np.atleast_2d(self.coef_).shape[0], -1
-            return tuple(end.reshape(shape) for end in ends.T.numpy())
-        mean = _columns(self.intercept_, self.coef_)
-        reach = -ndtri(tail) * _columns(self.intercept_std_, self.coef_std_)
-        return mean - reach, mean + reach
+def coefficient_ends(model, tail):
+    """Quantiles of intercept and coefficients, twice (n_columns, 1 + d)."""
+    if model._is_drawn():
+        draws = model._in_units(torch.from_numpy(model._theta))
+        coef = draws["coef"].reshape(len(draws["coef"]), -1, model.n_features_in_)
+        zero = np.zeros(coef.shape[:2])
+        intercept = draws.get("intercept", zero).reshape(zero.shape)
+        values = np.concatenate([intercept[..., None], coef], 2)
+        return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
+    if len(model._nodes.normals) > 1:
+        weights = model._nodes.log_weights.exp()
+        moments = map(torch.from_numpy, model._node_columns())
+        mean, std = (part.flatten(1) for part in moments)
+        ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
+        shape = np.atleast_2d(model.coef_).shape[0], -1
+        return tuple(end.reshape(shape) for end in ends.T.numpy())
+    mean = _columns(model.intercept_, model.coef_)
+    reach = -ndtri(tail) * _columns(model.intercept_std_, model.coef_std_)
+    return mean - reach, mean + reach
 
 
 def _columns(intercept, coef):

@@ -186,7 +186,7 @@ def taking(estimator: Any, outcomes: list[Outcome]) -> Any:
             outcome = outcomes.pop()
             if outcome.error is not None:
                 raise outcome.error
-            self.__dict__ = vars(outcome.estimator)
+            vars(self).update(vars(outcome.estimator))
             return self
 
     copy = clone(estimator)

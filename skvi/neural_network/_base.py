@@ -9,13 +9,14 @@ from os import PathLike
 
 import numpy as np
 import torch
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 from sklearn.model_selection import train_test_split
 
 from skvi._draws import ROW_BLOCK, Draws
 from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
+from skvi.base import Layout
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._flatness import (
@@ -24,12 +25,11 @@ from skvi.neural_network._flatness import (
     unscaled_message,
     worse_message,
 )
-from skvi.neural_network._layerwise import layerwise_prior
 from skvi.neural_network._sparsity import SparsityMixin
-from skvi.neural_network._stream import StreamMixin
+from skvi.neural_network._stream import Stream, check_next_prior
 from skvi.objectives import ELBO
 from skvi.posteriors import Family
-from skvi.priors import build_prior
+from skvi.priors import Normal, Prior, build_prior
 from skvi.solvers import Ivon, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._solution import State
@@ -52,6 +52,8 @@ N_DRAWS = 4
 #: Parameters that a network shares with its solver.
 TRAINING = tuple(Stochastic().get_params())
 
+# Size of a block from which on the scale of its prior is learned.
+MIN_NUMBERS = 5
 # Cost of a gradient, in evaluations.
 GRADIENT_COST = 2
 
@@ -65,7 +67,7 @@ COPIES = (
 MAX_SCORE_DRAWS = 20
 
 
-class BayesianNetwork(SparsityMixin, StreamMixin, BaseSupervised):
+class BayesianNetwork(SparsityMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     A mixin for the target implements `_response`, `_assemble`, `_mean` and
@@ -95,6 +97,8 @@ class BayesianNetwork(SparsityMixin, StreamMixin, BaseSupervised):
     _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
+    #: What a batch takes from those before it; None for a fit.
+    _stream: Stream | None = None
     _evidence_methods = BaseSupervised._evidence_methods | {"tempering"}
 
     def _work(self, target):
@@ -127,8 +131,20 @@ class BayesianNetwork(SparsityMixin, StreamMixin, BaseSupervised):
         is_auto = isinstance(self.prior, str) and self.prior == "auto"
         return is_auto and not self._continues
 
+    @property
+    def _continues(self):
+        """Whether the fit goes on with the posterior of the last batch."""
+        return self._stream is not None and self._stream.posterior is not None
+
+    def _check_posterior(self, posterior):
+        super()._check_posterior(posterior)
+        if self._stream is not None:
+            check_next_prior(posterior, self.posterior)
+
     def _resolve_prior(self):
         """Resolve the prior; "auto" waits for the layers, with that of intercepts."""
+        if self._continues:
+            return self._stream.posterior
         if not self._learns_scales:
             return super()._resolve_prior()
         if self.intercept_prior is None:
@@ -328,6 +344,25 @@ class BayesianNetwork(SparsityMixin, StreamMixin, BaseSupervised):
         """
         # A later fit must not change the function.
         return SampledFunction(copy(self), self._draw(1, random_state))
+
+
+def layerwise_prior(
+    layout: Layout, given: Mapping[str, Prior], features: str | None = None
+) -> dict[str, Prior]:
+    """Normal priors by block, which learn their scales; rows of `features` their own.
+
+    Irrelevant features then cost and disturb little. Fewer than five numbers keep the
+    scale 1, or that of their block: a learned one would be uninformative.
+    """
+    found: dict[str, Prior] = {}
+    for name, block in layout.items():
+        size = block.size
+        found[name] = Normal("learn" if size >= MIN_NUMBERS else 1.0)
+        if name == features and size >= MIN_NUMBERS * block.shape[0]:
+            found[name] = Normal("learn_rows")
+        if block.role == "intercept" and given:
+            found[name] = clone(given["intercept"])
+    return found
 
 
 class SampledFunction:

@@ -7,7 +7,8 @@ from skvi._classes import BayesianClassifierMixin, Labels
 from skvi._draws import average_log_probabilities, log_class_probabilities
 from skvi._model import Model
 from skvi.neural_network._flatness import explained_log_loss, flat_message
-from skvi.neural_network._output_limits import OutputLimits
+from skvi.neural_network._modules import OutputLimits
+from skvi.neural_network._stream import fit_batch
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -63,7 +64,7 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         since that posterior is an approximation. A factorized one forgets: every batch
         should be representative of all rows.
         """
-        return self._partial_fit(X, y, sample_weight, self._labels(classes))
+        return fit_batch(self, X, y, sample_weight, self._labels(classes))
 
     def _labels(self, classes):
         """Labels of a stream of batches."""

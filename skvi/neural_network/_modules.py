@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -16,11 +17,13 @@ from skvi.predictors._partial import PartialPredictor
 from skvi.utils._modules import StoredModule, store_module
 from skvi.utils._sparse import as_rows
 
-__all__ = ["ModuleMixin"]
+__all__ = ["ModuleMixin", "OutputLimits"]
 
 PREFIX = "module__"
 # Rows on which the sizes of outputs are looked at.
 PROBE_ROWS = 50
+# A linear layer of small features has small outputs, which grow with its weights.
+GROWTH = 1.5
 
 
 class ModuleMixin:
@@ -142,15 +145,6 @@ class ModuleMixin:
             )
         return module
 
-    def _check_stream(self):
-        super()._check_stream()
-        if len(self.deterministic):
-            raise IncompatibleComponentsError(
-                f"deterministic={self.deterministic!r} are point estimates, without "
-                "a posterior that could be the prior of the next batch. Use "
-                "deterministic=() for partial_fit."
-            )
-
     def _deterministic_blocks(self, layout):
         """Blocks matched by names, names of layers or patterns."""
         given = self.deterministic
@@ -188,3 +182,40 @@ def _seed(random_state):
     if random_state is None or isinstance(random_state, (int, np.integer)):
         return random_state
     return random_state.randint(2**31 - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputLimits:
+    """Limits of every output, (n_outputs,), over parameters of several scales.
+
+    `saturates` says of which outputs all are in [-1, 1], and do not grow with the
+    scale.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    saturates: np.ndarray
+
+    @classmethod
+    def of(cls, f: torch.Tensor) -> "OutputLimits":
+        """Find limits of outputs, (n_scales, ..., n_outputs), by increasing scales."""
+        f = f.detach().double().flatten(1, -2)
+        size = f.abs().amax(1)
+        saturates = (size[-1] <= 1) & (size[-1] <= GROWTH * size[-2])
+        low, high = f.amin((0, 1)), f.amax((0, 1))
+        return cls(low.numpy(), high.numpy(), saturates.numpy())
+
+    def of_columns(self, columns: np.ndarray) -> "OutputLimits":
+        """Limits of some outputs."""
+        found = (part[columns] for part in (self.low, self.high, self.saturates))
+        return OutputLimits(*found)
+
+    def __str__(self) -> str:
+        low, high = np.round([self.low.min(), self.high.max()], 2) + 0.0
+        kind = "probabilities" if low >= 0 and high <= 1 else "limited"
+        return f"{kind}, {low:.4g} to {high:.4g}"
+
+    @property
+    def one_sided(self) -> np.ndarray:
+        """Whether an output never has one of the signs."""
+        return (self.low >= 0) | (self.high <= 0)

@@ -4,15 +4,17 @@ from numbers import Real
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
 
 from skvi._model import Model, NumberColumns
 from skvi._predictive import DrawnPredictive
 from skvi._registry import NOISES
 from skvi._regressors import (
-    StandardizedTargetMixin,
+    check_rows,
     column_units,
     names_of_units,
     noise_in,
+    predict_interval,
     with_noise_scale,
 )
 from skvi.base._units import Units
@@ -30,18 +32,29 @@ from skvi.neural_network._flatness import (
     missed_variance,
     without_outliers,
 )
-from skvi.neural_network._output_limits import OutputLimits
-from skvi.neural_network._predictions import NoisyPredictionMixin
+from skvi.neural_network._modules import OutputLimits
+from skvi.neural_network._stream import fit_batch
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._validation import Interval, StrOptions, _fit_context
+from skvi.utils._random import make_generator
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    _fit_context,
+    check_levels,
+)
 
 __all__ = ["NetworkRegressorMixin"]
 
 
-class NetworkRegressorMixin(
-    MultiOutputMixin, RegressorMixin, NoisyPredictionMixin, StandardizedTargetMixin
-):
-    """Mixin: `noise`, `likelihood`, `noise_scale` and `normalize_y`."""
+class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
+    """Mixin: `noise`, `likelihood`, `noise_scale` and `normalize_y`; predictions.
+
+    For several targets arrays have another axis. Numbers in units of y are float64 also
+    if X is float32: its rounding of a large target would exceed the noise.
+    """
+
+    _reads_units = True
+    predict_interval = predict_interval
 
     _parameter_constraints: dict = {
         "noise": [StrOptions({"constant", "heteroscedastic"})],
@@ -121,7 +134,7 @@ class NetworkRegressorMixin(
         since that posterior is an approximation. A factorized one forgets: every batch
         should be representative of all rows.
         """
-        return self._partial_fit(X, y, sample_weight)
+        return fit_batch(self, X, y, sample_weight)
 
     def _warn_of_constants(self, y):
         """Say that one row, or equal ones, tell nothing of a scale."""
@@ -173,6 +186,12 @@ class NetworkRegressorMixin(
         likelihood = likelihood.to(draws.theta.device)
         return DrawnPredictive(likelihood, units, draws, X)
 
+    def _noise_to_fix(self):
+        """`noise_scale`, or what the first batch learned."""
+        if self._continues and isinstance(self.noise_scale, str):
+            return np.asarray(self._stream.noise_scale)[()]
+        return self.noise_scale
+
     def _name_outputs(self, n_outputs):
         """What a module must return, for messages."""
         if self.noise == "heteroscedastic":
@@ -197,6 +216,95 @@ class NetworkRegressorMixin(
             "standard deviation 1: leave out its last layer, such as Sigmoid, ReLU or "
             "Tanh, or use normalize_y=False"
         )
+
+    def predict(self, X, return_std=False):
+        """Predict the mean of the target, averaged over networks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Whether to return standard deviations as well. They include the noise, like
+            those of `sklearn.linear_model.BayesianRidge`.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Only with ``return_std=True``: the square root of the variance between the
+            networks plus that of the noise, averaged over the networks. Infinite for
+            Student-t noise of at most two degrees of freedom.
+        """
+        X = self._check_X(X)
+        moments = self._predictive(X).moments()
+        mean, std = moments[:, 0], moments[:, 1]
+        return (mean, std) if return_std else mean
+
+    def predict_quantiles(self, X, quantiles):
+        """Predict quantiles of a new observation, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        quantiles : float or array-like of shape (n_quantiles,)
+            Probabilities in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_quantiles, n_outputs)
+            One column for each of `quantiles`, exact for the mixture of the drawn
+            networks.
+        """
+        X = self._check_X(X)
+        levels = check_levels(quantiles)
+        return self._predictive(X).quantiles(levels)
+
+    def predict_log_density(self, X, y):
+        """Log predictive density of each target: the proper score of a forecast.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            In nats, in units of y, each row given the training data alone; for K
+            targets jointly.
+        """
+        X = self._check_X(X)
+        y = self._model.response.encode(y)
+        check_rows(X, y)
+        return self._predictive(X).log_density(y)
+
+    def _predictive_normals(self, X):
+        """Normals whose mixture is the predictive distribution.
+
+        Means and deviations, (n, S) or (n, K, S), and weights; None for other noise.
+        """
+        return self._predictive(self._check_X(X)).normals()
+
+    def sample_y(self, X, n_samples=1, random_state=None):
+        """Draw new observations from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
+            Every column comes from one fresh network, the same for all rows, plus
+            independent noise.
+        """
+        X = self._check_X(X)
+        random_state = check_random_state(random_state)
+        predictive = self._predictive(X, self._draw(n_samples, random_state))
+        device = predictive.draws.theta.device
+        return predictive.observations(make_generator(random_state, device))
 
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows) or (S, rows, K)."""

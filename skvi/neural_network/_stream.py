@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from skvi._model import Response
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 
-__all__ = ["Stream", "StreamMixin"]
+__all__ = ["Stream", "check_next_prior", "fit_batch"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,68 +22,57 @@ class Stream:
     noise_scale: Any = None
 
 
-class StreamMixin:
-    """Mixin of networks: `_partial_fit`, and the stream that a fit is a part of."""
-
-    _stream: Stream | None = None
-
-    @property
-    def _continues(self):
-        """Whether the fit goes on with the posterior of the last one."""
-        return self._stream is not None and self._stream.posterior is not None
-
-    def _partial_fit(self, X, y, sample_weight, response=None):
-        """Fit one more batch; if that fails, stay at the batches before, if any."""
-        self._check_stream()
-        before = dict(vars(self)) if self.__sklearn_is_fitted__() else None
+def fit_batch(
+    network: Any, X: Any, y: Any, sample_weight: Any, response: Response | None = None
+) -> Any:
+    """Fit one more batch; if that fails, stay at the batches before, if any."""
+    _check(network)
+    before = dict(vars(network)) if network.__sklearn_is_fitted__() else None
+    if before is not None:
+        noise = before.get("noise_scale_")
+        network._stream = Stream(network._model.response, network.posterior_, noise)
+    else:
+        network._stream = Stream(response)
+    try:
+        return network._fit(X, y, sample_weight)
+    except BaseException:
         if before is not None:
-            noise = before.get("noise_scale_")
-            response = self._model.response
-            self._stream = Stream(response, self.posterior_, noise)
-        else:
-            self._stream = Stream(response)
-        try:
-            return self._fit(X, y, sample_weight)
-        except BaseException:
-            if before is not None:
-                vars(self).clear()
-                vars(self).update(before)
-            raise
-        finally:
-            vars(self).pop("_stream", None)
+            vars(network).clear()
+            vars(network).update(before)
+        raise
+    finally:
+        vars(network).pop("_stream", None)
 
-    def _check_stream(self):
-        """Raise if a posterior of these parameters cannot be the next prior."""
-        if self.early_stopping or self.validation_fraction is not None:
-            raise ValueError(
-                f"early_stopping={self.early_stopping!r} and validation_fraction="
-                f"{self.validation_fraction!r} are for fits: partial_fit makes the "
-                "posterior of each batch the prior of the next one, so that every "
-                "batch must be learned to its end, from all of its rows. Use "
-                "early_stopping=False and validation_fraction=None."
-            )
-        if self.checkpoint_path is not None:
-            raise ValueError(
-                "A checkpoint is that of one fit, and every batch is another one. Use "
-                "checkpoint_path=None for partial_fit, and keep the estimator itself "
-                "(pickle, skops) between batches."
-            )
 
-    def _resolve_prior(self):
-        return self._stream.posterior if self._continues else super()._resolve_prior()
+def _check(network: Any) -> None:
+    """Raise if a posterior of these parameters cannot be the next prior."""
+    if network.early_stopping or network.validation_fraction is not None:
+        raise ValueError(
+            f"early_stopping={network.early_stopping!r} and validation_fraction="
+            f"{network.validation_fraction!r} are for fits: partial_fit makes the "
+            "posterior of each batch the prior of the next one, so that every "
+            "batch must be learned to its end, from all of its rows. Use "
+            "early_stopping=False and validation_fraction=None."
+        )
+    if network.checkpoint_path is not None:
+        raise ValueError(
+            "A checkpoint is that of one fit, and every batch is another one. Use "
+            "checkpoint_path=None for partial_fit, and keep the estimator itself "
+            "(pickle, skops) between batches."
+        )
+    if len(points := getattr(network, "deterministic", ())):
+        raise IncompatibleComponentsError(
+            f"deterministic={points!r} are point estimates, without a posterior that "
+            "could be the prior of the next batch. Use deterministic=() for "
+            "partial_fit."
+        )
 
-    def _check_posterior(self, posterior):
-        super()._check_posterior(posterior)
-        if self._stream is not None and posterior.as_normal() is None:
-            raise IncompatibleComponentsError(
-                f"partial_fit makes the posterior the prior of the next batch, which "
-                f"must be normal: posterior={self.posterior!r} is not. Use "
-                "posterior='mean_field', 'low_rank' or 'full_rank'."
-            )
 
-    def _noise_to_fix(self):
-        """`noise_scale`, or what the first batch learned."""
-        learned = isinstance(self.noise_scale, str)
-        if self._continues and learned:
-            return np.asarray(self._stream.noise_scale)[()]
-        return self.noise_scale
+def check_next_prior(posterior: Posterior, given: Any) -> None:
+    """Raise if a posterior, of the family that was given, cannot be a prior."""
+    if posterior.as_normal() is None:
+        raise IncompatibleComponentsError(
+            f"partial_fit makes the posterior the prior of the next batch, which "
+            f"must be normal: posterior={given!r} is not. Use "
+            "posterior='mean_field', 'low_rank' or 'full_rank'."
+        )

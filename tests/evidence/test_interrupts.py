@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 from skvi._model import Model
 from skvi._sampling._chains import HamiltonianChains
 from skvi.evidence import _bounds
-from skvi.linear_model import _regression_evidence
+from skvi.linear_model import _regression
 from skvi.model_selection import EvidenceSearch, _search
 from skvi.priors import HierarchicalNormal, Normal
 from skvi.solvers import _natural_gradient
@@ -35,7 +35,7 @@ def state_of(model):
     ("owner", "method"),
     [
         (Model, "_columns"),
-        (_regression_evidence, "bound_evidence"),
+        (_regression, "bound_evidence"),
         (HamiltonianChains, "run"),
     ],
 )

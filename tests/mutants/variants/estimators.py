@@ -115,8 +115,8 @@ VARIANTS = [
     Variant("explained-about-another-mean", where="explained_variance",
         find="np.average(y, weights=weight)", put="y.mean()",
         test="tests/neural_network/test_flat_fits.py::test_weights_equal_repetition"),
-    Variant("noise-of-every-batch", where="StreamMixin._noise_to_fix",
-        find="self._continues and learned", put="False",
+    Variant("noise-of-every-batch", where="NetworkRegressorMixin._noise_to_fix",
+        find="self._continues and isinstance(self.noise_scale, str)", put="False",
         test="tests/neural_network/test_partial_fit.py::"
              "test_units_and_noise_stay_those_of_the_first_batch"),
     Variant("layerwise-few-numbers", where="layerwise_prior",
