@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 # Draws for the bound of a stochastic fit: an eighth of those of the fit, whose
-# gradients cost twice as much, and at least a few; after Ctrl-C at most a hundred.
+# gradients cost twice as much, and at least a few; after Ctrl-C, and for a fit that is
+# one of many, at most a hundred.
 PER_DRAW, LEAST_DRAWS, FEW_DRAWS = 8, 10, 100
 
 

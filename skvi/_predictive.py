@@ -37,7 +37,8 @@ __all__ = [
 
 # Components times rows processed at once.
 CHUNK_ELEMENTS = 2**20
-# Components with a smaller probability are ignored in the choice of nodes.
+# Components with a smaller probability are ignored in the choice of nodes, and by
+# scores that do not depend on far tails.
 NEGLIGIBLE = 1e-8
 # Relative error of quantiles, and of the probability of their tails.
 ROUNDING = 1e-15
@@ -105,7 +106,7 @@ class Predictive(ABC):
 
         return self.by_rows(of_rows, y)
 
-    def normals(self, least: float = 0.0) -> Normals | None:
+    def normals(self, least: float = NEGLIGIBLE) -> Normals | None:
         """Means and deviations of components, (n_samples, ..., m), and weights, (m,).
 
         Only weights above `least`. None if the components are not normal.
@@ -153,7 +154,7 @@ class DrawnPredictive(Predictive):
         """Mean given each draw, (n_samples, ..., n_draws)."""
         return self.by_rows(lambda p, _, f: self.in_units(p.mean(f)).movedim(0, -1))
 
-    def normals(self, least: float = 0.0) -> Normals | None:
+    def normals(self, least: float = NEGLIGIBLE) -> Normals | None:
         """Means and deviations given each draw, (n_samples, ..., n_draws)."""
         if not self.likelihood.is_normal:
             return None
@@ -239,7 +240,7 @@ class NormalPredictive(Predictive):
             parts.append(function(bound, self.log_weights, mean[..., None], *some))
         return torch.cat(parts).numpy()
 
-    def normals(self, least: float = 0.0) -> Normals | None:
+    def normals(self, least: float = NEGLIGIBLE) -> Normals | None:
         """Those of nodes of larger weights; see `Predictive.normals`."""
         mean, std = self.at_nodes(slice(None))
         w = self.log_weights.exp()

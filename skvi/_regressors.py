@@ -21,8 +21,9 @@ __all__ = [
     "with_noise_scale",
 ]
 
-# Squares of larger targets, or of the inverses of smaller ones, overflow.
-LARGEST = 1e150
+# Squares of larger numbers, or of the inverses of smaller ones, and sums of them
+# overflow.
+LARGEST = 1e140
 
 
 def units_of(

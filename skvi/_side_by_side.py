@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from skvi._outcome import describe_fit
+from skvi._outcome import FEW_DRAWS, describe_fit
 from skvi._supervised import BaseSupervised
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
@@ -20,8 +20,6 @@ from skvi.utils._threads import limit_threads
 
 __all__ = ["PosedFit", "can_pose", "fit_side_by_side", "pose"]
 
-# Draws for the ELBO of a fit that is one of many.
-BOUND_DRAWS = 100
 # Elements in the buffers of a stack: on a CPU as many as fit into its caches, elsewhere
 # as many as keep the device busy.
 STACK_ELEMENTS, DEVICE_ELEMENTS = 2**17, 2**25
@@ -57,7 +55,7 @@ class PosedFit:
         solution = estimator._refine(self.problem, solution)
         found = estimator._posterior_attributes(solution.state)
         state, source = solution.state, self.problem.generator
-        bound = lower_bound(state.target, state.posterior, source, BOUND_DRAWS)
+        bound = lower_bound(state.target, state.posterior, source, FEW_DRAWS)
         found |= describe_fit(self.problem, solution, bound)
         vars(estimator).update(found)
         self.seconds += time.perf_counter() - start

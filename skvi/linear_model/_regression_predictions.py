@@ -22,9 +22,6 @@ from skvi.utils._validation import check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 
-# Components of a smaller probability are left out of scores without far tails.
-NO_TAILS = 1e-7
-
 
 class RegressionPredictionMixin:
     """Mixin: predictions from a posterior of coefficients, with noise."""
@@ -227,7 +224,7 @@ class RegressionPredictionMixin:
             size = max(len(weights) for _, _, weights in found)
             parts = zip(*(_with_empty(size, *one) for one in found), strict=True)
             return tuple(np.stack(part, -2) for part in parts)
-        return self._predictive(X).normals(NO_TAILS)
+        return self._predictive(X).normals()
 
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.

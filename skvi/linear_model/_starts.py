@@ -8,6 +8,7 @@ import torch
 from skvi.base._gamma_form import GammaForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model._base import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
@@ -24,8 +25,6 @@ __all__ = ["approach", "start_near"]
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
 # The noise decreases by this factor from one start to the next.
 SHRINK = 3.0
-# Above this number of parameters a start is factorized.
-MAX_FULL_RANK = 1000
 
 
 def approach(problem, noise_scale):
@@ -68,7 +67,7 @@ def start_near(problem, likelihood):
     """
     target = problem.target
     layout = target.predictor.layout
-    small = layout.size <= MAX_FULL_RANK
+    small = layout.size <= MAX_FULL
     family = FullRankNormal() if small else MeanFieldNormal()
     priors = {"coef": Normal(scale=target.coef_scale()), "intercept": Normal()}
     near = HierarchicalTarget(

@@ -11,6 +11,7 @@ import torch
 from scipy import sparse
 
 from skvi._model import Model
+from skvi._regressors import LARGEST
 from skvi.predictors import LinearPredictor
 from skvi.utils._arrays import as_tensor, row_chunks
 from skvi.utils._shifted import ShiftedRows
@@ -18,8 +19,6 @@ from skvi.utils._sparse import SparseRows, as_rows
 
 __all__ = ["LinearModel", "feature_units", "offset_mean"]
 
-# Squares of larger features, times rows and precisions, overflow.
-LARGEST_FEATURE = 1e140
 # Sizes of X above which no copy of it is made (128 MiB in double precision), and of
 # chunks copied to double precision at once.
 MAX_COPIED, CHUNK_ELEMENTS = 2**24, 2**21
@@ -150,7 +149,7 @@ def _ends(X):
 
 def _check_range(largest):
     """Raise if squares of features overflow."""
-    if largest > LARGEST_FEATURE:
+    if largest > LARGEST:
         raise ValueError(
             f"X has values up to {largest:.2g}; their squares leave the range of "
             "floats. Standardize the features, with "

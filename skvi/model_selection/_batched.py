@@ -35,7 +35,7 @@ class BatchedGridSearchCV(GridSearchCV):
     scoring : str, callable, list, tuple or dict, default=None
     n_jobs : int, default=None
         Processes. None is one, in which all fits run in parallel; with several, each
-        takes an equal part of them, up to 64 at a time.
+        takes an equal part of them.
     refit : bool, str or callable, default=True
     cv : int, cross-validation generator or iterable, default=None
     verbose : int, default=0

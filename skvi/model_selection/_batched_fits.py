@@ -22,9 +22,6 @@ from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "can_be_batched", "fit_candidates"]
 
-# Maximum number of fits that one of several processes trains at once.
-PIECE = 64
-
 
 @dataclass(eq=False)
 class Outcome:
@@ -88,10 +85,7 @@ def fit_candidates(
 
 def _pieces(jobs: Sequence[Job], n_processes: int) -> list[Sequence[Job]]:
     """All jobs for one process; as many equal pieces for each of several."""
-    n_pieces = n_processes
-    if n_processes > 1:
-        n_pieces *= math.ceil(len(jobs) / (PIECE * n_processes))
-    size = math.ceil(len(jobs) / n_pieces)
+    size = math.ceil(len(jobs) / n_processes)
     return [jobs[start : start + size] for start in range(0, len(jobs), size)]
 
 

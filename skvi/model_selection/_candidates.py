@@ -88,16 +88,14 @@ def model_key(estimator: Any) -> str:
     return describe([type(estimator), kept])
 
 
-def prior_rule(estimator: Any) -> str:
+def prior_rule(estimator: Any) -> str | None:
     """Text that estimators share if their priors are given by equal parameters."""
     final = final_step(estimator)
     params = final.get_params(deep=False)
     if "prior" not in params:
-        return ""
-    names = "prior", "intercept_prior"
-    return describe(
-        [type(final), *(_resolve(name, params.get(name)) for name in names)]
-    )
+        return None
+    given = [_resolve(k, params.get(k)) for k in ("prior", "intercept_prior")]
+    return describe([type(final), *given])
 
 
 def _resolve(name: str, value: Any) -> Any:

@@ -26,8 +26,6 @@ PASSES = (10.0, 3.0, 1.0)
 # Parts of what is left of `max_seconds` that they may take; seconds of a model in the
 # first pass, however little is left.
 OF_PASSES, LEAST_SECONDS = (1.0, 0.5, 1.0), 1.0
-# Greatest ratio of the sweeps of chains in one pass to those in another.
-MAX_RATIO = 15.0
 # How names of learned hyperparameters of a prior begin.
 OF_PRIOR = "prior_scale"
 
@@ -122,7 +120,7 @@ class Race:
         precision = PASSES[number] * self.precision
         rows = [model.chosen for model in models]
         what = f"evidences to {precision:.3g} nats"
-        self.progress.begin(what, rows, _forecast(models, precision))
+        self.progress.begin(what, rows)
         options = [
             {**self.options, **limit, "precision": precision, "random_state": int(seed)}
             for seed in self.seeds[rows, number]
@@ -213,14 +211,6 @@ def learned_of(models: list[Model]) -> list[frozenset[str]]:
         shared.setdefault(rule, set()).update(of_prior)
     shared[None] = set()  # models without a prior that could be compared
     return [names | shared[rule] for rule, names in zip(rules, own, strict=True)]
-
-
-def _forecast(models: list[Model], precision: float) -> float | None:
-    """Seconds of a pass, from those of the last one; None for the first."""
-    if any(not model.n_runs for model in models):
-        return None
-    ratios = (min((m.precision / precision) ** 2, MAX_RATIO) for m in models)
-    return sum(m.last_seconds * r for m, r in zip(models, ratios, strict=True))
 
 
 def warn_mixed(models: list[Model]) -> None:

@@ -193,13 +193,10 @@ class SearchProgress:
         self._rows: Sequence[int] = []
         self._seconds: list[float] = []
 
-    def begin(
-        self, what: str, rows: Sequence[int], seconds: float | None = None
-    ) -> None:
-        """Announce tasks, one for each of these candidates, and a forecast."""
+    def begin(self, what: str, rows: Sequence[int]) -> None:
+        """Announce tasks, one for each of these candidates."""
         self._rows, self._seconds = rows, []
-        forecast = "" if seconds is None else f", up to about {self._wall(seconds)}"
-        self.write(f"{len(rows)} {what}{forecast}")
+        self.write(f"{len(rows)} {what}")
 
     def __call__(self, outcome: Outcome) -> None:
         """Report the next task, and how long the others will take at this rate."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from skvi._regressors import LARGEST
 from skvi.divergences import KL, Divergence
 
 __all__ = [
@@ -21,21 +22,19 @@ __all__ = [
     "worse_message",
 ]
 
-# A gain that ten parameters get by chance does not count, nor one below a tenth.
-CHANCE_PARAMETERS, SMALL_SHARE = 10, 0.1
-# Missed fraction that counts, at least five standard errors if residuals are noise.
-MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.1, 5.0, 20
+# Fraction of a target that counts: that a fit explains or misses, or by which it is
+# worse than a constant.
+SHARE = 0.1
+# A gain that ten parameters get by chance does not count; what is missed is at least
+# five standard errors if residuals are noise.
+CHANCE_PARAMETERS, MISSED_ERRORS, MIN_PAIRS = 10, 5.0, 20
 # Residuals are outliers from this number of robust standard deviations on, which six in
 # 100,000 of a normal distribution are; and the fraction of them that is worth a word.
 OUTLYING, MANY_OUTLIERS = 4.0, 0.01
-# A negative explained fraction that is more than the shrinkage of the mean.
-WORSE = -0.1
-# Layers below this size are small, and larger weights of the prior can be lowered.
-SMALL_LAYER, LOW_WEIGHT = 10, 0.1
-# Root mean squares of the largest feature that are far from those of standardized ones.
-LARGE_INPUT, SMALL_INPUT = 10.0, 0.1
-# Squares of larger numbers, and sums of them, overflow.
-LARGEST = 1e140
+# Layers below this size are small.
+SMALL_LAYER = 10
+# Ratio of the root mean square of the largest feature to that of standardized ones.
+FAR_INPUT = 10.0
 # Number of rows on which a fit is evaluated.
 MAX_ROWS = 2000
 
@@ -65,8 +64,8 @@ def remedies(
         found.append("activation='relu'")
     elif min(hidden) < SMALL_LAYER:
         found.append("larger hidden_layer_sizes")
-    if isinstance(divergence, KL) and divergence.weight > LOW_WEIGHT:
-        found.append(f"divergence=KL(weight={LOW_WEIGHT})")
+    if isinstance(divergence, KL) and divergence.weight > 0.1:
+        found.append("divergence=KL(weight=0.1)")
     return " or ".join([*found, "more rows"])
 
 
@@ -79,7 +78,7 @@ def unscaled_message(X: np.ndarray) -> str:
     largest = np.maximum(columns.max(0), 1e-300)
     sizes = largest * np.sqrt(((columns / largest) ** 2).mean(0))
     sizes = sizes[columns.max(0) > 0]
-    if not len(sizes) or (sizes.max() < LARGE_INPUT and sizes.max() > SMALL_INPUT):
+    if not len(sizes) or (1 / FAR_INPUT < sizes.max() < FAR_INPUT):
         return ""
     return (
         f"; the features have sizes from {sizes.min():.2g} to {sizes.max():.2g}, and "
@@ -119,7 +118,7 @@ def worse_message(explained: float | None, error: str) -> str:
 
     `error` says what the fraction `explained` is about, with a place for the ratio.
     """
-    if explained is None or explained >= WORSE:
+    if explained is None or explained >= -SHARE:
         return ""
     return f"the fit is worse than a constant: {error.format(1 - explained)}"
 
@@ -176,7 +175,7 @@ def flat_message(
         return ""
     # By chance every parameter gains half a nat on average.
     chance = 0.5 * CHANCE_PARAMETERS / (nats_per_unit * n_rows)
-    if explained >= min(SMALL_SHARE, chance):
+    if explained >= min(SHARE, chance):
         return ""
     return (
         f"the fit explains no more of the target than {constant} would "
@@ -225,7 +224,7 @@ def missed_message(
     explained = max(explained, 0.0)
     missed = min(missed, 1.0 - explained)
     error = (1.0 - explained) / n_pairs**0.5
-    if missed < max(MISSED_SHARE, MISSED_ERRORS * error):
+    if missed < max(SHARE, MISSED_ERRORS * error):
         return ""
     return (
         f"the fit explains {explained:.0%} of the variance of the target and misses "

@@ -20,8 +20,6 @@ from skvi.utils._sparse import as_rows
 __all__ = ["ModuleMixin", "OutputLimits"]
 
 PREFIX = "module__"
-# Rows on which the sizes of outputs are looked at.
-PROBE_ROWS = 50
 # A linear layer of small features has small outputs, which grow with its weights.
 GROWTH = 1.5
 
@@ -99,7 +97,7 @@ class ModuleMixin:
             shuffle=isinstance(self.posterior_family_, Ensemble) and not is_template,
             outputs=self._name_outputs(likelihood.n_outputs),
         )
-        some = rows[spaced_rows(len(rows), PROBE_ROWS)]
+        some = rows[spaced_rows(len(rows), 50)]
         f = predictor.outputs_of_random_parameters(some)
         if not self._continues:
             self._warn(self._limit_of_outputs(f, likelihood), SkviWarning)
