@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize.elementwise import find_root
 from sklearn.utils import gen_batches
 
 from skvi._draws import Draws
+from skvi._quantiles import mixture_quantiles, smallest_counts
 from skvi.base._units import Units
 from skvi.likelihoods import (
     GaussianLikelihood,
@@ -31,8 +31,6 @@ __all__ = [
     "PoissonPredictive",
     "Predictive",
     "QuadraturePredictive",
-    "mixture_quantiles",
-    "normal_mixture_quantiles",
 ]
 
 # Components times rows processed at once.
@@ -40,8 +38,6 @@ CHUNK_ELEMENTS = 2**20
 # Components with a smaller probability are ignored in the choice of nodes, and by
 # scores that do not depend on far tails.
 NEGLIGIBLE = 1e-8
-# Relative error of quantiles, and of the probability of their tails.
-ROUNDING = 1e-15
 
 OfRows = Callable[..., torch.Tensor]
 Normals = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -85,7 +81,7 @@ class Predictive(ABC):
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
             if p.is_discrete:
-                return _smallest_counts(p, f, levels, log_w.exp())
+                return smallest_counts(p, f, levels, log_w.exp())
             parts = p.by_target(f)
             found = [mixture_quantiles(q, g, levels, log_w.exp()) for q, g in parts]
             shape = len(found[0]), len(levels), *np.shape(self.units.y_scale)
@@ -347,72 +343,6 @@ class PoissonPredictive(CountPredictive):
         flat = counts.flatten(), self.mean.flatten(), self.std.flatten()
         mass = poisson_mixture_log_mass(*flat).reshape(self.mean.shape)
         return torch.logsumexp(mass + self.log_shares[:, None], 0).numpy()
-
-
-def mixture_quantiles(
-    likelihood: Likelihood,
-    f: torch.Tensor,
-    levels: np.ndarray,
-    weights: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Quantiles, (n, q), of the mixture of distributions given draws f, (S, n, C)."""
-    levels = np.asarray(levels, dtype=np.float64)
-    w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
-    # A mixture's quantile lies between those of its components.
-    own = [likelihood.quantile(f, level) for level in levels.tolist()]
-    # Lengths over which the probability of a tail changes.
-    density = torch.stack([w @ likelihood.log_prob(f, y).exp() for y in own])
-    unit = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f) / density
-    low, high = (
-        (torch.stack(ends) / unit).cpu().numpy().ravel()
-        for ends in ([x.amin(0) for x in own], [x.amax(0) for x in own])
-    )
-    found = low.reshape(unit.shape).copy()
-
-    def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
-        found.flat[index] = x
-        y = torch.from_numpy(found).to(unit) * unit
-        cdf = torch.stack([w @ likelihood.cdf(f, row) for row in y])
-        value = (cdf.cpu().numpy() - levels[:, None]).flat[index]
-        # Rounding must not take the root out of its bracket.
-        value = np.where(x <= low[index], np.minimum(value, 0), value)
-        return np.where(x >= high[index], np.maximum(value, 0), value)
-
-    tolerances = {"xatol": ROUNDING, "xrtol": ROUNDING}
-    index = np.arange(len(low))
-    root = find_root(excess, (low, high), args=(index,), tolerances=tolerances)
-    return (torch.from_numpy(root.x.reshape(unit.shape)).to(unit) * unit).T
-
-
-def normal_mixture_quantiles(
-    means: torch.Tensor,
-    stds: torch.Tensor | float,
-    levels: np.ndarray,
-    weights: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Quantiles, (n, q), of mixtures of normals, (S, n)."""
-    normal = GaussianLikelihood().at_scale(torch.as_tensor(stds).to(means))
-    return mixture_quantiles(normal, means[..., None], levels, weights)
-
-
-def _smallest_counts(
-    p: Likelihood, f: torch.Tensor, levels: np.ndarray, w: torch.Tensor
-) -> torch.Tensor:
-    """Smallest counts, (n, q), whose probability of no more is at least a level."""
-    start, columns = w @ p.mean(f), []
-    for level in levels.tolist():
-        low, high = torch.full_like(start, -1.0), (start + 1).ceil()
-        while bool((short := w @ p.cdf(f, high) < level).any()):
-            low = torch.where(short, high, low)
-            high = torch.where(short, 2 * high + 1, high)
-        # Above 2^53 consecutive counts are not representable.
-        while bool((gap := high - low > 1 + high * 1e-15).any()):
-            middle = torch.floor((low + high) / 2)
-            below = gap & (w @ p.cdf(f, middle.clamp(min=0)) < level)
-            low = torch.where(below, middle, low)
-            high = torch.where(gap & ~below, middle, high)
-        columns.append(high)
-    return torch.stack(columns, 1)
 
 
 def _double(value: float | np.ndarray, like: torch.Tensor) -> torch.Tensor:

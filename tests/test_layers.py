@@ -38,6 +38,7 @@ LAYERS = [
         "skvi._draws",
         "skvi._warm_start",
         "skvi._identity",
+        "skvi._quantiles",
     ],
     [
         "skvi._parameters",

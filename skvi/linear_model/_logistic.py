@@ -7,7 +7,7 @@ import torch
 
 from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities
-from skvi._predictive import normal_mixture_quantiles
+from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message

@@ -9,7 +9,7 @@ import torch
 from scipy.special import ndtri
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from skvi._predictive import normal_mixture_quantiles
+from skvi._quantiles import normal_mixture_quantiles
 from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["CoefficientTable", "coefficient_ends", "summary"]

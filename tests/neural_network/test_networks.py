@@ -14,7 +14,7 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
-from skvi._predictive import normal_mixture_quantiles
+from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
