@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangepointDisplay"]
 
-COLORS = (common.BLUE, common.VERMILION, common.GREEN, common.PURPLE, common.ORANGE)
 # Pixels of the image of run lengths: more rows or lengths than that share one.
 PIXELS_WIDE, PIXELS_HIGH = 800, 200
 # Less probable run lengths are white.
@@ -198,7 +197,7 @@ class ChangepointDisplay:
         many = len(X) > 1000
         seen = shown[np.isfinite(shown)]
         for j, column in enumerate(shown.T):
-            color = COLORS[j] if shown.shape[1] > 1 else common.BLACK
+            color = common.COLORS[j] if shown.shape[1] > 1 else common.BLACK
             ax.plot(self._x, column, color=color, lw=0.5 if many else 0.9, zorder=2)
             if predictions and shown.shape[1] == 1:
                 mean = self.detector.predictions_[self._rows, j]
@@ -270,7 +269,7 @@ class ChangepointDisplay:
     def _draw_models(self, ax: "Axes") -> None:
         posterior = self.detector.model_posteriors_[self._rows]
         names = [str(model) for model in self.detector.models_]
-        colors = [COLORS[i % len(COLORS)] for i in range(len(names))]
+        colors = [common.COLORS[i % MOST_SERIES] for i in range(len(names))]
         ax.stackplot(self._x, posterior.T, labels=names, colors=colors, lw=0)
         ax.set(ylim=(0, 1), ylabel="P(model)")
         put_legend(ax)

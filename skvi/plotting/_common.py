@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 # Okabe and Ito (2008): told apart by every kind of color vision.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK, SKY)
 
 
 def check_matplotlib(caller: str) -> None:
@@ -36,15 +37,6 @@ def merge_style(defaults: dict, given: dict | None) -> dict:
     from matplotlib.lines import Line2D
 
     return normalize_kwargs(defaults, Line2D) | normalize_kwargs(given or {}, Line2D)
-
-
-def thin_ticks(ax: "Axes") -> None:
-    """Have plain numbers on the x axis, few enough that long ones do not overlap."""
-    ax.ticklabel_format(axis="x", style="plain", useOffset=False)
-    ax.locator_params(axis="x", nbins=6)
-    labels = ax.xaxis.get_major_formatter().format_ticks(list(ax.get_xticks()))
-    if max(map(len, labels), default=0) > 8:
-        ax.locator_params(axis="x", nbins=3)
 
 
 def final_estimator(estimator: Any) -> Any:

@@ -8,16 +8,20 @@ import numpy as np
 
 from skvi.evidence import EvidenceBounds, evidence_bounds
 from skvi.plotting import _common as common
-from skvi.plotting._bounds_text import N_SE, check_quantity, interval_text, row_label
+from skvi.plotting._rows import (
+    draw_bars,
+    draw_marks,
+    draw_whiskers,
+    finite,
+    label_rows,
+)
+from skvi.plotting._text import check_quantity, interval_text, row_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axes._secondary_axes import SecondaryAxis
     from matplotlib.lines import Line2D
 
 __all__ = ["EvidenceBoundsDisplay"]
-
-BAR_HEIGHT, FIT_OFFSET, MARGIN = 0.4, 0.34, 0.04
 
 
 class EvidenceBoundsDisplay:
@@ -136,111 +140,69 @@ class EvidenceBoundsDisplay:
         """
         common.check_matplotlib(f"{type(self).__name__}.plot")
         quantity = check_quantity(self.bounds)
-        self._origin = self._find_origin(reference)
+        origin = 0.0
         if reference is not None:
+            if reference not in self.bounds:
+                raise ValueError(
+                    f"reference must be one of {list(self.bounds)}. Got {reference!r}."
+                )
+            origin = self.bounds[reference].estimate
             quantity += f" minus that of {reference}"
-        n = len(self.bounds)
-        ax = common.make_axes(ax, (7.6, 2.0 + 0.5 * n))
+        found = list(self.bounds.values())
+        ax = common.make_axes(ax, (7.6, 2.0 + 0.5 * len(found)))
         self.ax_, self.figure_ = ax, ax.figure
-        self._draw_bars(bar_kwargs or {})
-        self._draw_whiskers(values, whisker_kwargs)
-        self._draw_estimates(estimate_kwargs)
+        lower, upper = np.array([_ends(one) for one in found]).T - origin
+        self.bars_ = draw_bars(ax, lower, upper, bar_kwargs)
+        self._mark_unreliable_bars()
+        where = "± 2 standard errors" + (", printed on the right" if values else "")
+        nothing = math.nan, math.nan
+        ends = [one.interval(2.0) if one.reliable else nothing for one in found]
+        low, high = np.array(ends).T - origin
+        self.whiskers_ = draw_whiskers(ax, low, high, whisker_kwargs, where)
+        x = finite(np.array([one.stated()[1] for one in found]) - origin)
+        label = "_no estimate" if np.isnan(x).all() else "estimate"
+        style = {"color": common.BLACK, "markerfacecolor": "white", "label": label}
+        self.estimates_ = draw_marks(ax, x, range(len(x)), estimate_kwargs, **style)
         self.elbo_ = self.eubo_ = None
         if fit_bounds:
             from matplotlib.markers import CARETLEFT, CARETRIGHT
 
             # The tips of the heads are at the values, and never cover each other.
-            self.elbo_ = self._draw_fit("ELBO", CARETRIGHT, fit_kwargs)
-            self.eubo_ = self._draw_fit("EUBO", CARETLEFT, fit_kwargs)
+            self.elbo_ = self._draw_fit("ELBO", CARETRIGHT, origin, fit_kwargs)
+            self.eubo_ = self._draw_fit("EUBO", CARETLEFT, origin, fit_kwargs)
         # Bars would end the axis at their own ends, through the marks of the first row.
         ax.use_sticky_edges = False
-        ax.margins(x=MARGIN)
-        ax.set(xlabel=f"{quantity} [nats]", ylim=(n - 0.4, -0.6))
-        ax.set_yticks(range(n), [row_label(*item) for item in self.bounds.items()])
-        common.thin_ticks(ax)
-        ax.grid(axis="y", color="0.92")
-        ax.set_axisbelow(True)
-        self.values_ = self._print_values() if values else None
-        # The pad, in font sizes, leaves room for tick labels and axis label.
-        ax.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0.0),
-            borderaxespad=4.2,
-            ncols=2,
-            frameon=False,
-        )
+        ax.margins(x=0.04)
+        names = [row_label(*item) for item in self.bounds.items()]
+        printed = [interval_text(one, origin) for one in found]
+        self.values_ = label_rows(ax, quantity, names, printed if values else None)
         return self
 
-    def _find_origin(self, reference: str | None) -> float:
-        if reference is None:
-            return 0.0
-        if reference not in self.bounds:
-            raise ValueError(
-                f"reference must be one of {list(self.bounds)}. Got {reference!r}."
-            )
-        return self.bounds[reference].estimate
-
-    def _draw_bars(self, given: dict) -> None:
-        style = {"color": common.SKY, "edgecolor": common.BLUE, "height": BAR_HEIGHT}
-        lower, upper = np.array([_ends(b) for b in self.bounds.values()]).T
-        lower, upper = _finite(lower - self._origin), _finite(upper - self._origin)
-        self.bars_ = self.ax_.barh(
-            range(len(lower)), upper - lower, left=lower, **style | given
-        )
-        for bar, bounds in zip(self.bars_, self.bounds.values(), strict=True):
-            if not bounds.reliable:
-                bar.set(facecolor="none", hatch="/////", linestyle="--")
-        self._name_bars()
-
-    def _name_bars(self) -> None:
-        """Give the legend one entry for each kind of bar."""
+    def _mark_unreliable_bars(self) -> None:
+        """Hollow bars, and one entry of the legend for each kind."""
         reliable = [bounds.reliable for bounds in self.bounds.values()]
+        for bar, is_reliable in zip(self.bars_, reliable, strict=True):
+            if not is_reliable:
+                bar.set(facecolor="none", hatch="/////", linestyle="--")
         self.bars_.set_label("_bars")
         for kind, label in ((True, "lower to upper bound"), (False, "not reliable")):
             if kind in reliable:
                 self.bars_[reliable.index(kind)].set_label(label)
 
-    def _draw_whiskers(self, printed: bool, given: dict | None) -> None:
-        rows = [i for i, b in enumerate(self.bounds.values()) if b.reliable]
-        self.whiskers_ = None
-        if rows:
-            ends = [list(self.bounds.values())[i].interval(N_SE) for i in rows]
-            # A gap, made by NaN, between the lines of two rows.
-            x = np.array([[low, high, math.nan] for low, high in ends]).ravel()
-            x -= self._origin
-            y = np.repeat(np.array(rows, dtype=float), 3)
-            style = {"color": common.BLACK, "marker": "|", "linewidth": 1.2}
-            where = ", printed on the right" if printed else ""
-            style |= {"markersize": 9, "label": f"± {N_SE:g} standard errors{where}"}
-            (self.whiskers_,) = self.ax_.plot(x, y, **common.merge_style(style, given))
-
-    def _draw_estimates(self, given: dict | None) -> None:
-        style: dict = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
-        style |= {"markerfacecolor": "white", "markersize": 5, "zorder": 3}
-        x = np.array([b.stated()[1] for b in self.bounds.values()]) - self._origin
-        style["label"] = "estimate" if np.isfinite(x).any() else "_no estimate"
-        style = common.merge_style(style, given)
-        (self.estimates_,) = self.ax_.plot(x, range(len(x)), **style)
-
-    def _draw_fit(self, name: str, marker: int, given: dict | None) -> "Line2D | None":
+    def _draw_fit(
+        self, name: str, marker: int, origin: float, given: dict | None
+    ) -> "Line2D | None":
+        """Arrow heads below the bars, at a bound of the fitted posteriors."""
         found = [
-            (bounds.table[f"{name} of q"].value - self._origin, row + FIT_OFFSET)
+            (bounds.table[f"{name} of q"].value - origin, row + 0.34)
             for row, bounds in enumerate(self.bounds.values())
             if f"{name} of q" in bounds.table
         ]
         if not found:
             return None
-        style: dict = {"color": common.VERMILION, "linestyle": "none"}
-        style |= {"marker": marker, "markersize": 7}
-        style = common.merge_style({**style, "label": f"{name} of the fit"}, given)
-        return self.ax_.plot(*_finite(np.array(found).T), **style)[0]
-
-    def _print_values(self) -> "SecondaryAxis":
-        axis = self.ax_.secondary_yaxis("right")
-        labels = [interval_text(b, self._origin) for b in self.bounds.values()]
-        axis.set_yticks(range(len(labels)), labels)
-        axis.tick_params(length=0)
-        return axis
+        style: dict = {"color": common.VERMILION, "marker": marker, "markersize": 7}
+        style |= {"label": f"{name} of the fit", "zorder": 2}
+        return draw_marks(self.ax_, *np.array(found).T, given, **style)
 
     @classmethod
     def from_bounds(
@@ -340,8 +302,3 @@ def _ends(bounds: EvidenceBounds) -> tuple[float, float]:
         return bounds.lower, bounds.upper
     low, _, high = bounds.stated()
     return low, high
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    """Replace infinities by NaN, which matplotlib leaves out."""
-    return np.where(np.isfinite(values), values, math.nan)

@@ -7,16 +7,15 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.plotting import _common as common
-from skvi.plotting._search_text import describe_candidates, row_text
+from skvi.plotting._rows import draw_bars, draw_marks, draw_whiskers, label_rows
+from skvi.plotting._text import describe_candidates, row_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axes._secondary_axes import SecondaryAxis
     from matplotlib.lines import Line2D
 
 __all__ = ["EvidenceSearchDisplay"]
 
-BAR_HEIGHT, MARGIN = 0.42, 0.06
 COLORS = {
     "best": common.GREEN,
     "not excluded": common.ORANGE,
@@ -144,28 +143,23 @@ class EvidenceSearchDisplay:
         """
         common.check_matplotlib(f"{type(self).__name__}.plot")
         self.rows_ = self._order()[:max_models]
-        n = len(self.rows_)
-        ax = common.make_axes(ax, (7.6, 1.9 + 0.42 * n))
+        ax = common.make_axes(ax, (7.6, 2.0 + 0.5 * len(self.rows_)))
         self.ax_, self.figure_ = ax, ax.figure
-        self._draw_bars(bar_kwargs or {})
-        self._draw_whiskers(whisker_kwargs)
+        column = self._column
+        self.bars_ = draw_bars(ax, column("lower"), column("upper"), bar_kwargs)
+        low, high = column("interval_lower"), column("interval_upper")
+        label = "interval of the search"
+        self.whiskers_ = draw_whiskers(ax, low, high, whisker_kwargs, label)
         self._draw_estimates(estimate_kwargs)
         self._draw_threshold(threshold_kwargs)
         self.arrows_ = self._limit(reach)
-        names = self._names()
-        ax.set(xlabel=f"{self._quantity()} [nats]", ylim=(n - 0.4, -0.6))
-        ax.set_yticks(range(n), [names[row] for row in self.rows_])
-        common.thin_ticks(ax)
-        ax.grid(axis="y", color="0.92")
-        ax.set_axisbelow(True)
-        self.values_ = self._print_values() if values else None
-        ax.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0.0),
-            borderaxespad=4.2,
-            ncols=2,
-            frameon=False,
-        )
+        quantity = self.quantity
+        if np.any(self.results["log_prior"]):
+            quantity += " + log prior weight"
+        names = self.names or describe_candidates(self.results["params"])
+        names = [names[row] for row in self.rows_]
+        printed = self._printed() if values else None
+        self.values_ = label_rows(ax, quantity, names, printed)
         return self
 
     def _order(self) -> list[int]:
@@ -180,33 +174,6 @@ class EvidenceSearchDisplay:
             return values
         values = values + np.asarray(self.results["log_prior"])[self.rows_]
         return np.where(np.isfinite(values), values, np.nan)
-
-    def _quantity(self) -> str:
-        weighted = np.any(self.results["log_prior"])
-        return f"{self.quantity} + log prior weight" if weighted else self.quantity
-
-    def _draw_bars(self, given: dict) -> None:
-        lower, upper = self._column("lower"), self._column("upper")
-        style = {"color": common.SKY, "edgecolor": common.BLUE, "height": BAR_HEIGHT}
-        style |= {"label": "lower to upper bound"}
-        self.bars_ = self.ax_.barh(
-            range(len(lower)), upper - lower, left=lower, **style | given
-        )
-
-    def _draw_whiskers(self, given: dict | None) -> None:
-        low, high = self._column("interval_lower"), self._column("interval_upper")
-        rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
-        self.whiskers_ = None
-        if len(rows):
-            # A gap, made by NaN, between the lines of two rows.
-            x = np.stack([low[rows], high[rows], np.full(len(rows), np.nan)], 1)
-            style = {"color": common.BLACK, "marker": "|", "linewidth": 1.2}
-            style |= {"markersize": 9, "label": "interval of the search"}
-            (self.whiskers_,) = self.ax_.plot(
-                x.ravel(),
-                np.repeat(rows.astype(float), 3),
-                **common.merge_style(style, given),
-            )
 
     def _states(self) -> list[str]:
         left = self._column("contender", False)
@@ -223,75 +190,51 @@ class EvidenceSearchDisplay:
         self.estimates_ = {}
         for state in dict.fromkeys(states):
             color, rows = COLORS[state.split(",")[0]], np.flatnonzero(states == state)
-            hollow = state not in COLORS
-            style: dict = {"color": color, "marker": "D", "linestyle": "none"}
-            style |= {"markerfacecolor": "white" if hollow else color}
-            style |= {"markersize": 5, "zorder": 3, "label": f"estimate: {state}"}
-            style = common.merge_style(style, given)
-            (self.estimates_[state],) = self.ax_.plot(x[rows], rows, **style)
+            style = {"color": color, "label": f"estimate: {state}"}
+            style["markerfacecolor"] = color if state in COLORS else "white"
+            line = draw_marks(self.ax_, x[rows], rows, given, **style)
+            self.estimates_[state] = line
 
     def _draw_threshold(self, given: dict | None) -> None:
         low = self._column("interval_lower")
         self.threshold_ = None
         if np.isfinite(low).any() and len(low) > 1:
-            where = np.nanmax(low) - self.min_difference
-            style: dict = {
-                "color": common.VERMILION,
-                "linestyle": "--",
-                "linewidth": 1.2,
-            }
-            style |= {
-                "linewidth": 1.2,
-                "label": "excluded if to the left",
-                "zorder": 0.5,
-            }
+            style: dict = {"color": common.VERMILION, "linestyle": "--", "zorder": 0.5}
+            style |= {"linewidth": 1.2, "label": "excluded if to the left"}
             style = common.merge_style(style, given)
             # The line is behind all bars, and spans the height for any number of rows.
-            (self.threshold_,) = self.ax_.plot(
-                [where, where],
-                [0, 1],
-                transform=self.ax_.get_xaxis_transform(),
-                **style,
-            )
+            where = np.nanmax(low) - self.min_difference
+            self.threshold_ = self.ax_.axvline(where, **style)
 
     def _limit(self, reach: float | None) -> "Line2D | None":
         """Cut the axis on the left, and mark the rows that are beyond."""
-        estimates = self._column("estimate")
-        ends = np.concatenate(
-            [self._column(name) for name in ("lower", "upper")]
-            + [self._column(f"interval_{side}") for side in ("lower", "upper")]
-            + [estimates]
-        )
+        names = "lower", "upper", "interval_lower", "interval_upper", "estimate"
+        ends = np.concatenate([self._column(name) for name in names])
         top, bottom = np.nanmax(ends), np.nanmin(ends)
         edge = top
         if self.threshold_ is not None:
             edge = float(np.asarray(self.threshold_.get_xdata())[0])
             bottom = min(bottom, edge)
         cut = bottom if reach is None else max(bottom, edge - reach)
-        pad = MARGIN * max(top - cut, 1e-6)
+        pad = 0.06 * max(top - cut, 1e-6)
         self.ax_.set_xlim(cut - pad, top + pad)
-        beyond = np.flatnonzero(estimates < cut)
+        beyond = np.flatnonzero(self._column("estimate") < cut)
         if not len(beyond):
             return None
-        style: dict = {"color": COLORS["excluded"], "marker": "<", "linestyle": "none"}
+        style = {"color": COLORS["excluded"], "marker": "<", "markersize": 6}
         style |= {"clip_on": False, "label": "farther to the left"}
-        return self.ax_.plot([cut - pad / 2] * len(beyond), beyond, **style)[0]
+        x = np.full(len(beyond), cut - pad / 2)
+        return draw_marks(self.ax_, x, beyond, None, **style)
 
-    def _print_values(self) -> "SecondaryAxis":
-        axis = self.ax_.secondary_yaxis("right")
+    def _printed(self) -> list[str]:
+        """Estimates, as precise as their bounds, and probabilities."""
         columns = [
-            self._column(name, False)
-            for name in ("estimate", "probability_lower", "probability_upper")
+            self._column("estimate", False),
+            self._column("upper", False) - self._column("lower", False),
+            self._column("probability_lower", False),
+            self._column("probability_upper", False),
         ]
-        width = self._column("upper", False) - self._column("lower", False)
-        columns.insert(1, width)
-        labels = [row_text(*row) for row in zip(*columns, strict=True)]
-        axis.set_yticks(range(len(labels)), labels)
-        axis.tick_params(length=0)
-        return axis
-
-    def _names(self) -> Sequence[str]:
-        return self.names or describe_candidates(self.results["params"])
+        return [row_text(*row) for row in zip(*columns, strict=True)]
 
     @classmethod
     def from_search(

@@ -1,7 +1,5 @@
 """The minimized quantity over the iterations of a fit."""
 
-import math
-from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.plotting import _common as common
+from skvi.utils._decimals import n_decimals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,20 +17,8 @@ __all__ = ["LossCurveDisplay"]
 
 GID = "skvi loss curve: "
 # Lines differ in color, dashes and end marker: any one of them would do.
-COLORS = (
-    common.BLUE,
-    common.VERMILION,
-    common.GREEN,
-    common.PURPLE,
-    common.ORANGE,
-    common.SKY,
-    common.BLACK,
-)
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# The axis is cut if its full range exceeds that of the later values by this factor.
-CUT_FACTOR = 5
-MIN_RANGE = 1.0  # nats
 
 
 class LossCurveDisplay:
@@ -243,8 +230,7 @@ def _loss_name(fitted: Any) -> str:
 def _style(index: int) -> dict:
     """Style of a curve by the number of curves before it."""
     color, dash, marker = (
-        next(islice(cycle(choices), index, None))
-        for choices in (COLORS, DASHES, MARKERS)
+        choices[index % len(choices)] for choices in (common.COLORS, DASHES, MARKERS)
     )
     return {"color": color, "linestyle": dash, "marker": marker, "markevery": [-1]}
 
@@ -253,8 +239,7 @@ def _label(name: str | None, values: np.ndarray) -> str:
     """Name a curve, with its first and last value: the axis may hide the first."""
     prefix = "" if name is None else f"{name}: "
     # As many decimals as it takes to tell both values apart.
-    change = abs(values[0] - values[-1])
-    digits = 2 if not 1e-6 < change < 0.05 else math.ceil(1 - math.log10(change))
+    digits = n_decimals(abs(values[0] - values[-1]))
     first = f"from {values[0]:,.{digits}f} to " if len(values) > 1 else ""
     text = f"{first}{values[-1]:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
     return prefix + text
@@ -263,18 +248,14 @@ def _label(name: str | None, values: np.ndarray) -> str:
 def _set_limits(ax: "Axes", lines: "list[Line2D]", cut: bool) -> None:
     """Cut the y axis above what the later values of all curves need."""
     curves = [np.asarray(line.get_ydata(), dtype=float) for line in lines]
-    later = _finite([curve[len(curve) // 4 :] for curve in curves])
-    everything = _finite(curves)
-    if not len(later):
+    curves = [np.where(np.isfinite(curve), curve, np.nan) for curve in curves]
+    later = np.concatenate([curve[len(curve) // 4 :] for curve in curves])
+    if np.isnan(later).all():
         return
-    low, top = everything.min(), everything.max()
-    needed = max(later.max() - low, MIN_RANGE)
-    if cut and top - low > CUT_FACTOR * needed:
+    everything = np.concatenate(curves)
+    low, top = np.nanmin(everything), np.nanmax(everything)
+    needed = max(np.nanmax(later) - low, 1.0)
+    if cut and top - low > 5 * needed:
         ax.set_ylim(low - 0.05 * needed, low + 1.1 * needed)
     else:
         ax.autoscale(axis="y")
-
-
-def _finite(curves: list) -> np.ndarray:
-    values = np.concatenate(curves)
-    return values[np.isfinite(values)]

@@ -22,15 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PosteriorDisplay"]
 
-# Coefficients and classes that are shown without a choice, and points of each curve.
-MOST_SHOWN, MOST_CLASSES, N_POINTS = 12, 6, 401
-# Colors of classes, and opacity of the fill if they are superimposed.
-COLORS = [common.BLUE, common.VERMILION, common.GREEN, common.PURPLE, common.ORANGE]
-COLORS.append(common.BLACK)
-VEIL = 0.25
-# Height of the highest posterior in rows, where higher priors leave their row, and
-# standard deviations that are in view.
-HEIGHT, TOP, REACH = 0.85, 0.96, 4.5
+# Coefficients and classes that are shown without a choice.
+MOST_SHOWN, MOST_CLASSES = 12, 6
 
 
 class PosteriorDisplay:
@@ -154,7 +147,7 @@ class PosteriorDisplay:
         after = after.reshape(-1, n, after.shape[-1])
         for row in range(n):
             before = np.asarray(self.prior[row])
-            scale = HEIGHT / _peak(after[:, row], before)
+            scale = 0.85 / _peak(after[:, row], before)
             for k, density in enumerate(after[:, row]):
                 self._fill(row, k, scale * density, posterior_kwargs or {})
             # A pole leaves its row at the top, and does not enter the next one.
@@ -178,8 +171,8 @@ class PosteriorDisplay:
         if len(self.classes) > 1:
             from matplotlib.colors import to_rgba
 
-            color = COLORS[k % len(COLORS)]
-            style = {"facecolor": to_rgba(color, VEIL), "edgecolor": color}
+            color = common.COLORS[k % MOST_CLASSES]
+            style = {"facecolor": to_rgba(color, 0.25), "edgecolor": color}
             label = f"class {self.classes[k]}"
         label = "_" if row else label
         style = {**style, "label": label, **given}
@@ -250,7 +243,7 @@ class PosteriorDisplay:
         strength = (np.abs(mean) / np.maximum(std, 1e-300))[shown].max(0)
         chosen = _choose(list(names), strength, coefficients)
         mean, std = mean[np.ix_(shown, chosen)], std[np.ix_(shown, chosen)]
-        low, high = (mean - REACH * std).min(), (mean + REACH * std).max()
+        low, high = (mean - 4.5 * std).min(), (mean + 4.5 * std).max()
         grid = _grid_around_zero(min(low, -0.2 * high), max(high, -0.2 * low))
         posterior = np.stack(
             [[found._density_of(int(k), int(i), grid) for i in chosen] for k in shown]
@@ -334,13 +327,17 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         if normal is None:
             raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
-        z = (theta.numpy() - at) / width
-        return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit
+        return stats.norm.pdf(theta.numpy(), at, width) / unit
     if isinstance(fitted.posterior_, MixtureOverPrecisions):
         if "coef_precision" in fitted.posterior_.layout:
-            return _mean_density(grid / unit, fitted.posterior_) / unit
+            # Averaged over the precision after the data.
+            nodes = fitted.posterior_.nodes
+            widths = np.exp(-0.5 * nodes.coef.ravel())
+            density = stats.norm.pdf((grid / unit)[:, None], scale=widths)
+            return density @ nodes.weights.ravel() / unit
     elif "coef_precision" in fitted.posterior_.layout:
-        shape, rate = (x.numpy() for x in _precision_of(fitted))
+        precision = fitted.posterior_.part("coef_precision").as_gamma()
+        shape, rate = (x.numpy() for x in precision)
         one = index if len(shape) > 1 else 0
         width = unit * math.sqrt(rate[one] / shape[one])
         return stats.t(2 * shape[one], 0.0, width).pdf(grid)
@@ -353,18 +350,6 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     return built.log_prob(theta[:, None]).exp().numpy() / unit
 
 
-def _precision_of(fitted: Any) -> Any:
-    """Gamma distributions of the precisions of the coefficients, after the data."""
-    return fitted.posterior_.part("coef_precision").as_gamma()
-
-
-def _mean_density(x: np.ndarray, posterior: MixtureOverPrecisions) -> np.ndarray:
-    """Density of the normal prior, averaged over its precision after the data."""
-    nodes = posterior.nodes
-    width = np.exp(-0.5 * nodes.coef.ravel())
-    return stats.norm.pdf(x[:, None] / width) / width @ nodes.weights.ravel()
-
-
 def _prior_name(fitted: Any) -> str:
     inferred = "coef_precision" in fitted.posterior_.layout
     return "prior at the inferred precision" if inferred else "prior"
@@ -372,7 +357,7 @@ def _prior_name(fitted: Any) -> str:
 
 def _grid_around_zero(low: float, high: float) -> np.ndarray:
     """Equally spaced points, and three more where a prior may have a pole."""
-    grid, step = np.linspace(low, high, N_POINTS, retstep=True)
+    grid, step = np.linspace(low, high, 401, retstep=True)
     return np.union1d(grid, [-0.1 * step, 0.0, 0.1 * step])
 
 
@@ -380,7 +365,7 @@ def _row_path(grid: np.ndarray, row: int) -> "Path":
     """Rectangle in which the prior of a row is drawn."""
     from matplotlib.path import Path
 
-    left, right, bottom, top = grid[0], grid[-1], row + 0.1, row - TOP
+    left, right, bottom, top = grid[0], grid[-1], row + 0.1, row - 0.96
     corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
     return Path(corners + corners[:1], closed=True)
 

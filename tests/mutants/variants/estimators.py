@@ -199,7 +199,7 @@ VARIANTS = [
         put="built.log_prob(theta[:, None]).exp().numpy()",
         test="tests/plotting/test_displays_of_fits.py::"
              "test_densities_of_regressions_are_in_units_of_y"),
-    Variant("evidence-display-right-ends", where="EvidenceBoundsDisplay._draw_bars",
+    Variant("evidence-display-right-ends", where="draw_bars",
         find="upper - lower", put="upper",
         test="tests/plotting/test_plotting.py::test_bounds_on_the_artists"),
     # testing

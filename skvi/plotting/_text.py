@@ -1,11 +1,20 @@
-"""Words and numbers beside the models of a search."""
+"""Words and numbers beside the rows of a display."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._result import FROM_TARGET
 from skvi.utils._decimals import n_decimals
 
-MINUS = "\N{MINUS SIGN}"
+__all__ = [
+    "check_quantity",
+    "describe_candidates",
+    "interval_text",
+    "row_label",
+    "row_text",
+]
+
 # Probabilities that are printed as less than 0.1 %.
 SMALL = 0.0005
 # Characters of a parameter's value; of longer ones the class is named.
@@ -62,7 +71,7 @@ def _value(value: object) -> str:
 
 def row_text(estimate: float, width: float, low: float, high: float) -> str:
     """Estimate, as it is printed, and the interval of the probability in percent."""
-    value = f"{estimate:.{n_decimals(width)}f}".replace("-", MINUS)
+    value = f"{estimate:.{n_decimals(width)}f}".replace("-", "\N{MINUS SIGN}")
     value = "unknown" if math.isnan(estimate) else value
     ends = [_per_cent(low), _per_cent(high)]
     is_one = ends[0] == ends[1] or high < SMALL
@@ -74,3 +83,47 @@ def _per_cent(value: float) -> str:
     if value < SMALL:
         return "<0.1" if value else "0"
     return f"{100 * value:.3g}" if value <= 1 - SMALL else "100"
+
+
+def check_quantity(bounds: Mapping[str, EvidenceBounds]) -> str:
+    """Return what all candidates bound."""
+    if not bounds:
+        raise ValueError("There are no bounds to draw: give at least one.")
+    for name, value in bounds.items():
+        if not isinstance(value, EvidenceBounds):
+            raise TypeError(
+                f"bounds[{name!r}] must be EvidenceBounds, as evidence_bounds returns "
+                f"them. Got {type(value).__name__}."
+            )
+    quantities = {name: value.quantity for name, value in bounds.items()}
+    if len(set(quantities.values())) > 1:
+        raise ValueError(
+            f"The bounds are of different quantities: {quantities}. They have no "
+            "common unit; draw them in separate figures."
+        )
+    return next(iter(quantities.values()))
+
+
+def row_label(name: str, bounds: EvidenceBounds) -> str:
+    """Name a model, with what a reader must know about its bounds."""
+    notes = [] if bounds.reliable else ["not reliable"]
+    learned = [name for name in bounds.plug_in if name not in FROM_TARGET]
+    if learned:
+        notes.append(f"given learned {', '.join(learned)}")
+    if len(learned) < len(bounds.plug_in):
+        notes.append("prior made from y")
+    return f"{name}\n({'; '.join(notes)})" if notes else name
+
+
+def interval_text(bounds: EvidenceBounds, origin: float = 0.0) -> str:
+    """The ends that `print` shows; an end that is not known is left out."""
+    low, _, high = bounds.stated()
+    digits = n_decimals(high - low)
+    ends = [f"{end - origin:.{digits}f}" for end in (low, high)]
+    if not math.isfinite(low):
+        text = f"at most {ends[1]}" if math.isfinite(high) else "unknown"
+    elif not math.isfinite(high):
+        text = f"at least {ends[0]}"
+    else:
+        text = f"{ends[0]} to {ends[1]}" if low < high else ends[0]
+    return text.replace("-", "\N{MINUS SIGN}")  # as on the axis
