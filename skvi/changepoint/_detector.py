@@ -10,9 +10,14 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import validate_data
 
 from skvi.changepoint._assembly import Settings
-from skvi.changepoint._columns import as_table, find_columns, labels_of
-from skvi.changepoint._discrete import misfits
 from skvi.changepoint._feed import Batch, Feed
+from skvi.changepoint._input import (
+    as_table,
+    check_values,
+    find_columns,
+    labels_of,
+    misfits,
+)
 from skvi.changepoint._results import Results
 from skvi.changepoint.base import Hazard, SegmentModel
 from skvi.divergences import KL
@@ -332,18 +337,16 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         )
         if reset:
             names = getattr(self, "feature_names_in_", None)
-            self._columns = find_columns(self.feature_columns, X.shape[1], names)
-            self._resolve(len(self._columns.series))
-        series, features = self._columns.split(X, self.models_[0].support)
-        return Batch(series, features, labels)
-
-    def _resolve(self, n_series: int) -> None:
-        """Resolve the parameters."""
-        self._settings = found = Settings.of(self, n_series)
-        self.models_, self.hazard_ = found.models, found.hazard
-        self.model_prior_, self.divergence_ = found.model_prior, found.divergence
-        self.loss_function_ = found.loss
-        self.run_length_loss_ = found.run_length_loss
+            columns = find_columns(self.feature_columns, X.shape[1], names)
+            self._series, self._features = columns
+            self._settings = found = Settings.of(self, len(self._series))
+            self.models_, self.hazard_ = found.models, found.hazard
+            self.model_prior_, self.divergence_ = found.model_prior, found.divergence
+            self.loss_function_ = found.loss
+            self.run_length_loss_ = found.run_length_loss
+        series = X[:, self._series]
+        check_values(series, self.models_[0].support)
+        return Batch(series, X[:, self._features], labels)
 
     def _begin(self, rows: Batch, burn_in: int, n_kept: int) -> None:
         self._feed = Feed(self._settings, burn_in, n_kept, rows.values.shape[1])

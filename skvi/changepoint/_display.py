@@ -113,7 +113,7 @@ class ChangepointDisplay:
         index = getattr(X, "index", None)
         index = None if callable(index) else index
         series = np.asarray(X, dtype=float)
-        series = series.reshape(len(series), -1)[:, detector._columns.series]
+        series = series.reshape(len(series), -1)[:, detector._series]
         display = cls(series, detector, index=index)
         return display.plot(axes, name=name, show_predictions=show_predictions)
 

@@ -233,19 +233,16 @@ class Filter:
         self, before: np.ndarray, posterior: np.ndarray, ends: np.ndarray
     ) -> np.ndarray:
         """The same at the next R rows: from (K,) before, and (R - 1, K) inside."""
-        n, j = len(posterior) + 1, self.t - self.block.first
-        found, ended = np.empty((n, len(before))), np.full(n, float(ends.flat[0]))
-        if ends.ndim:
-            found[0], found[1:] = before, posterior
-            ended[:] = (found * ends).sum(1)
-            found *= 1 - ends
-        else:
-            np.multiply(before, 1 - ends, out=found[0])
-            np.multiply(posterior, 1 - ends, out=found[1:])
+        j = self.t - self.block.first
+        found = np.concatenate([before[None], posterior])
+        ended = (found * ends).sum(1)
+        found *= 1 - ends
         if self.t == self.first:
             ended[0] = 1.0
-        places = self.block.places[j : j + n]
-        found[np.arange(n)[:, None], places] = ended[:, None] * self.model_prior
+        rows = np.arange(len(found))[:, None]
+        found[rows, self.block.places[j : j + len(found)]] = (
+            ended[:, None] * self.model_prior
+        )
         return found
 
     def advance(self, gain: np.ndarray, judged: np.ndarray) -> Passed:

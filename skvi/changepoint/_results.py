@@ -9,7 +9,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.changepoint._changes import Change
-from skvi.changepoint._columns import Columns
 from skvi.changepoint._feed import Batch, Feed
 from skvi.changepoint._scaling import Scaling
 from skvi.changepoint._stream import Stream
@@ -22,7 +21,8 @@ class Results(BaseEstimator):
     """Attributes that are computed on access, from the state of the stream."""
 
     _feed: Feed
-    _columns: Columns
+    _series: np.ndarray
+    _features: np.ndarray
     threshold: float
 
     def _batch(self, X: ArrayLike) -> Batch:
@@ -144,7 +144,7 @@ class Results(BaseEstimator):
         """
         check_is_fitted(self)
         given = np.zeros(0) if features is None else np.asarray(features, float)
-        n = len(self._columns.features)
+        n = len(self._features)
         if given.shape != (n,):
             raise ValueError(
                 f"features must be the {n} feature(s) of the next row, in the order "
@@ -176,7 +176,7 @@ class Results(BaseEstimator):
 
     def _series_names(self) -> list[str]:
         known = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
-        return [str(name) for name in known[self._columns.series]]
+        return [str(name) for name in known[self._series]]
 
     def _replay(self, X: ArrayLike) -> "Results":
         """Run a series from its first row, with the priors of the fit."""

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from skvi.changepoint.base import BurnIn
 
 __all__ = ["Scaling", "first_change", "first_observed", "measure", "scale_of"]
 
-# Quantiles of a normal distribution at this number of standard deviations.
-TAIL, WIDTH = 0.05, 3.2897072539029435
-MAD = 1.4826022185056018
 # Smallest noise, in units of the scale: rounded or constant series have none.
 LEAST_NOISE = 1e-3
 # Values that differ by no more of their size are equal.
@@ -53,8 +51,8 @@ def scale_of(column: np.ndarray) -> float:
     column = column[np.isfinite(column)]
     if not len(column):
         return 1.0
-    low, middle, high = np.quantile(column, [TAIL, 0.5, 1 - TAIL])
-    for width in ((high - low) / WIDTH, np.std(column - middle)):
+    low, middle, high = np.quantile(column, [0.05, 0.5, 0.95])
+    for width in ((high - low) / (2 * ndtri(0.95)), np.std(column - middle)):
         if width > ROUNDING * abs(middle) and np.isfinite(width):
             return float(width)
     return 1.0
@@ -82,7 +80,7 @@ def _noise(column: np.ndarray) -> float:
     steps = np.diff(column)
     if not len(steps):
         return 1.0
-    noise = MAD * np.median(np.abs(steps)) / np.sqrt(2)
+    noise = np.median(np.abs(steps)) / ndtri(0.75) / np.sqrt(2)
     if noise == 0:  # more than half of the rows repeat the one before
         noise = np.sqrt(np.mean(np.clip(steps, -1, 1) ** 2) / 2)
     return float(np.clip(noise, LEAST_NOISE, 1.0)) if noise > 0 else 1.0

@@ -147,7 +147,21 @@ class NegCRPS(RowScorer):
         return np.concatenate(scores)
 
 
-class NegIntervalScore(RowScorer):
+class IntervalScorer(RowScorer):
+    """A scorer of prediction intervals: a subclass must implement `_rows`."""
+
+    method: ClassVar[str] = "predict_interval"
+    otherwise: ClassVar[str] = (
+        "for other intervals there is skvi.metrics.interval_score"
+    )
+
+    def __init__(self, coverage: float = 0.9) -> None:
+        super().__init__()
+        check_coverage(type(self).__name__, coverage)
+        self.coverage = coverage
+
+
+class NegIntervalScore(IntervalScorer):
     """Scorer: minus the mean interval score (Winkler score), in units of y.
 
     The width of the prediction interval, plus ``2 / (1 - coverage)`` times the distance
@@ -185,22 +199,12 @@ class NegIntervalScore(RowScorer):
     {'prior': 'hierarchical'}
     """
 
-    method: ClassVar[str] = "predict_interval"
-    otherwise: ClassVar[str] = (
-        "for other intervals there is skvi.metrics.interval_score"
-    )
-
-    def __init__(self, coverage: float = 0.9) -> None:
-        super().__init__()
-        check_coverage(type(self).__name__, coverage)
-        self.coverage = coverage
-
     def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         ends = estimator.predict_interval(X, self.coverage, **options)
         return -interval_score(_numbers(y), ends, self.coverage)
 
 
-class IntervalCoverage(RowScorer):
+class IntervalCoverage(IntervalScorer):
     """Scorer: the fraction of observations inside their prediction intervals.
 
     A check of calibration, to be compared with the nominal coverage. It is not a score
@@ -239,16 +243,6 @@ class IntervalCoverage(RowScorer):
     >>> round(float(found["test_coverage"].mean()), 2)
     0.9
     """
-
-    method: ClassVar[str] = "predict_interval"
-    otherwise: ClassVar[str] = (
-        "for other intervals there is skvi.metrics.interval_score"
-    )
-
-    def __init__(self, coverage: float = 0.9) -> None:
-        super().__init__()
-        check_coverage(type(self).__name__, coverage)
-        self.coverage = coverage
 
     def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         ends = estimator.predict_interval(X, self.coverage, **options)

@@ -1,13 +1,14 @@
-"""Columns whose values do not suit the kind of model, and what does."""
+"""Columns of X: series and features, labels, and values that do not suit the models."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from skvi.changepoint._regression import RegressionModel
 from skvi.changepoint.base import SegmentModel
 
-__all__ = ["misfit", "misfits"]
+__all__ = ["as_table", "check_values", "find_columns", "labels_of", "misfits"]
 
 # If two rows are equal with more than this probability, the default model reports false
 # changes: series rounded to steps of one and two standard deviations have 0.28 and
@@ -19,15 +20,84 @@ LEAST_ROWS = 20
 ENOUGH_NOISE_DF = 20.0
 # Variance of counts, relative to their mean, beyond which they are not Poisson.
 LARGEST_DISPERSION = 2.0
-# The largest differences are left out, as changes and outliers. About this fraction of
-# the variance of Poisson counts is left.
-TRIM, LEFT = 0.05, 0.75
 
 NO_DENSITY = (
     "the models have densities, in which a run of equal values is a segment without "
     "noise: changes and log_evidence_ mean little, and log_evidence_ is not comparable "
     "with that of probabilities. "
 )
+
+
+def find_columns(
+    columns: Sequence[int | str] | None, n_columns: int, names: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the columns that are series, and of features, by number or name."""
+    found = []
+    for column in [] if columns is None else columns:
+        if isinstance(column, str):
+            known = [] if names is None else names.tolist()
+            if column not in known:
+                raise ValueError(
+                    f"feature_columns has {column!r}, which is not a column of X. "
+                    f"Columns: {known or 'X has no names, give numbers'}."
+                )
+            found.append(known.index(column))
+        elif not 0 <= column < n_columns:
+            raise ValueError(
+                f"feature_columns has {column}, but X has {n_columns} column(s), "
+                f"numbered from 0."
+            )
+        else:
+            found.append(int(column))
+    series = np.setdiff1d(np.arange(n_columns), found)
+    if not len(series):
+        raise ValueError(
+            "feature_columns contains every column of X, and leaves no series to model."
+        )
+    return series, np.array(found, dtype=int)
+
+
+def check_values(series: np.ndarray, support: str) -> None:
+    """Raise if values do not suit the models."""
+    seen = series[np.isfinite(series)]
+    allowed, advice = {
+        "real": (np.abs(seen) < 1e100, "values must be smaller than 1e100."),
+        "count": (
+            (seen >= 0) & (seen == np.floor(seen)),
+            "the models are of counts: 0, 1, 2, ... Use models of real numbers, such "
+            "as Regression, or mark it as missing (NaN).",
+        ),
+        "binary": (
+            (seen == 0) | (seen == 1),
+            "the models are of zeros and ones. Use PoissonCounts or Regression, or "
+            "mark it as missing (NaN).",
+        ),
+    }[support]
+    if not allowed.all():
+        raise ValueError(f"X has the value {seen[~allowed][0]:g}, but {advice}")
+
+
+def as_table(X: Any, is_series: bool) -> Any:
+    """Return a one-dimensional container as a column, if it can only be one series."""
+    if isinstance(X, (list, tuple)):
+        is_flat = all(value is None or np.isscalar(value) for value in X)
+    else:
+        is_flat = len(getattr(X, "shape", ())) == 1
+    if not (is_flat and is_series):
+        return X
+    if hasattr(X, "to_frame") and hasattr(X, "index"):
+        return X.to_frame(0)  # pandas: its missing values are kept
+    return np.reshape(np.asarray(X), (-1, 1))
+
+
+def labels_of(X: Any) -> np.ndarray | None:
+    """Index of a pandas container, such as dates; None where it only counts rows."""
+    index = getattr(X, "index", None)
+    if index is None or callable(index):  # lists have a method of that name
+        return None
+    # Every batch of a stream is counted from 0 by default.
+    is_count = type(index).__name__ == "RangeIndex" and index.start == 0
+    return None if is_count and index.step == 1 else index.to_numpy()
 
 
 def misfits(
@@ -106,8 +176,10 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
 def overdispersed(column: np.ndarray) -> str | None:
     """Advice on counts whose neighbors differ by more than Poisson counts do."""
     gap, total = np.abs(np.diff(column)), column[1:] + column[:-1]
-    kept = np.argsort(gap)[: int((1 - TRIM) * len(gap))]
-    dispersion = (gap[kept] ** 2).sum() / max(total[kept].sum(), 1.0) / LEFT
+    # The largest differences are left out, as changes and outliers. About 3/4 of the
+    # variance of Poisson counts is left.
+    kept = np.argsort(gap)[: int(0.95 * len(gap))]
+    dispersion = (gap[kept] ** 2).sum() / max(total[kept].sum(), 1.0) / 0.75
     if dispersion < LARGEST_DISPERSION:
         return None
     return (
