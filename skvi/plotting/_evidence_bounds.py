@@ -202,7 +202,8 @@ class EvidenceBoundsDisplay:
             return None
         style: dict = {"color": common.VERMILION, "marker": marker, "markersize": 7}
         style |= {"label": f"{name} of the fit", "zorder": 2}
-        return draw_marks(self.ax_, *np.array(found).T, given, **style)
+        x, rows = np.array(found).T
+        return draw_marks(self.ax_, x, rows, given, **style)
 
     @classmethod
     def from_bounds(
