@@ -12,16 +12,16 @@ from sklearn.utils import gen_batches
 from skvi._draws import Draws
 from skvi._quantiles import mixture_quantiles, smallest_counts
 from skvi.base._units import Units
+from skvi.expectations._poisson import (
+    poisson_mixture_log_mass,
+    poisson_mixture_quantiles,
+)
+from skvi.expectations._rules import normal_rule
 from skvi.likelihoods import (
     GaussianLikelihood,
     Likelihood,
 )
 from skvi.utils._arrays import as_tensor
-from skvi.utils._poisson_mixture import (
-    poisson_mixture_log_mass,
-    poisson_mixture_quantiles,
-)
-from skvi.utils._quadrature import normal_rule
 
 __all__ = [
     "Combinations",

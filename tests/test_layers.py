@@ -12,6 +12,7 @@ LAYERS = [
     # ground
     ["skvi.exceptions"],
     ["skvi.utils"],
+    ["skvi.expectations"],
     ["skvi.base"],
     # parts
     [

@@ -7,7 +7,7 @@ import torch
 from skvi.base._draw import Draw
 from skvi.base._layout import Layout
 from skvi.base._normal_form import NormalForm
-from skvi.utils._expectations import Expectations
+from skvi.expectations._smooth import Expectations
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = [

@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import logsigmoid, softplus
 
+from skvi.expectations._logistic import expect_sigmoid_power, expect_softplus
 from skvi.likelihoods.base import Expectations, Likelihood
-from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
 from skvi.utils._row_pass import RowBuffers, RowPass
 

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 
+from skvi.expectations._gumbel import expect_logsumexp
+from skvi.expectations._smooth import Expectations
+from skvi.expectations._softmax import softmax_nodes
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._expectations import Expectations
-from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._random import rand
 from skvi.utils._row_pass import RowBuffers, RowPass
-from skvi.utils._softmax import softmax_nodes
 from skvi.utils._validation import Interval
 
 __all__ = ["CategoricalLikelihood"]

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from skvi.expectations._peaked import expect_peaked, zoom_to_peak
+from skvi.expectations._smooth import Expectations, SmoothTable
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._expect_peaked import expect_peaked
-from skvi.utils._expectations import Expectations
-from skvi.utils._peaks import zoom_to_peak
-from skvi.utils._smooth_table import SmoothTable
 from skvi.utils._tables import table
 
 # Counts below are summed one by one; the rest is an integral over log y.

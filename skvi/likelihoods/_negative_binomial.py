@@ -8,11 +8,11 @@ import torch
 from scipy.special import betainc, expit
 from torch.nn.functional import softplus
 
+from skvi.expectations._logistic import expect_softplus
+from skvi.expectations._smooth import Expectations
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._arrays import weighted_sum
 from skvi.utils._device import CPU
-from skvi.utils._expectations import Expectations
-from skvi.utils._quadrature import expect_softplus
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["NegativeBinomialLikelihood"]

@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from skvi.expectations._smooth import Expectations
 from skvi.likelihoods._counts import CountLikelihood, safe_exp
-from skvi.utils._expectations import Expectations
 from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["PoissonLikelihood"]

@@ -6,8 +6,8 @@ from numbers import Real
 import torch
 from scipy.special import stdtr, stdtrit
 
+from skvi.expectations._smooth import Expectations
 from skvi.likelihoods._noise import NoiseLikelihood
-from skvi.utils._expectations import Expectations
 from skvi.utils._validation import Interval
 
 __all__ = ["StudentTLikelihood"]

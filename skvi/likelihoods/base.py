@@ -3,11 +3,10 @@
 import torch
 
 from skvi.base import Component
+from skvi.expectations._smooth import Expectations, expect_derivatives, row_derivatives
 from skvi.likelihoods._predictive import Predictive
 from skvi.utils._arrays import weighted_sum
-from skvi.utils._derivatives import row_derivatives
 from skvi.utils._device import Movable
-from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["Likelihood"]

@@ -1,7 +1,5 @@
 """Bayesian logistic regression."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -9,11 +7,11 @@ from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities
 from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
+from skvi.expectations._logistic import log_mixture_sigmoid
+from skvi.expectations._softmax import log_expect_softmax, softmax_quantiles
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._quadrature import log_expect_sigmoid
-from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import _fit_context
 
@@ -305,14 +303,11 @@ default="auto"
                 log_p = log_expect_softmax(*flat).reshape(mean.shape)
                 log_p = torch.logsumexp(log_p + log_w[:, None, None], 0)
                 return log_p, dtype
-        return _two_columns(mean, variance.sqrt(), log_w), dtype
+        return _two_columns(mean, variance, log_w), dtype
 
 
-def _two_columns(mean, std, log_weights):
+def _two_columns(mean, variance, log_weights):
     """Log probabilities of two classes, (n, 2), from the moments of f, (K, n)."""
-    small = log_expect_sigmoid(-mean.abs().flatten(), std.flatten())
-    small = small.reshape(mean.shape).clamp(max=math.log(0.5))
-    large = torch.log1p(-small.exp())
-    pairs = torch.where(mean > 0, small, large), torch.where(mean > 0, large, small)
+    pairs = log_mixture_sigmoid(mean, variance)[::-1]
     logs = [torch.logsumexp(part + log_weights[:, None], 0) for part in pairs]
     return torch.stack(logs, 1)

@@ -3,8 +3,8 @@
 import torch
 
 from skvi.base._protocols import ConditionalDensity
+from skvi.expectations._smooth import Expectations
 from skvi.losses.base import Loss
-from skvi.utils._expectations import Expectations
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["LogLoss"]

@@ -6,8 +6,8 @@ from numbers import Real
 import torch
 
 from skvi.base._protocols import ConditionalDensity
+from skvi.expectations._smooth import Expectations
 from skvi.losses.base import Loss
-from skvi.utils._expectations import Expectations
 from skvi.utils._validation import Interval
 
 __all__ = ["BetaLoss", "GammaLoss"]

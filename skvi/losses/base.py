@@ -4,9 +4,9 @@ import torch
 
 from skvi.base import Component
 from skvi.base._protocols import ConditionalDensity
+from skvi.expectations._smooth import Expectations, expect_derivatives
 from skvi.utils._arrays import weighted_sum
 from skvi.utils._device import Movable
-from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["Loss"]

@@ -5,11 +5,15 @@ import math
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.expectations._log_square import (
+    HORSESHOE,
+    expected_log,
+    log_scaled_e1,
+    log_scaled_e1_slope,
+)
 from skvi.priors._scale_mixture import HorseshoeScales, ScaleMixture, all_mixed
 from skvi.priors._scales import SCALE, scaled
 from skvi.priors.base import BuiltPrior, Prior
-from skvi.utils._exponential_integral import log_scaled_e1, log_scaled_e1_slope
-from skvi.utils._log_expectations import HORSESHOE, expected_log
 from skvi.utils._random import rand, randn
 
 __all__ = ["Horseshoe"]

@@ -6,8 +6,8 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.expectations._log_square import ZERO, expected_log
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
-from skvi.utils._log_expectations import ZERO, expected_log
 
 __all__ = ["LogUniform"]
 

@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 from scipy.special import betaln
 
 from skvi.base import Layout, NormalForm
+from skvi.expectations._log_square import ONE, expected_inverse, expected_log
 from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._scale_mixture import GammaScales, ScaleMixture, all_mixed
 from skvi.priors._scales import POSITIVE, SCALE, scaled
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
-from skvi.utils._log_expectations import ONE, expected_inverse, expected_log
 from skvi.utils._random import rand
 
 __all__ = ["ARD", "StudentT"]

@@ -5,8 +5,8 @@ import math
 import torch
 
 from skvi.base import NormalForm
+from skvi.expectations._gumbel import pairwise_split
 from skvi.targets import SupervisedTarget
-from skvi.utils._covariance_split import pairwise_split
 
 # The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03

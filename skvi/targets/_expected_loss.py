@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from skvi.expectations._rules import hermite_rule, normal_rule
 from skvi.utils._arrays import like_rows, row_chunks
-from skvi.utils._quadrature import hermite_rule, normal_rule
 
 __all__ = [
     "ExpectedLoss",

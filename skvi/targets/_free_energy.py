@@ -5,11 +5,9 @@ from typing import Any
 
 import torch
 
-from skvi.utils._derivatives import row_derivatives
-from skvi.utils._expectations import Expectations
+from skvi.expectations._rules import node_groups, normal_rule
+from skvi.expectations._smooth import Expectations, row_derivatives
 from skvi.utils._log_space import log_mean_exp
-from skvi.utils._normal_points import node_groups
-from skvi.utils._quadrature import normal_rule
 
 __all__ = ["FreeEnergy"]
 

@@ -18,15 +18,15 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.fixes import parse_version
 
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.linear_model import BayesianPoissonRegressor
-from skvi.losses import BetaLoss, GammaLoss
-from skvi.priors import Normal
-from skvi.solvers import Stochastic
-from skvi.utils._poisson_mixture import (
+from skvi.expectations._poisson import (
     poisson_mixture_cdf,
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
 )
+from skvi.linear_model import BayesianPoissonRegressor
+from skvi.losses import BetaLoss, GammaLoss
+from skvi.priors import Normal
+from skvi.solvers import Stochastic
 
 # Their targets are no counts: log loss only.
 

@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler, scale
 
 from skvi.base import NormalForm
 from skvi.divergences import KL, Renyi
+from skvi.expectations._gumbel import expect_logsumexp
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.linear_model._nodes import NormalNodes
@@ -24,7 +25,6 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget
-from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._sparse import SparseRows
 from tests.linear_model.reference_multinomial import (
     Multinomial,

@@ -11,6 +11,7 @@ from scipy import special
 import skvi.priors
 from skvi.base import Layout
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.expectations._log_square import log_scaled_e1, log_scaled_e1_slope
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import (
     ARD,
@@ -22,7 +23,6 @@ from skvi.priors import (
     StudentT,
     build_prior,
 )
-from skvi.utils._exponential_integral import log_scaled_e1, log_scaled_e1_slope
 
 CLASSES = [getattr(skvi.priors, name) for name in skvi.priors.__all__]
 CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Prior)]

@@ -2,13 +2,14 @@
 
 import torch
 
-from skvi.utils._quadrature import expect_softplus, logistic_rule, normal_rule
+from skvi.expectations._logistic import expect_softplus, logistic_scales
+from skvi.expectations._rules import normal_rule
 
 
 def test_tables_made_in_inference_mode_can_be_part_of_graphs():
     """Wrong variant: they are what the mode of the first call made them."""
     calls = [lambda: normal_rule(0.123), lambda: normal_rule(1.234, 3)]
-    for call in [*calls, lambda: logistic_rule(7)]:
+    for call in [*calls, lambda: logistic_scales(7)]:
         with torch.inference_mode():
             first = call()
         assert not any(tensor.is_inference() for tensor in first)

@@ -82,9 +82,9 @@ VARIANTS = [
         find="variance + self._noise_variance()", put="variance",
         test="tests/linear_model/test_regression.py::"
              "test_conjugate_fit_is_exact[shape2-True-False]"),
-    Variant("logistic-std-for-variance",
-        where="BayesianLogisticRegression._log_probabilities", find="variance.sqrt()",
-        put="variance",
+    Variant("logistic-columns-exchanged", where="_two_columns",
+        find="log_mixture_sigmoid(mean, variance)[::-1]",
+        put="log_mixture_sigmoid(mean, variance)",
         test="tests/linear_model/test_logistic.py::"
              "test_probabilities_are_posterior_averages[1.0-mean_field]"),
     Variant("coefficient-variance-for-std", where="LinearModel.moments_in_units",

@@ -45,7 +45,7 @@ VARIANTS = [
     Variant("conditioned-others", where="log_expect_conditioned",
         find="f[:, :-1] += (log_rest - others)[:, None]",
         put="f[:, :-1] -= others[:, None]",
-        test="tests/utils/test_conditioning.py::test_log_probabilities_of_few_classes"),
+        test="tests/expectations/test_conditioning.py::test_log_probabilities_of_few_classes"),
     Variant("covariance-of-differences", where="pairwise_split", find="2 * covariance",
         put="covariance",
         test="tests/linear_model/test_multinomial.py::"
@@ -73,8 +73,9 @@ VARIANTS = [
         find="raise KeyboardInterrupt", put="pass",
         test="tests/utils/test_interrupts.py::"
              "test_blocks_that_raise_what_was_swallowed"),
-    Variant("wide-softplus-slope", where="_wide_softplus", find="pdf / std", put="pdf",
-        test="tests/utils/test_quadrature.py::test_expect_softplus"),
+    Variant("mixture-softplus-curvature", where="mixture_softplus",
+        find="weights / std", put="weights * std",
+        test="tests/expectations/test_rules.py::test_expect_softplus"),
     # predictors
     Variant("linear-variance-without-square", where="FactorMoments.forward",
         find="chunk.square", put="chunk.abs",

@@ -14,14 +14,12 @@ from collections.abc import Iterator
 
 import torch
 
-from skvi.utils._arrays import exp_, log_, row_chunks
-from skvi.utils._expectations import Expectations
-from skvi.utils._logistic_mixture import (
+from skvi.expectations._logistic import (
     N_SCALES,
     log_mixture_sigmoid,
     mixture_softplus,
 )
-from skvi.utils._normal_points import (
+from skvi.expectations._rules import (
     NODE_ELEMENTS,
     contrasts,
     factorize_rows,
@@ -29,6 +27,8 @@ from skvi.utils._normal_points import (
     quasi_random_rule,
     reduce_covariance,
 )
+from skvi.expectations._smooth import Expectations
+from skvi.utils._arrays import exp_, log_, row_chunks
 
 __all__ = ["expect_conditioned", "log_expect_conditioned"]
 

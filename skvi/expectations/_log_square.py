@@ -1,4 +1,4 @@
-"""E[log(lambda + w^2)] for a normal w, where lambda is fixed or random.
+"""E[log(lambda + w^2)] for a normal w, lambda fixed or random; exp(t) E1(t) itself.
 
 For ``t > 0``, ``log t`` is the integral of ``(exp(-tau) - exp(-tau t)) / tau`` over
 tau > 0 (Frullani). With ``t = lambda + w^2`` the expectation of ``exp(-tau w^2)`` is
@@ -15,13 +15,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import expi
+from scipy.special import exp1, expi
 from torch.utils.checkpoint import checkpoint
 
 from skvi.utils._device import CPU
 from skvi.utils._tables import table
 
-__all__ = ["HORSESHOE", "ONE", "ZERO", "expected_inverse", "expected_log"]
+__all__ = [
+    "HORSESHOE",
+    "ONE",
+    "ZERO",
+    "expected_inverse",
+    "expected_log",
+    "log_scaled_e1",
+    "log_scaled_e1_slope",
+]
 
 STEP = 0.35  # an error of 6e-13
 # Relative size of the first and last nodes, beyond which series take over.
@@ -31,6 +39,8 @@ LARGEST = 40.0  # exp(-40) is negligible
 FIRST, LAST = -500, 700
 # Nodes times parameters held in memory at once, and kept for a gradient.
 CHUNK, KEPT = 2**18, 2**24
+# Arguments of exp(t) E1(t): beyond FAR the asymptotic series is exact to rounding.
+FAR, SMALLEST = 500.0, 1e-300
 
 
 @dataclass(frozen=True)
@@ -186,3 +196,38 @@ def _apply(rule: Any, mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.
 def _recomputed(rule: Any, *arguments: Any) -> torch.Tensor:
     """Evaluate without storing intermediates: the gradient recomputes them."""
     return checkpoint(rule, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+
+def _evaluate(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value and derivative 1 - 1 / (t exp(t) E1(t))."""
+    t = t.detach().double().clamp(min=SMALLEST)
+    near = t.clamp(max=FAR)
+    value = near.exp() * torch.from_numpy(exp1(near.cpu().numpy())).to(t.device)
+    # t exp(t) E1(t) = 1 - lack.
+    r, far = 1 / t, t > FAR
+    lack = r * (1 - r * (2 - r * (6 - r * (24 - r * (120 - 720 * r)))))
+    slope = torch.where(far, -lack / (1 - lack), 1 - r / value)
+    return torch.where(far, torch.log1p(-lack) - t.log(), value.log()), slope
+
+
+class _LogScaledE1(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
+        value, slope = _evaluate(t)
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * ctx.saved_tensors[0]
+
+
+def log_scaled_e1(t: torch.Tensor) -> torch.Tensor:
+    """Log of ``exp(t) E1(t)`` for t >= 0, in float64; differentiable once."""
+    return _LogScaledE1.apply(t)
+
+
+def log_scaled_e1_slope(t: torch.Tensor) -> torch.Tensor:
+    """Return the derivative of `log_scaled_e1`, a tensor of the same shape."""
+    return _evaluate(t)[1]

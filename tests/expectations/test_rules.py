@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from skvi.utils import _quadrature as quadrature
-from skvi.utils._quadrature import (
-    expect_sigmoid,
+from skvi.expectations import _rules
+from skvi.expectations._logistic import (
     expect_sigmoid_power,
     expect_softplus,
-    normal_rule,
+    log_mixture_sigmoid,
 )
+from skvi.expectations._rules import normal_rule
 
 STDS = [1e-3, 0.05, 0.3, 0.66, 1.0, 1.6, 2.0, 2.5, 2.51, 4.0, 10, 30, 1e3, 1e8]
 every_std = pytest.mark.parametrize("std", STDS)
@@ -83,7 +83,7 @@ def test_expect_softplus(std, integrate):
         values = expect_softplus(mean, scale, refine)
         for actual, exact in zip(values, expected, strict=True):
             torch.testing.assert_close(actual, exact, rtol=1e-14, atol=tolerance)
-    actual = expect_sigmoid(mean, scale)
+    actual = log_mixture_sigmoid(mean, scale.square())[0].exp()
     torch.testing.assert_close(actual, expected[1], rtol=0, atol=1e-8)
 
 
@@ -119,39 +119,19 @@ def test_rows_of_every_width_together(n_narrow, integrate):
         torch.testing.assert_close(actual, expected, rtol=1e-14, atol=3e-7)
 
 
-def test_expect_sigmoid_does_not_depend_on_the_batch():
-    # Wrong variant: one rule for the batch, chosen by its widest row.
-    std = torch.tensor([0.0, *STDS], dtype=torch.float64)
-    mean = torch.linspace(-3, 3, len(std), dtype=torch.float64)
-    alone = [expect_sigmoid(m[None], s[None]) for m, s in zip(mean, std, strict=True)]
-    torch.testing.assert_close(
-        expect_sigmoid(mean, std), torch.cat(alone), rtol=0, atol=1e-15
-    )
-    assert float(alone[0]) == pytest.approx(float(torch.sigmoid(mean[0])), abs=1e-15)
-    assert expect_sigmoid(mean[:0], std[:0]).shape == (0,)
-
-
-def test_expect_sigmoid_keeps_nan():
-    # Wrong variant: a row that no rule claims holds whatever was in memory.
-    bad = torch.tensor([math.nan, 1.0], dtype=torch.float64)
-    good = torch.ones_like(bad)
-    for mean, std in [(bad, good), (good, bad)]:
-        assert torch.isnan(expect_sigmoid(mean, std)).tolist() == [True, False]
-
-
 def test_zero_spread_is_the_function_itself():
     for spread in (torch.zeros(25).double(), torch.full((25,), 1e-300).double()):
         values = torch.stack(expect_softplus(BASE, spread))
         torch.testing.assert_close(values, logistic_parts(BASE), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(("n_nodes", "limit"), quadrature._HERMITE)
+@pytest.mark.parametrize(("n_nodes", "limit"), _rules._HERMITE)
 def test_hermite_limits(n_nodes, limit, integrate):
     """The table claims 1e-9, and is not wasteful: at 1.5 times the spread it fails."""
     mean = torch.linspace(-12, 12, 481, dtype=torch.float64)
     errors = []
     for std in (limit, 1.5 * limit):
-        nodes, weights = quadrature.hermite_rule(n_nodes)
+        nodes, weights = _rules.hermite_rule(n_nodes)
         values = logistic_parts(mean[:, None] + std * nodes) @ weights
         errors.append(float((values - reference(mean, std, integrate)).abs().max()))
     assert errors[0] < 1e-9 < errors[1]
@@ -168,7 +148,7 @@ def test_normal_rule_integrates_polynomials(spread, refine):
     moments = [float(weights @ nodes**k) for k in (2, 4)]
     expected = (1, 3) if spread else (0, 0)
     assert moments == pytest.approx(expected, abs=1e-6)
-    assert len(nodes) <= refine * quadrature.MAX_NODES + 2
+    assert len(nodes) <= refine * _rules.MAX_NODES + 2
 
 
 @pytest.mark.parametrize("spread", [0.06, 0.3, 0.6, 0.7, 1.0, 2.0, 5.0, 30, 100])
@@ -177,17 +157,8 @@ def test_normal_rule_is_fine_enough(spread, integrate):
     mean, _ = rows(spread)
     exact = reference(mean, spread, integrate)
     errors = []
-    for nodes, weights in [normal_rule(spread), quadrature.hermite_rule(20)]:
+    for nodes, weights in [normal_rule(spread), _rules.hermite_rule(20)]:
         values = logistic_parts(mean[:, None] + spread * nodes) @ weights
         errors.append(float((values - exact).abs().max()))
     assert errors[0] < 2e-7
     assert spread < 5 or errors[1] > 1e-4
-
-
-@pytest.mark.parametrize("refine", [1, 2, 4])
-def test_logistic_rule(refine):
-    """Weights sum to 1, and the variance is pi^2 / 3."""
-    nodes, weights = quadrature.logistic_rule(refine)
-    assert float(weights.sum()) == pytest.approx(1, abs=1e-14)
-    assert float(weights @ nodes**2) == pytest.approx(math.pi**2 / 3, rel=1e-6)
-    assert len(nodes) == 44 * refine + 1

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import torch
 
+from skvi.expectations._smooth import Expectations, scalar_derivatives
 from skvi.utils._arrays import row_chunks
-from skvi.utils._derivatives import scalar_derivatives
-from skvi.utils._expectations import Expectations
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._peaks import zoom_to_peak
 
-__all__ = ["expect_peaked", "log_expect_peaked"]
+__all__ = ["expect_peaked", "log_expect_peaked", "zoom_to_peak"]
 
 # Range of integration, in standard deviations of the normal.
 REACH = 8.6
@@ -19,6 +17,8 @@ REACH = 8.6
 # because the functions have singularities at a distance of pi.
 MIN_NODES, MAX_NODES, STEP = 48, 4096, 0.35
 CHUNK_ELEMENTS = 2**18
+# Truncation: exp(-40) of the peak.
+POINTS, ROUNDS, DROP = 33, 6, 40.0
 
 
 def expect_peaked(
@@ -105,3 +105,27 @@ def _nodes(
     log_weight = torch.log((high - low) / n_nodes) - 0.5 * z.square()
     log_weight = log_weight - 0.5 * LOG_2PI
     return (mean + std * z)[..., None], log_weight
+
+
+@torch.no_grad()
+def zoom_to_peak(
+    log_function: Callable[[torch.Tensor], torch.Tensor],
+    low: torch.Tensor,
+    high: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shrink intervals to where a function with one peak is not negligible."""
+    grid = torch.linspace(0, 1, POINTS, dtype=low.dtype, device=low.device)
+    grid = grid.reshape([-1] + [1] * low.ndim)
+    best = torch.full_like(low, -math.inf)
+    for _ in range(ROUNDS):
+        x = low + (high - low) * grid
+        value = log_function(x)
+        best = torch.maximum(best, value.amax(0))
+        # The second part: a peak between the points.
+        inside = (value >= best - DROP) | (value >= value.amax(0))
+        inside = inside.to(torch.int64)
+        start = (inside.argmax(0) - 1).clamp(min=0)
+        stop = POINTS - 1 - inside.flip(0).argmax(0)
+        stop = (stop + 1).clamp(max=POINTS - 1)
+        low, high = x.gather(0, start[None])[0], x.gather(0, stop[None])[0]
+    return low, high

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from skvi.expectations._gumbel import expect_logsumexp
+from skvi.expectations._rules import quasi_random_rule
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import Normal
-from skvi.utils._gumbel import expect_logsumexp
-from skvi.utils._normal_points import quasi_random_rule
 from skvi.utils._random import make_generator
 
 

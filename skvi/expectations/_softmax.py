@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
-from skvi.utils._arrays import row_chunks
-from skvi.utils._conditioning import log_expect_conditioned
-from skvi.utils._normal_points import (
+from skvi.expectations._conditioning import log_expect_conditioned
+from skvi.expectations._rules import (
     N_POINTS,
     contrasts,
     factorize_rows,
@@ -14,6 +13,7 @@ from skvi.utils._normal_points import (
     quasi_random_rule,
     reduce_covariance,
 )
+from skvi.utils._arrays import row_chunks
 
 # Points times rows times classes processed at once for quantiles.
 QUANTILE_ELEMENTS = 2**22

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
+from skvi.expectations._peaked import log_expect_peaked
 from skvi.utils._arrays import row_chunks
-from skvi.utils._expect_peaked import log_expect_peaked
 from skvi.utils._tables import table
 
 __all__ = [

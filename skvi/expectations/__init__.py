@@ -1,0 +1,1 @@
+"""Expectations of losses under a normal f: nodes, mixtures, Gumbel maxima, tables."""
