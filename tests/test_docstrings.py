@@ -26,10 +26,10 @@ ERRORS = {
 
 
 def public_modules():
-    """Skvi and every module below it with a public path, but for the internal utils."""
+    """Skvi and every module below it with a public path, but for the internal ones."""
     modules = [skvi]
     for info in pkgutil.walk_packages(skvi.__path__, "skvi."):
-        if not re.search(r"\._|\.utils\b", info.name):
+        if not re.search(r"\._|\.(utils|expectations)\b", info.name):
             modules.append(importlib.import_module(info.name))
     return modules
 
