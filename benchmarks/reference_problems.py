@@ -156,7 +156,7 @@ def problems() -> dict[str, Problem]:
     given = {"prior": Normal(0.5), "noise_scale": 0.7}
     learned = {"prior": Normal("learn"), "noise_scale": "learn"}
     blocks = {"prior": {"coef": "laplace"}, "intercept_prior": StudentT(3)}
-    path = {"method": "annealing"}
+    path = {"method": "tempering"}
     two = {"hidden_layer_sizes": 2, "noise_scale": 0.2, "prior": "normal", "n_seeds": 1}
     two |= {"activation": "tanh", "evidence": {"precision": 1.0}, "truth": True}
     logistic = linear_model.BayesianLogisticRegression()

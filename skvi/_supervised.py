@@ -40,7 +40,7 @@ class BaseSupervised(BaseVariational):
     _input_with_target: dict = {}
     #: What evidences need besides X and y, for messages; their methods.
     _row_data = " and sample_weight"
-    _evidence_methods = frozenset({"auto", "importance", "annealing"})
+    _evidence_methods = frozenset({"auto", "importance", "tempering"})
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model, solve."""
@@ -180,21 +180,20 @@ class BaseSupervised(BaseVariational):
             estimator.
         exposure : array-like of shape (n_samples,), default=None
             Of counts alone; needed if the fit had it.
-        method : {"auto", "exact", "importance", "annealing", "tempering"}, \
-default="auto"
+        method : {"auto", "exact", "importance", "tempering"}, default="auto"
             "exact", of linear regression: closed forms, with quadrature over at most
-            two precisions with hyperpriors. "tempering", of networks: chains at all
-            temperatures between prior and posterior, which are exchanged; hidden units
-            can be permuted, and these chains reach all equivalent modes.
-            "importance": importance sampling from a Student-t fitted to the posterior,
-            and MCMC chains for the upper bound. "annealing": paths of densities from a
-            normal to the posterior, and back from MCMC chains; it costs more, and works
-            if no proposal fits. "auto": "exact" where it exists, tempering with hidden
-            units, otherwise the first of the others, and the second if the first is not
-            reliable, or wider than 0.1 nats. Under an unknown scale, the default prior
-            of some models, all of them are for parameters and scale together. "auto"
-            then also takes particles that go through the rows, if there are fewer rows
-            than features, and no normal is near, as with separable classes.
+            two precisions with hyperpriors. "importance": importance sampling from a
+            Student-t fitted to the posterior, and MCMC chains for the upper bound.
+            "tempering": chains at all temperatures between posterior and prior, or a
+            normal around the posterior, which are exchanged; it costs more, and works
+            if no proposal fits. Hidden units of networks can be permuted, and chains
+            from the prior reach all equivalent modes. "auto": "exact" where it exists,
+            tempering with hidden units, otherwise importance sampling, and tempering if
+            that is not reliable, or wider than 0.1 nats. Under an unknown scale, the
+            default prior of some models, all of them are for parameters and scale
+            together. "auto" then also takes particles that go through the rows, if
+            there are fewer rows than features, and no normal is near, as with separable
+            classes.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.

@@ -318,7 +318,7 @@ def test_a_batch_of_all_rows_is_no_batch():
 
 
 @quick
-@pytest.mark.parametrize("method", ["importance", "annealing"])
+@pytest.mark.parametrize("method", ["importance", "tempering"])
 def test_printed_stages_of_an_evidence(method, capsys):
     """Every stage with a share that grows; nothing without verbose."""
     model = fit("natural_gradient")
@@ -329,6 +329,8 @@ def test_printed_stages_of_an_evidence(method, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert all("] evidence, " in line and line.endswith("%") for line in lines)
     text = "\n".join(lines)
-    stages = ["warm-up of chains", "draws of chains"]
-    stages += ["paths to the posterior"] * (method == "annealing")
+    stages = {
+        "importance": ["warm-up of chains", "draws of chains"],
+        "tempering": ["ladder of temperatures", "warm-up of tempered chains"],
+    }[method]
     assert all(stage in text for stage in stages)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from skvi._sampling._diagnostics import disagreement
-from skvi._sampling._state import Report, State, silent
+from skvi._sampling._positions import Positions, Report, silent
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
 from skvi.targets import Target
@@ -18,6 +18,8 @@ __all__ = ["Chains", "HamiltonianChains"]
 TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.
 MAX_STEP = 1.0
+# Average length of a trajectory, in whitened units.
+PATH_LENGTH = 1.6
 # Maximum of leapfrog steps of a trajectory: few if this fraction of jumps is accepted.
 MOST_STEPS, FEW_STEPS, GOOD_JUMPS = 64, 4, 0.2
 SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
@@ -77,13 +79,12 @@ class HamiltonianChains:
         starts: torch.Tensor,
         normal: NormalForm,
         generator: torch.Generator,
-        path_length: float = 1.6,
         report: Report = silent,
         jump: Proposal | None = None,
     ) -> None:
         self.jump, self.most_steps = jump, MOST_STEPS
-        self.state = State(target, normal, starts)
-        self.normal, self.generator, self.path_length = normal, generator, path_length
+        self.state = Positions(target, normal, normal.whiten(starts - normal.mean))
+        self.normal, self.generator = normal, generator
         self.report = report
         self.step = 0.5
         self.is_cut = False  # whether a deadline ended a warm-up or a run
@@ -109,7 +110,8 @@ class HamiltonianChains:
             shortening = WARM_UP_STEPS[i % len(WARM_UP_STEPS)]
             probability = self._move(math.exp(log_step), shortening, 16)
             if self.jump is not None:
-                jumped += self.state.jump(self.jump, self.generator) / n_iter
+                accepted = self.state.jump(self.jump, self.generator)
+                jumped += float(accepted.mean()) / n_iter
             self.report("warm-up of chains", (i + 1) / n_iter)
             is_late = i >= n_iter // 2 and time.monotonic() > deadline
             if i >= 2 * n_iter // 3 or is_late:
@@ -150,9 +152,10 @@ class HamiltonianChains:
         # steps let a chain escape from there.
         step = min(step, MAX_STEP) * shortening
         # A random path length avoids the periods of near-normal targets.
-        length = self.path_length * (0.5 + float(rand(self.generator, 1)))
+        length = PATH_LENGTH * (0.5 + float(rand(self.generator, 1)))
         n_steps = min(max(1, round(length / step)), most_steps)
-        return self.state.move(step, n_steps, self.generator)
+        steps = self.normal.mean.new_tensor(step)
+        return float(self.state.move(steps, n_steps, self.generator).mean())
 
 
 class _Recorder:
@@ -163,9 +166,9 @@ class _Recorder:
         self.log_joint: list[torch.Tensor] = []
         self.accepted: list[float] = []
 
-    def add(self, state: "State", probability: float) -> None:
-        self.theta.append(state.theta())
-        self.log_joint.append(state.value.clone())
+    def add(self, state: Positions, probability: float) -> None:
+        self.theta.append(state.theta)
+        self.log_joint.append(state.log_joint)
         self.accepted.append(probability)
 
     def chains(self) -> Chains:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from skvi._sampling._chains import Chains
-from skvi._sampling._particles import TARGET_ACCEPTANCE, pooled_scales
-from skvi._sampling._replicas import Ladder, Replicas, n_steps_at
-from skvi._sampling._state import Report, silent
+from skvi._sampling._particles import (
+    N_STEPS,
+    TARGET_ACCEPTANCE,
+    Ladder,
+    pooled_scales,
+)
+from skvi._sampling._positions import Positions, Report, silent
 from skvi.utils._device import CPU
 from skvi.utils._random import rand, randn
 
@@ -17,6 +21,8 @@ __all__ = ["LadderDraws", "ReplicaExchange"]
 
 # Rounds of exchanges after every move: their cost is negligible.
 N_ROUNDS = 4
+# Leapfrog steps of every fourth move, which can leave regions of higher curvature.
+FEW_STEPS = 2
 # Number of posterior draws to keep, and minimum number of sweeps.
 MAX_KEPT, LEAST_SWEEPS = 2**24, 20
 
@@ -66,7 +72,7 @@ class ReplicaExchange:
         self.orbits = torch.arange(size, device=CPU) if orbits is None else orbits
         self.n_systems = starts.shape[1]
         flat = starts.reshape(-1, size)
-        self.replicas = Replicas(ladder.target, ladder.normal, flat)
+        self.replicas = Positions(ladder.target, ladder.normal, flat)
         self.betas = ladder.betas.repeat_interleave(self.n_systems)
         # Whether a replica has been at beta = 0 since it was at the target.
         self.is_fresh = torch.zeros(len(flat), dtype=torch.bool, device=CPU)
@@ -85,7 +91,7 @@ class ReplicaExchange:
         mean_force = torch.zeros_like(steps)
         for i in range(n_sweeps):
             accepted = self._sweep()
-            force = self.replicas.squared_force(self.betas)
+            force = self.replicas.force(self.betas).square()
             mean_force += self._by_rung(force).mean(1)
             log_scales += (accepted - TARGET_ACCEPTANCE) * 1.5 / (i + 1) ** 0.6
             log_scales.clamp_(max=math.log(4.0))
@@ -143,8 +149,8 @@ class ReplicaExchange:
     def _sweep(self) -> torch.Tensor:
         """Move all, redraw at 0, exchange; return mean acceptances, (L,)."""
         steps = self.ladder.steps.repeat_interleave(self.n_systems, 0)
-        n_steps = n_steps_at(self.n_sweeps)
-        accepted = self.replicas.move(self.betas, steps, n_steps, self.generator)
+        n_steps = FEW_STEPS if self.n_sweeps % 4 == 3 else N_STEPS
+        accepted = self.replicas.move(steps, n_steps, self.generator, self.betas)
         first = torch.arange(self.n_systems, device=CPU)
         fresh = randn(self.generator, self.n_systems, self.ladder.normal.size)
         self.replicas.replace(first, fresh)

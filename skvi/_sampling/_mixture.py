@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -24,8 +23,6 @@ __all__ = [
 
 # Minimum (defensive) fraction of draws from each component.
 LEAST_WEIGHT = 0.02
-# Coordinates of stacked components that are computed at once.
-STACKED = 2**22
 N_EM, EM_TOL = 300, 1e-6
 # Cells of a density on the line: per halving of the distance to 0, where it may be
 # infinite, and per standard deviation of a normal factor.
@@ -57,52 +54,7 @@ class Mixture:
 
     def log_terms(self, theta: torch.Tensor) -> torch.Tensor:
         """Log densities of the components, (S, K)."""
-        if self._stack is not None:
-            return self._stack.log_terms(theta)
         return torch.stack([c.log_prob(theta) for c in self.components], 1)
-
-    @cached_property
-    def _stack(self) -> "_Stack | None":
-        return _Stack.of(self.components)
-
-
-class _Stack:
-    """Dense normals and Student-t, whose densities are one product of matrices."""
-
-    def __init__(
-        self, components: Sequence[Proposal], normals: list[NormalForm]
-    ) -> None:
-        means = torch.stack([n.mean for n in normals])
-        scales = torch.stack([n.scale for n in normals])
-        self.shape = means.shape
-        identity = torch.eye(means.shape[1], dtype=scales.dtype, device=scales.device)
-        inverse = torch.linalg.solve_triangular(scales, identity, upper=False)
-        self.inverse = inverse.flatten(0, 1).T.contiguous()
-        self.shift = (inverse @ means[..., None]).flatten()
-        tops = [
-            c.log_prob(n.mean[None]) for c, n in zip(components, normals, strict=True)
-        ]
-        self.tops = torch.cat(tops)
-        df = [c.df if isinstance(c, StudentT) else math.inf for c in components]
-        self.df = means.new_tensor(df)
-
-    @staticmethod
-    def of(components: Sequence[Proposal]) -> "_Stack | None":
-        normals = [c.normal if isinstance(c, StudentT) else c for c in components]
-        dense = [n for n in normals if isinstance(n, NormalForm) and n.scale.ndim == 2]
-        dense = [n for n in dense if n.factor is None]
-        return _Stack(components, dense) if len(dense) == len(components) else None
-
-    def log_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log densities, (S, K)."""
-        size = max(STACKED // len(self.shift), 1)
-        return torch.cat([self._log_terms(part) for part in theta.split(size)])
-
-    def _log_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        z = theta @ self.inverse - self.shift
-        squared = z.square_().reshape(len(theta), *self.shape).sum(2)
-        heavy = (self.df + self.shape[1]) * torch.log1p(squared / self.df)
-        return self.tops - 0.5 * torch.where(self.df.isinf(), squared, heavy)
 
 
 class CellDensity:

@@ -1,19 +1,24 @@
 """Sequential Monte Carlo along a ladder of temperatures."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from skvi._sampling._replicas import N_STEPS, Ladder, Replicas
-from skvi._sampling._state import Report, silent
+from skvi._sampling._positions import Positions, Report, silent
 from skvi.base import NormalForm
 from skvi.targets import Target
 from skvi.utils._device import CPU
 from skvi.utils._log_space import log_mean_exp
 from skvi.utils._random import rand, randn
 
-__all__ = ["LadderPilot", "anneal", "particle_estimates", "tune_ladder"]
+__all__ = [
+    "Ladder",
+    "LadderPilot",
+    "anneal",
+    "particle_estimates",
+    "tune_ladder",
+]
 
 # Fraction of effective draws between neighbors, and the longest ladder.
 KEPT_FRACTION, MAX_LEVELS = 0.6, 200
@@ -22,6 +27,8 @@ TARGET_ACCEPTANCE = 0.8
 N_KEPT = 32
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
+# Leapfrog steps of a move.
+N_STEPS = 8
 # Weights from a rung back to the one below certainly have a finite variance if the
 # ratio of inverse temperatures is at most this. The first one is so small that weights
 # are nearly constant there: no draw of the pilot deviates more from the median, in
@@ -29,6 +36,28 @@ PILOT_MOVES, N_MOVES = 2, 2
 RATIO, FIRST_REACH, MAX_FIRST = 2.0, 0.1, 12
 # Steps are not smaller than this fraction of the width of r.
 LEAST_SCALE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """Densities ``r^(1 - beta) p(D, theta)^beta`` at L inverse temperatures.
+
+    With r and the target, each density is invariant under the symmetries of a network.
+    """
+
+    target: Target
+    normal: NormalForm  # r, which whitens the space
+    betas: torch.Tensor  # (L,), ascending from 0 to 1
+    steps: torch.Tensor  # (L, P), leapfrog steps, whitened
+
+    @property
+    def size(self) -> int:
+        """Number of densities, L."""
+        return len(self.betas)
+
+    def with_steps(self, steps: torch.Tensor) -> "Ladder":
+        """Return the same densities with other steps."""
+        return replace(self, steps=steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +87,7 @@ def tune_ladder(
     """
     size = normal.size
     orbits = torch.arange(size, device=CPU) if orbits is None else orbits
-    replicas = Replicas(target, normal, randn(generator, n_draws, size))
+    replicas = Positions(target, normal, randn(generator, n_draws, size))
     betas, log_step, reach = [0.0], math.log(0.5), _reach(replicas.log_weights)
     # At 0 positions are redrawn, and no step is needed.
     every = max(1, n_draws // N_KEPT)
@@ -75,9 +104,11 @@ def tune_ladder(
         replicas.take(_resample(increments[None], generator)[0])
         at = replicas.position.new_full((n_draws,), beta)
         for _ in range(PILOT_MOVES):
-            scales = pooled_scales(replicas.squared_force(at)[None], orbits)[0]
+            squares = replicas.force(at).square()
+            scales = pooled_scales(squares[None], orbits)[0]
             moved = math.exp(log_step) * scales
-            accepted = replicas.move(at, moved.expand(n_draws, -1), N_STEPS, generator)
+            moved = moved.expand(n_draws, -1)
+            accepted = replicas.move(moved, N_STEPS, generator, at)
             log_step = min(log_step + float(accepted.mean()) - TARGET_ACCEPTANCE, 0.0)
         betas.append(beta)
         steps.append(math.exp(log_step) * scales)
@@ -154,12 +185,12 @@ def anneal(ladder: Ladder, n_draws: int, generator: torch.Generator) -> torch.Te
     No draw is moved to a better mode: they are overdispersed starts for chains.
     """
     size = ladder.normal.size
-    replicas = Replicas(ladder.target, ladder.normal, randn(generator, n_draws, size))
+    replicas = Positions(ladder.target, ladder.normal, randn(generator, n_draws, size))
     found = [replicas.position]
     for beta, steps in zip(ladder.betas[1:], ladder.steps[1:], strict=True):
         at, moved = beta.expand(n_draws), steps.expand(n_draws, -1)
         for _ in range(PILOT_MOVES):
-            replicas.move(at, moved, N_STEPS, generator)
+            replicas.move(moved, N_STEPS, generator, at)
         found.append(replicas.position)
     return torch.stack(found)
 
@@ -178,7 +209,7 @@ def particle_estimates(
     log Z on average, by half their variance. The ladder must not depend on the draws.
     """
     n, size = n_islands * n_particles, ladder.normal.size
-    replicas = Replicas(ladder.target, ladder.normal, randn(generator, n, size))
+    replicas = Positions(ladder.target, ladder.normal, randn(generator, n, size))
     total = replicas.log_weights.new_zeros(n_islands)
     first = torch.arange(n_islands, device=CPU)[:, None] * n_particles
     widths = ladder.betas.diff()
@@ -191,5 +222,5 @@ def particle_estimates(
         replicas.take((first + _resample(increments, generator)).flatten())
         at, moved = ladder.betas[k + 1].expand(n), ladder.steps[k + 1].expand(n, -1)
         for _ in range(N_MOVES):
-            replicas.move(at, moved, N_STEPS, generator)
+            replicas.move(moved, N_STEPS, generator, at)
     return total

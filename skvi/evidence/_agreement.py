@@ -26,8 +26,9 @@ def in_parameters(target: Target, lifted: Any, chains: Chains) -> Chains:
 def invariant_rhat(target: Target, chains: Chains) -> float:
     """Largest split-R-hat over quantities that are equal for equivalent networks.
 
-    These are the log joint density, the log prior density, and the fitted values of 16
-    rows: chains in permutation-symmetric modes disagree about the weights themselves.
+    These are the log joint density, the log prior density, the fitted values of 16
+    rows, and without a symmetry the parameters themselves: chains in permutation-
+    symmetric modes disagree about these.
     """
     thin = max(1, chains.theta.shape[1] // N_ITER)
     theta = chains.theta[:, thin - 1 :: thin]
@@ -39,7 +40,7 @@ def invariant_rhat(target: Target, chains: Chains) -> float:
 
 @torch.no_grad()
 def invariants(target: Target, theta: torch.Tensor) -> torch.Tensor:
-    """Log density of the prior and fitted values at draws, (S, m)."""
+    """Log density of the prior, fitted values, and what else is unique, (S, m)."""
     found = [target.reference.log_prob(theta)[:, None]]
     if target.has_pointwise and not target.is_extended:
         supervised = cast(SupervisedTarget, target)
@@ -47,6 +48,6 @@ def invariants(target: Target, theta: torch.Tensor) -> torch.Tensor:
         X = supervised.X[::every][:N_ROWS]
         f = supervised.predictor.forward(theta, X)
         found.append(f.flatten(1).double())
-    elif target.symmetry is None:
+    if target.symmetry is None:
         found.append(theta)
     return torch.cat(found, 1)

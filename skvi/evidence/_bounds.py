@@ -6,14 +6,18 @@ from typing import cast
 
 import torch
 
-from skvi._sampling._state import Report, silent
+from skvi._sampling._positions import Report, silent
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters
-from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
-from skvi.evidence._forecast import TOO_LONG, why_certainly_too_long, why_too_long
+from skvi.evidence._forecast import (
+    TOO_LONG,
+    effort_for,
+    why_certainly_too_long,
+    why_hopeless,
+    why_too_long,
+)
 from skvi.evidence._importance import importance_sides
-from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._modes import Modes
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
@@ -23,10 +27,19 @@ from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
-from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
+from skvi.evidence._tempered import (
+    FROM_PRIOR,
+    NEAR,
+    Effort,
+    TemperedSides,
+    in_own_parameters,
+    normal_around,
+    tempered_sides,
+)
 from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
+from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import SupervisedTarget, Target
@@ -35,10 +48,13 @@ from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
 
 __all__ = ["bound_evidence"]
 
-# If importance sampling gives wider bounds than this, annealing is tried.
+# If importance sampling gives wider bounds than this, a tempered path is tried.
 WIDE = 0.1
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
+# Draws of the fit at which chains of a path start; and of wider densities, around all
+# of which it starts.
+N_STARTS, MIN_STARTS, STARTS_PER_PARAMETER = 4, 64, 4
 
 
 @torch.no_grad()
@@ -74,9 +90,9 @@ def bound_evidence(
         Normal close to the posterior, from which proposals start. None is the ELBO's
         solution for linear models if it needs no draws, else a normal with the moments
         of `posterior`.
-    method : {"auto", "importance", "annealing", "tempering"}, default="auto"
+    method : {"auto", "importance", "tempering"}, default="auto"
         "auto" is importance sampling if its diagnostics allow it and the result is
-        narrow, else annealing; for targets with a symmetry group tempering.
+        narrow, else tempering, as for targets with a symmetry group.
     report : callable, default=silent
         Called with a description and the completed fraction.
     max_seconds : float, default=None
@@ -115,8 +131,8 @@ def bound_evidence(
         raise IncompatibleComponentsError(IMPROPER)
     asked = n_draws, precision
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
-    if method == "tempering" or (method == "auto" and target.symmetry is not None):
-        return run.tempering()
+    if target.symmetry is not None and method != "importance":
+        return run.from_prior()
     lifted = lift(target, posterior) if has_unknowns(target) else None
     if lifted is not None:
         return run.unknowns(method, lifted)
@@ -159,8 +175,8 @@ class _Run:
 
     def by(self, method: str, family: ProposalFamily) -> EvidenceBounds:
         """Bounds by one method, from proposals near the posterior."""
-        if method == "annealing":
-            return self.annealing(family.normal)
+        if method == "tempering":
+            return self.tempering(family.normal, self._lift(family.normal))
         if method == "importance":
             return self.importance(family, self.clock)
         return self.cheapest(family)
@@ -184,9 +200,7 @@ class _Run:
         if self.clock.left() == 0.0:  # a path is tuned in one piece
             return found
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
-        if lifted is not None:
-            return _better(found, self._mixture(lifted))
-        return _better(found, self.annealing(normal))
+        return _better(found, self.tempering(normal, lifted))
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:
         """Of the modes that the prior may hide, or of the only one."""
@@ -225,15 +239,40 @@ class _Run:
             return None
         return summarize(*self.fit, sides, self.generator, self.quantity)
 
-    def annealing(self, normal: NormalForm) -> EvidenceBounds:
-        left = self.clock.part(1.0)
-        return self._summarize(annealed_sides(*self._sampling(normal, left)))
+    def tempering(
+        self, normal: NormalForm, lifted: ScaleMixtureTarget | None
+    ) -> EvidenceBounds:
+        """Bounds by a path from a normal that is found from the given one.
 
-    def tempering(self) -> EvidenceBounds:
+        With scales of coefficients from a wide one, or why there are none.
+        """
+        if lifted is not None:
+            return self._mixture(lifted)
+        # Half of them from the prior, or where the likelihood is large.
+        n_starts = MIN_STARTS + STARTS_PER_PARAMETER * normal.size
+        starts = dispersed_starts(self.target, normal, self.generator, n_starts)
+        wide = normal_around(starts)
+        sides = self._path(self.target, wide, starts.flip(0), NEAR)
+        if isinstance(self.target, LiftedTarget):
+            sides = in_own_parameters(self.fit[0], self.target, sides)
+        return self._summarize_tempered(sides)
+
+    def from_prior(self) -> EvidenceBounds:
+        """Bounds by a path that treats symmetric modes alike."""
         target, posterior = self.fit
-        fitted = posterior.draw(N_FITTED, self.generator).theta.double()
-        options = self.generator, *self.asked, self.clock.left(), self.report
-        return self._summarize_tempered(tempered_sides(target, fitted, *options))
+        fitted = posterior.draw(N_STARTS, self.generator).theta.double()
+        sides = self._path(target, None, fitted, FROM_PRIOR)
+        return self._summarize_tempered(sides)
+
+    def _path(
+        self,
+        target: Target,
+        normal: NormalForm | None,
+        fitted: torch.Tensor | None,
+        effort: Effort,
+    ) -> TemperedSides:
+        options = self.generator, *self.asked, self.report, self.clock.part(1.0)
+        return tempered_sides(target, normal, fitted, effort, *options)
 
     def _near_normal(
         self, family: ProposalFamily, clock: Clock
@@ -253,8 +292,9 @@ class _Run:
         reason = why_hopeless(lifted.mixture, lifted.cost_per_draw, limited)
         if reason:
             return self.nothing(reason)
-        options = self.generator, *self.asked, self.clock.left(), self.report
-        return self._summarize_tempered(mixture_sides(self.target, lifted, *options))
+        effort = effort_for(len(lifted.where))
+        sides = self._path(lifted, lifted.start(), None, effort)
+        return self._summarize_tempered(in_own_parameters(self.target, lifted, sides))
 
     def nothing(self, reason: str) -> EvidenceBounds:
         return without_bounds(*self.fit, self.generator, self.quantity, reason)

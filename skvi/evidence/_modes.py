@@ -50,11 +50,6 @@ class Modes(ProposalFamily):
         self.normal, self.likelihood = normal, likelihood
         self.prior, self.spikes = prior, spikes
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every combination of spikes has a component."""
-        return max(len(where) for where, _ in self.spikes) <= MAX_SUBSETS
-
     @staticmethod
     def find(target: Target, fit: NormalForm) -> "Modes | None":
         """Modes of a target; None if there can be only one, or too many.

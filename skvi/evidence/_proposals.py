@@ -11,7 +11,7 @@ import torch
 from skvi._sampling._chains import Chains, HamiltonianChains
 from skvi._sampling._diagnostics import effective_sample_size, pareto_khat
 from skvi._sampling._importance import WeightedDraws, tail_score
-from skvi._sampling._state import Report
+from skvi._sampling._positions import Report
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
 from skvi.evidence._estimates import block_size, weights_of_chains

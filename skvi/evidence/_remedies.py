@@ -20,7 +20,7 @@ SPARSE = (
 )
 HEAVY = (
     "{} is not log-concave, so that there can be several modes: compare models under "
-    "prior='normal' or 'laplace', or try method='annealing'"
+    "prior='normal' or 'laplace', or try method='tempering'"
 )
 LINEAR = (
     "standardize the features, drop columns that repeat others, or give the prior a "
@@ -28,7 +28,7 @@ LINEAR = (
 )
 NETWORK = "use fewer hidden units, or a larger n_draws, which makes chains longer"
 GENERAL = (
-    "try method='annealing' or another random_state, and parameters in which the "
+    "try method='tempering' or another random_state, and parameters in which the "
     "posterior is closer to a normal"
 )
 

@@ -19,7 +19,7 @@ import torch
 
 from skvi._sampling._chains import Chains
 from skvi._sampling._importance import WeightedDraws
-from skvi._sampling._state import Report
+from skvi._sampling._positions import Report
 from skvi.evidence._clock import Clock
 from skvi.evidence._estimates import block_size
 from skvi.evidence._proposals import relative_variance, variance_of_logs

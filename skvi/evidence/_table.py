@@ -62,12 +62,7 @@ def build_table(
     n_draws = _n_draws(target.cost_per_draw, len(sides.forward))
     below, above = _rows_of_q(target, posterior, n_draws, generator)
     table = BoundsTable({"ELBO of q": elbo, **below})
-    prefix = ""
-    if sides.method == "annealing":
-        prefix = "annealed "
-        mean = forward_bound(sides.forward, 1)
-        table["annealed ELBO"] = NamedBound(*mean, "lower", EXPECTED)
-    table[f"{prefix}IW-ELBO"] = NamedBound(*both[0], "lower", EXPECTED, k=sides.k_below)
+    table["IW-ELBO"] = NamedBound(*both[0], "lower", EXPECTED, k=sides.k_below)
     holds = "holds with 95 % probability"
     table["lower, 95 %"] = NamedBound(finite[0], 0.0, "lower", holds, holds=PROBABLE)
     table["bridge"] = NamedBound(
@@ -78,9 +73,7 @@ def build_table(
         finite[1], 0.0, "upper", holds, exists=exists, holds=PROBABLE
     )
     k = min(sides.k_above, sides.reverse.shape[1])
-    table[f"{prefix}IW-EUBO"] = upper_row(both[1], exists, k)
-    if prefix:
-        table["annealed EUBO"] = upper_row(reverse_bound(sides.reverse, 1), exists)
+    table["IW-EUBO"] = upper_row(both[1], exists, k)
     of_q = weights_of_chains(sides.chains, posterior)
     exists = exists if posterior.as_normal() is not None else None
     k = min(K_OF_Q, of_q.shape[1])

@@ -1,50 +1,81 @@
-"""Evidence for posteriors with many modes: from the prior to them, and back.
+"""Evidence along a tempered path: from a wide density to the posterior, and back.
 
-Everything starts at a density that is invariant under the symmetries of the model, the
-prior: no permutation-symmetric mode is missed, none is counted twice, and no |G| is
-needed. Both bounds come from chains at all temperatures between prior and posterior
-that are exchanged. In addition, populations of particles move from the prior to the
-posterior; their estimates of Z are unbiased whatever they find, unlike those of chains.
+For networks the path starts at a density that is invariant under the symmetries of the
+model, the prior: no permutation-symmetric mode is missed, none is counted twice, and no
+|G| is needed. Elsewhere it starts at a normal that first chains have found. Both bounds
+come from chains at all temperatures that are exchanged. In addition, populations of
+particles move from the start to the posterior; their estimates of Z are unbiased
+whatever they find, unlike those of chains.
 """
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from scipy.special import stdtrit
+from scipy.special import ndtr, stdtrit
 
 from skvi._sampling._exchange import LadderDraws, ReplicaExchange
-from skvi._sampling._particles import anneal, particle_estimates, tune_ladder
-from skvi._sampling._replicas import Ladder
-from skvi._sampling._state import Report
+from skvi._sampling._particles import Ladder, anneal, particle_estimates, tune_ladder
+from skvi._sampling._positions import Report
 from skvi.base import NormalForm
-from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._agreement import in_parameters, invariant_rhat
+from skvi.evidence._clock import Clock
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._sides import MAX_RHAT
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.targets import Target
 
-__all__ = ["MIN_TRIPS", "N_FITTED", "N_SYSTEMS", "TemperedSides", "tempered_sides"]
+__all__ = [
+    "FROM_PRIOR",
+    "MIN_TRIPS",
+    "NEAR",
+    "Effort",
+    "TemperedSides",
+    "in_own_parameters",
+    "normal_around",
+    "tempered_sides",
+]
 
-# Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
-N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
+# Sweeps of the pilot run, and most of the run itself.
+N_PILOT, MAX_SWEEPS = 60, 3000
 # A run whose chains disagree goes on if this multiple of its sweeps should suffice.
 LONGER = 4
-# Least number of round trips per system.
-MIN_TRIPS = 1
-LEAST_SWEEPS = 20
-# Systems whose chain of the target starts at a draw of the fitted posterior.
-N_FITTED = N_SYSTEMS // 4
+# Least number of round trips per system, and of sweeps behind an estimate.
+MIN_TRIPS, LEAST_SWEEPS = 1, 20
 # Independent populations, particles of each, of all of them, and of a test of speed.
 N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES, N_TIMED = 16, 4, 1024, 32
 # Target distance of each bound from log Z, in nats.
 DEFAULT_PRECISION = 0.25
-# Fractions of the seconds after which the warm-up ends, that the particles may take,
-# and after which the chains end.
-WARM, OF_PARTICLES, END = 0.3, 0.15, 0.92
-NORMAL_PROBABILITY = 0.977249868
+# Fractions of the seconds after which the first chains and the warm-up end, that the
+# particles may take, and after which the chains end.
+EXPLORE, WARM, OF_PARTICLES, END = 0.2, 0.3, 0.15, 0.92
+# Standard deviations of the start of a path, in units of those of the posterior, and
+# the fraction of the variances added to the diagonal of its covariance.
+WIDER, RIDGE = 1.3, 1e-6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Where a path starts, and how long its chains are."""
+
+    origin: str
+    n_systems: int
+    n_explore: int  # sweeps of chains that find the start, half of them warm-up
+    n_warmup: int
+    min_sweeps: int
+
+    @property
+    def is_precise(self) -> bool:
+        """Whether there are enough systems for separate errors of both bounds."""
+        return self.n_systems >= FROM_PRIOR.n_systems
+
+
+FROM_PRIOR = Effort("the prior", 16, 0, 200, 200)
+#: Half as many systems run longer, because R-hat needs long chains.
+NEAR = Effort("a normal around the posterior", 8, 120, 100, 300)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,42 +89,43 @@ class TemperedSides:
     rhat: float  # of invariant quantities
     error: float  # target standard error, in nats
     is_cut: bool = False  # seconds were over before the planned sweeps
+    effort: Effort = FROM_PRIOR
 
 
 @torch.no_grad()
 def tempered_sides(
     target: Target,
-    fitted: torch.Tensor,
+    normal: NormalForm | None,
+    fitted: torch.Tensor | None,
+    effort: Effort,
     generator: torch.Generator,
     n_draws: int | None,
     precision: float | None,
-    max_seconds: float | None,
     report: Report,
-    normal: NormalForm | None = None,
-    least_sweeps: int = MIN_SWEEPS,
-    n_systems: int = N_SYSTEMS,
+    clock: Clock,
 ) -> TemperedSides:
     """Bound log Z by replica exchange, and from below by particles as well.
 
-    `fitted`, at most 4 draws of the posterior, start some chains. `precision`: distance
-    of each bound from log Z in nats, 0.25 by default.
+    From a normal, or None for that of the prior; with `Effort.n_explore` from one that
+    is found from there. Some chains start at draws `fitted`, (4, P). `precision`:
+    distance of each bound from log Z in nats, 0.25 by default.
     """
-    seconds = math.inf if max_seconds is None else max_seconds
-    begin = time.monotonic()
     error = (DEFAULT_PRECISION if precision is None else precision) / 4
-    orbits = _orbits(target)
     normal = _start_of_path(target) if normal is None else normal
+    orbits = _orbits(target)
+    if effort.n_explore:
+        found = _explore(target, normal, effort, generator, clock, report)
+        normal, clock = normal_around(found.chains.theta.flatten(0, 1)), clock.part(1.0)
+        fitted = found.chains.theta[:, -1] if fitted is None else fitted
     pilot = tune_ladder(target, normal, generator, orbits=orbits, report=report)
-    starts = _starts(pilot.populations, pilot.ladder, fitted, n_systems, generator)
+    starts = _starts(pilot.populations, pilot.ladder, fitted, effort, generator)
     sampler = ReplicaExchange(pilot.ladder, starts, generator, orbits, report)
-    sampler.warm_up(N_WARMUP, begin + WARM * seconds)
+    sampler.warm_up(effort.n_warmup, clock.until(WARM))
     # All settings of an estimate are chosen from draws that do not enter it.
-    first = sampler.run(N_PILOT, begin + (WARM + 0.1) * seconds)
-    n_sweeps, n_blocks = _plan(first, error, n_draws, least_sweeps)
-    left = max(begin + END * seconds - time.monotonic(), 0.0)
-    left = min(left, OF_PARTICLES * seconds)
-    particles = _particles(sampler.ladder, generator, left, report)
-    draws = sampler.run(n_sweeps, begin + END * seconds)
+    first = sampler.run(N_PILOT, clock.until(WARM + 0.1))
+    n_sweeps, n_blocks = _plan(first, error, n_draws, effort.min_sweeps)
+    particles = _particles(sampler.ladder, generator, clock, report)
+    draws = sampler.run(n_sweeps, clock.until(END))
     rhat = invariant_rhat(target, draws.chains)
     # The planned sweeps make the errors small; chains may need more of them to agree.
     most = LONGER * n_sweeps if n_draws is None else 0
@@ -101,7 +133,7 @@ def tempered_sides(
         n_sweeps = draws.n_sweeps
         if share * n_sweeps > most:
             break
-        draws = draws.followed_by(sampler.run(n_sweeps, begin + END * seconds))
+        draws = draws.followed_by(sampler.run(n_sweeps, clock.until(END)))
         rhat = invariant_rhat(target, draws.chains)
     n_blocks = min(n_blocks, draws.n_sweeps // LEAST_SWEEPS)
     return TemperedSides(
@@ -112,7 +144,45 @@ def tempered_sides(
         rhat,
         error if n_draws is None else math.inf,
         sampler.is_cut,
+        effort,
     )
+
+
+def in_own_parameters(
+    target: Target, lifted: Any, sides: TemperedSides
+) -> TemperedSides:
+    """Sides of a lifted target with chains of the target's parameters, and their R-hat.
+
+    Scales without information in the data mix slowly, and are no part of the model.
+    """
+    chains = in_parameters(target, lifted, sides.draws.chains)
+    draws = replace(sides.draws, chains=chains)
+    return replace(sides, draws=draws, rhat=invariant_rhat(target, chains))
+
+
+def _explore(
+    target: Target,
+    normal: NormalForm,
+    effort: Effort,
+    generator: torch.Generator,
+    clock: Clock,
+    report: Report,
+) -> LadderDraws:
+    """Draws from which a better start is made: half resampled, half on their own."""
+    pilot = tune_ladder(target, normal, generator, report=report)
+    starts = _starts(pilot.populations, pilot.ladder, None, effort, generator)
+    sampler = ReplicaExchange(pilot.ladder, starts, generator, report=report)
+    sampler.warm_up(effort.n_explore // 2, clock.until(EXPLORE))
+    return sampler.run(effort.n_explore // 2, clock.until(EXPLORE))
+
+
+def normal_around(theta: torch.Tensor) -> NormalForm:
+    """Normal somewhat wider than draws, (S, P)."""
+    centered = theta - theta.mean(0)
+    covariance = centered.T @ centered / len(theta)
+    ridge = RIDGE * torch.diag(covariance.diagonal())
+    factor = torch.linalg.cholesky(covariance + ridge)
+    return NormalForm(theta.mean(0), WIDER * factor)
 
 
 def _start_of_path(target: Target) -> NormalForm:
@@ -120,7 +190,7 @@ def _start_of_path(target: Target) -> NormalForm:
     if normal is None:
         raise IncompatibleComponentsError(
             "method='tempering' starts from a normal that matches the prior, and "
-            "this prior has none. Use method='annealing'."
+            "this prior has none. Use method='importance'."
         )
     return normal
 
@@ -133,22 +203,21 @@ def _orbits(target: Target) -> torch.Tensor | None:
 def _starts(
     populations: torch.Tensor,
     ladder: Ladder,
-    fitted: torch.Tensor,
-    n_systems: int,
+    fitted: torch.Tensor | None,
+    effort: Effort,
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Whitened starts of all systems, (L, M, P), farther apart than the posterior.
 
-    Half are from the resampled population, half draws of the prior, annealed; every
-    fourth system's chain of the target starts at a draw of the fitted posterior.
+    Half are from the resampled population, half draws of the start, annealed; every
+    fourth system's chain of the target starts at one of `fitted`.
     """
-    half = n_systems // 2
-    alone = anneal(ladder, n_systems - half, generator)
+    half = effort.n_systems // 2
+    alone = anneal(ladder, effort.n_systems - half, generator)
     starts = torch.cat([populations[:, :half], alone], 1).clone()
-    fitted = fitted[: n_systems // 4]
-    starts[-1, : 4 * len(fitted) : 4] = ladder.normal.whiten(
-        fitted - ladder.normal.mean
-    )
+    if fitted is not None:
+        fitted = fitted[: effort.n_systems // 4] - ladder.normal.mean
+        starts[-1, : 4 * len(fitted) : 4] = ladder.normal.whiten(fitted)
     return starts
 
 
@@ -180,13 +249,14 @@ def _shortage(draws: LadderDraws, rhat: float) -> float:
 
 
 def _particles(
-    ladder: Ladder, generator: torch.Generator, seconds: float, report: Report
+    ladder: Ladder, generator: torch.Generator, clock: Clock, report: Report
 ) -> torch.Tensor:
     """Estimates of Z by independent populations, as large as time permits."""
+    seconds = min(clock.until(END) - time.monotonic(), OF_PARTICLES * clock.seconds)
     before = time.monotonic()
     particle_estimates(ladder, 1, N_TIMED, generator)
     each = (time.monotonic() - before) / N_TIMED
-    n_total = min(seconds / each, MAX_PARTICLES)
+    n_total = min(max(seconds, 0.0) / each, MAX_PARTICLES)
     n_particles = max(int(n_total / N_ISLANDS), MIN_PARTICLES)
     return particle_estimates(ladder, N_ISLANDS, n_particles, generator, report)
 
@@ -197,6 +267,6 @@ def mean_and_error(values: torch.Tensor) -> Estimate:
     With few values it is inflated by quantiles of Student's t over normal ones.
     """
     n = len(values)
-    factor = float(stdtrit(n - 1, NORMAL_PROBABILITY)) / 2
+    factor = float(stdtrit(n - 1, ndtr(2.0))) / 2
     error = factor * float(values.std()) / math.sqrt(n)
     return Estimate(float(values.mean()), error)

@@ -27,7 +27,6 @@ from skvi.evidence._table import (
 )
 from skvi.evidence._tempered import (
     MIN_TRIPS,
-    N_SYSTEMS,
     TemperedSides,
     mean_and_error,
 )
@@ -40,7 +39,7 @@ __all__ = ["summarize_tempered"]
 FAR = 2.0
 IF_MIXED = (
     "both bounds are valid if the chains have mixed: they came {:.3g} times per system "
-    "from the prior to the posterior, and agree on fitted values and on the log joint "
+    "from {} to the posterior, and agree on fitted values and on the log joint "
     "density (R-hat {:.3f})"
 )
 UNCONFIRMED = (
@@ -61,14 +60,14 @@ def summarize_tempered(
     draws, betas = sides.draws, sides.draws.ladder.betas
     below, above = mean_and_error(sides.below), mean_and_error(sides.above)
     bridge = ladder_bridge(draws.log_weights, betas)
-    if len(sides.below) < N_SYSTEMS:
+    if not sides.effort.is_precise:
         below, above = _of_few_systems(below, above, bridge.value)
     khat = tail_shape(draws.log_weights, betas)
     elbo = elbo_row(lower_bound(target, posterior, generator))
     reasons = _why_not(sides, below, above, khat)
     reason = with_remedy(reasons, remedy(target, sides.is_cut, sides.error))
     is_coarse = max(below.se, above.se) > 1.5 * sides.error
-    valid = IF_MIXED.format(draws.round_trips, sides.rhat)
+    valid = IF_MIXED.format(draws.round_trips, sides.effort.origin, sides.rhat)
     floor = mean_and_error(sides.particles).value
     valid += UNCONFIRMED.format(floor) if floor < below.value - FAR else ""
     ess = effective_sample_size(draws.chains.log_joint[..., None])
@@ -120,8 +119,9 @@ def _why_not(
         )
     if trips < MIN_TRIPS:
         reasons.append(
-            f"chains came only {trips:.2g} times per system from the prior to the "
-            "posterior, so that modes in which none of them started may be missing"
+            f"chains came only {trips:.2g} times per system from "
+            f"{sides.effort.origin} to the posterior, so that modes in which none of "
+            "them started may be missing"
         )
     limit = tail_limit(sides.draws.log_weights)
     if not khat <= limit:
@@ -139,13 +139,14 @@ def _why_not(
             f"particles from the prior lie {excess:.3g} nats above the upper bound: "
             "the chains miss a part of the posterior"
         )
-    middle = 0.5 * (sides.below + sides.above)
-    split = middle[: len(middle) // 2], middle[len(middle) // 2 :]
-    (first, first_se), (second, second_se) = (mean_and_error(part) for part in split)
-    if abs(first - second) > REFUTED * math.hypot(first_se, second_se) + ROUNDING:
+    halves = (0.5 * (sides.below + sides.above)).reshape(2, -1)
+    between = float(halves.mean(1).diff().abs())
+    # Twice the error of the mean of all, without what is between.
+    error = 2 * mean_and_error((halves - halves.mean(1, keepdim=True)).flatten()).se
+    if between > REFUTED * error + ROUNDING:
         reasons.append(
             "chains that started in a resampled population and chains that came down "
-            f"from the prior alone differ by {abs(first - second):.3g} nats"
+            f"from the start alone differ by {between:.3g} nats"
         )
     return reasons
 

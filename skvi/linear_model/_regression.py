@@ -53,7 +53,7 @@ NO_SOURCE = {"_nodes": None, "_normal": None, "_theta": None}
 class GaussianRegression(BayesianLinearModel):
     """One target column: the model in the units of the fit, results in those of y."""
 
-    _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
+    _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
     _reads_units = True
 
     def _pose(self, target):

@@ -99,7 +99,6 @@ class BayesianNetwork(SparsityMixin, BaseSupervised):
     _fits_in_stacks = True
     #: What a batch takes from those before it; None for a fit.
     _stream: Stream | None = None
-    _evidence_methods = BaseSupervised._evidence_methods | {"tempering"}
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""

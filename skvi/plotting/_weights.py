@@ -57,7 +57,7 @@ class WeightsDisplay:
     -----
     The lower side looks at large weights, the upper side at large inverse weights. In
     importance sampling the upper side has a density of its own in place of the
-    proposal, chosen for light tails. With annealing both sides go the same path.
+    proposal, chosen for light tails.
 
     Examples
     --------

@@ -150,8 +150,7 @@ def logistic_target(n=40, d=8, width=30.0):
     return SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), prior, X, y)
 
 
-@pytest.mark.parametrize("method", ["importance", "annealing"])
-def test_seconds_cut_draws_and_not_the_truth(method, monkeypatch):
+def test_seconds_cut_draws_and_not_the_truth(monkeypatch):
     """On a clock that says 20 ms more at every look.
 
     Wrong variant: it is never looked at.
@@ -171,7 +170,7 @@ def test_seconds_cut_draws_and_not_the_truth(method, monkeypatch):
                 generator,
                 None,
                 0.003,
-                method=method,
+                method="importance",
                 max_seconds=limit,
             )
         )

@@ -6,11 +6,14 @@ from functools import cache
 import pytest
 import torch
 
-from skvi._sampling._state import silent
+from skvi._sampling._positions import silent
 from skvi.base import Layout, NormalForm
+from skvi.evidence import bound_evidence
 from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._clock import UNLIMITED
 from skvi.evidence._summarize import MAX_RHAT
-from skvi.evidence._tempered import LONGER, MIN_TRIPS, tempered_sides
+from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
+from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
 from skvi.targets import Target
 
@@ -38,10 +41,9 @@ def run(seed, n_draws=None):
     generator = torch.Generator().manual_seed(seed)
     start = torch.full((2, 2), 2.0, dtype=torch.float64)
     wide = NormalForm(0.0 * start[0], 1.5 * start[0])
-    options = {"normal": wide, "least_sweeps": PLANNED, "n_systems": N_SYSTEMS}
-    return tempered_sides(
-        TwoModes(), start, generator, n_draws, 4.0, None, silent, **options
-    )
+    effort = Effort("a wide normal", N_SYSTEMS, 0, 200, PLANNED)
+    asked = n_draws, 4.0, silent, UNLIMITED
+    return tempered_sides(TwoModes(), wide, start, effort, generator, *asked)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -75,3 +77,34 @@ def test_some_of_them_did_and_the_draws_stay_together():
     log_r = longest.ladder.normal.log_prob(theta.flatten(0, 1)).reshape(expected.shape)
     torch.testing.assert_close(longest.log_weights[-1], expected - log_r)
     assert run(0, N_SYSTEMS * PLANNED).draws.n_sweeps == PLANNED
+
+
+class NormalTarget(Target):
+    """A normal density times exp(-3)."""
+
+    log_evidence = -3.0
+
+    def __init__(self, normal):
+        self.normal, self.layout = normal, Layout({"theta": normal.mean.shape})
+        self.prior = Normal(3.0).build(self.layout)
+
+    def log_joint(self, theta, rows=None):
+        return self.normal.log_prob(theta) + self.log_evidence
+
+
+def test_a_path_from_a_factorized_q(make_normal):
+    """Twelve correlated dimensions, without a linear predictor.
+
+    Wrong variants: a path from the normal itself, where first chains should have found
+    one; a normal that is narrower than the posterior.
+    """
+    target = NormalTarget(make_normal(12, "full", seed=1, width=0.5))
+    posterior = MeanFieldNormal().build(target.layout)
+    posterior = posterior.near(make_normal(12, "diag", seed=2, width=0.3))
+    generator = torch.Generator().manual_seed(1)
+    bounds = bound_evidence(target, posterior, generator, method="tempering")
+    assert bounds.reliable, bounds.reason
+    assert bounds.method == "tempering"
+    low, high = bounds.interval()
+    assert low <= target.log_evidence <= high
+    assert high - low < 0.6

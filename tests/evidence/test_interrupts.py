@@ -97,7 +97,7 @@ def test_an_interrupted_search(owner, method, monkeypatch):
 @unix
 @pytest.mark.parametrize(
     "method",
-    ["exact", "importance", pytest.param("annealing", marks=pytest.mark.slow)],
+    ["exact", "importance", pytest.param("tempering", marks=pytest.mark.slow)],
 )
 def test_evidence_bounds_at_random_moments(method):
     """Nothing of the estimator changes. Wrong variants: those of the tests above."""

@@ -1,13 +1,10 @@
 """What a prior's spike hides: proposals for it, and chains that start beyond it."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from skvi._sampling._chains import Chains
 from skvi.base import NormalForm
-from skvi.evidence import _annealed
 from skvi.evidence._modes import Modes, _seen_from, _subsets
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.losses import LogLoss
@@ -115,27 +112,3 @@ def test_every_third_chain_starts_where_the_likelihood_is_large():
     likely = likelihood_normal(target)
     assert in_deviations(starts[::3], likely) < 5
     assert in_deviations(starts[1:30:3], likely) > 5
-
-
-def test_ends_of_paths_leave_these_starts_alone(monkeypatch):
-    """Wrong variant: half of the chains start at the ends, without exception."""
-    found = []
-
-    class Recorded(Exception):
-        pass
-
-    def record(target, starts, *args, **kwargs):
-        found.append(starts)
-        raise Recorded
-
-    monkeypatch.setattr(_annealed, "HamiltonianChains", record)
-    target = make_target(GaussianLikelihood())
-    spike = NormalForm(torch.zeros(3).double(), torch.full((3,), 0.01).double())
-    path, ends = SimpleNamespace(normal=spike), torch.zeros(_annealed.N_CHAINS, 3)
-    generator = torch.Generator().manual_seed(0)
-    with pytest.raises(Recorded):
-        _annealed._sampler(target, path, ends.double(), generator, None)
-    starts = found[0]
-    assert in_deviations(starts[::3], likelihood_normal(target)) < 5
-    half = starts[: _annealed.N_CHAINS // 2]
-    assert bool((half[1::3] == 0).all())

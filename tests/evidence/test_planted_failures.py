@@ -51,7 +51,7 @@ def bounds_from_the_first(target, seed, method):
 
 @pytest.mark.parametrize(
     ("distance", "method"),
-    [(6.0, "importance"), (14.0, "auto"), (14.0, "annealing")],
+    [(6.0, "importance"), (14.0, "auto"), (14.0, "tempering")],
 )
 def test_two_modes_of_which_q_has_one(distance, method):
     """Chains from the prior find the other: reported, or right.
@@ -66,7 +66,8 @@ def test_two_modes_of_which_q_has_one(distance, method):
         assert low < 0 < high
         assert high - low < 0.6
     else:
-        assert "disagree" in bounds.reason or "heavy-tailed" in bounds.reason
+        causes = ("disagree", "heavy-tailed", "came only", "differ by")
+        assert any(cause in bounds.reason for cause in causes)
 
 
 def test_a_mode_that_nothing_reaches():
@@ -104,7 +105,7 @@ def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     assert not bounds.reliable
     assert "lower bound are too heavy-tailed (Pareto k" in bounds.reason
     rescued = model.evidence_bounds(*data, random_state=0)
-    assert rescued.method == "annealing"
+    assert rescued.method == "tempering"
     assert rescued.reliable
     low, high = rescued.interval()
     assert low < -55.2234 < high

@@ -54,13 +54,16 @@ def test_few_draws_are_their_own_cause():
     assert "n_draws" in remedy(target_with(Normal()), False, math.inf)
 
 
-@pytest.mark.parametrize("method", ["importance", "annealing"])
-def test_seconds_that_ended_a_run_are_named(method, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "module"),
+    [("importance", "_summarize"), ("tempering", "_tempered_result")],
+)
+def test_seconds_that_ended_a_run_are_named(method, module, monkeypatch):
     """As the cause, before any other; wrong variant: the model is blamed.
 
     Chains whose warm-up is cut short after as little as this have not mixed.
     """
-    monkeypatch.setattr("skvi.evidence._summarize.MAX_RHAT", 0.9)
+    monkeypatch.setattr(f"skvi.evidence.{module}.MAX_RHAT", 0.9)
     target = target_with(Normal(30.0))
     posterior = FullRankNormal().build(target.layout)
     posterior = posterior.near(fit_proposal_normal(target))

@@ -13,7 +13,7 @@ from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
 from skvi.evidence._estimates import Estimate
-from skvi.evidence._mixture_path import why_hopeless
+from skvi.evidence._forecast import why_hopeless
 from skvi.evidence._tempered_result import _of_few_systems
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
@@ -99,7 +99,7 @@ def test_intervals_hold_the_quadrature(prior, monkeypatch):
     Wrong variant: chains of the lifted target without the density of the scales.
     """
     monkeypatch.setattr("skvi.priors._scale_mixture.MANY", 0)
-    monkeypatch.setattr("skvi.evidence._mixture_path.MIN_SWEEPS", 200)
+    monkeypatch.setattr("skvi.evidence._forecast.MIN_SWEEPS", 200)
     rng = np.random.default_rng(1)
     x = rng.normal(size=40)
     y = (rng.uniform(size=40) < 1 / (1 + np.exp(-0.8 * x))).astype(int)

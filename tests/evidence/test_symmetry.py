@@ -1,13 +1,14 @@
 """Evidence under symmetries: chains judged by functions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from benchmarks.evidence_networks import NOISE, small_data, truth
 from skvi._sampling._chains import Chains
-from skvi.evidence import _tempered
+from skvi.evidence import _bounds
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._stepping import (
@@ -119,7 +120,8 @@ def test_planted_failures(says, generator):
 def test_small_networks(activation, units, monkeypatch):
     """Truth by quadrature. Wrong variants: a ladder that begins at another normal than
     it weighs with; bounds of the neighbors exchanged."""
-    monkeypatch.setattr(_tempered, "N_WARMUP", 80)
+    short = replace(_bounds.FROM_PRIOR, n_warmup=80)
+    monkeypatch.setattr(_bounds, "FROM_PRIOR", short)
     X, y = small_data(activation, units, 1, seed=3)
     model = BayesianMLPRegressor(
         hidden_layer_sizes=units,

@@ -1,12 +1,14 @@
 """Bounds on the evidence of networks: exact without hidden units, honest with them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 import skvi
-from skvi.evidence import _tempered
+from skvi.evidence import _bounds
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
@@ -26,7 +28,7 @@ def make_data(n=15, d=2, dtype=np.float64):
 
 
 @pytest.mark.parametrize(
-    ("method", "dtype"), [("auto", np.float32), ("annealing", np.float64)]
+    ("method", "dtype"), [("auto", np.float32), ("tempering", np.float64)]
 )
 def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
@@ -59,7 +61,8 @@ def test_one_hidden_unit(seed, monkeypatch):
 
     Chains are judged by what both share. Wrong variant: R-hat of the weights.
     """
-    monkeypatch.setattr(_tempered, "N_WARMUP", 80)
+    short = replace(_bounds.FROM_PRIOR, n_warmup=80)
+    monkeypatch.setattr(_bounds, "FROM_PRIOR", short)
     X, y = make_data()
     labels = (y > 0).astype(int)
     model = BayesianMLPClassifier(

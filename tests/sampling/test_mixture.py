@@ -145,14 +145,3 @@ def test_jumps_bring_the_modes_into_proportion():
     assert chains.rhat < 1.05
     narrow = chains.theta[chains.theta < 4]
     assert narrow.std() == pytest.approx(0.01, rel=0.05)
-
-
-def test_stacked_components_have_their_densities():
-    """Wrong variants: no determinants; means that are not whitened."""
-    wide = NormalForm(torch.ones(3).double(), 3 * LIKELIHOOD.scale)
-    components = [StudentProposal(LIKELIHOOD, 5), wide, StudentProposal(wide, 1)]
-    mixture = Mixture(components, torch.full((3,), 1 / 3).double())
-    theta = torch.cat([mixture.sample(50, generator()), torch.full((1, 3), 1e8)])
-    expected = torch.stack([c.log_prob(theta) for c in components], 1)
-    assert mixture._stack is not None
-    assert torch.allclose(mixture.log_terms(theta), expected, rtol=1e-12)

@@ -9,12 +9,13 @@ from threadpoolctl import threadpool_limits
 
 from skvi._sampling._exchange import ReplicaExchange
 from skvi._sampling._particles import (
+    Ladder,
     anneal,
     particle_estimates,
     pooled_scales,
     tune_ladder,
 )
-from skvi._sampling._replicas import Ladder, Replicas
+from skvi._sampling._positions import Positions
 from skvi.base import Layout, NormalForm
 from skvi.priors import Normal
 from skvi.targets import Target
@@ -75,10 +76,10 @@ def test_moves_leave_their_densities(make_normal, generator, z_score):
         eps = torch.randn(n, 2, generator=generator, dtype=torch.float64)
         theta.append(tempered(target, normal, float(beta)).transform(eps))
     position = normal.whiten(torch.cat(theta) - normal.mean)
-    replicas = Replicas(target, normal, position)
+    replicas = Positions(target, normal, position)
     steps = torch.tensor([1.1, 0.7], dtype=torch.float64).expand(3 * n, 2)
     for _ in range(3):
-        accepted = replicas.move(betas.repeat_interleave(n), steps, 2, generator)
+        accepted = replicas.move(steps, 2, generator, betas.repeat_interleave(n))
     assert 0.3 < float(accepted.mean()) < 0.99
     for beta, moved in zip(betas, replicas.theta.reshape(3, n, 2), strict=True):
         expected = tempered(target, normal, float(beta))
