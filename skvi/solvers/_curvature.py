@@ -14,15 +14,12 @@ from skvi.utils._random import randn
 __all__ = [
     "Curvature",
     "curvature_of",
-    "kernel_of_rows",
     "rank_of",
     "starting_normal",
 ]
 
 # Above this number of parameters their matrix is too large (300 MB).
 MAX_DENSE = 6000
-# Rows of a covariance of f that are found at once.
-ROWS_AT_ONCE = 256
 # Products of a block Krylov space.
 KRYLOV_DEPTH = 6
 
@@ -142,19 +139,6 @@ class _Products(Curvature):
 
     def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
         return self._half(self.d * matrix)
-
-
-def kernel_of_rows(target: SupervisedTarget, variance: torch.Tensor) -> torch.Tensor:
-    """Covariance of f, (n, n), for independent coordinates of theta, variances (P,)."""
-    predictor, X, n_rows = target.predictor, target.X, target.n_rows
-    out = variance.new_empty(n_rows, n_rows)
-    for start in range(0, n_rows, ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        part = X[rows]
-        identity = torch.eye(len(part), dtype=variance.dtype, device=variance.device)
-        A = predictor.pull_back_draws(part, identity)  # rows of A
-        out[:, rows] = predictor.project(X, variance[:, None] * A.T)
-    return out
 
 
 def rank_of(normal: NormalForm) -> int:

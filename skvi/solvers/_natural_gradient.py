@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -15,9 +15,9 @@ from skvi.solvers._normal_point import (
     point_of,
     singularity,
 )
-from skvi.solvers._quasi_newton import quasi_newton_run
+from skvi.solvers._quasi_newton_solver import QuasiNewton
+from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
-from skvi.solvers._row_space import RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State, remaining_gain
 from skvi.solvers._unknown_scale import alternate_with_scale, find_start
@@ -32,10 +32,9 @@ from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["NaturalGradient"]
 
-# When quasi-Newton runs take over: if steps keep failing, or there are too many. With
-# KL to a normal, of a known or an unknown scale, they only cost more.
-MAX_REJECTIONS, MAX_NATURAL = 3, 25
-MAX_REJECTIONS_KL, MAX_NATURAL_KL = 50, 75
+# Steps, including those that fail, after which quasi-Newton steps take over, except
+# with KL to a normal, for which they only cost more.
+MAX_NATURAL = 50
 # Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # This many nats from the optimum a full step of the precision overshoots.
@@ -47,11 +46,9 @@ NEGLIGIBLE = 0.1
 LARGE, LARGE_WITH_SCALE = 30.0, 1.0
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
-# Promise of a quasi-Newton step, relative to the tolerance, below which a run ends.
-PROMISED = 0.01
-# In the space of the rows: steps whose gain is extrapolated, and after which the metric
-# of the acceleration is that of the present point.
-BLOCK, RENEWED = 6, 15
+# In the space of the rows: steps after which the metric of the acceleration is that of
+# the present point.
+RENEWED = 15
 
 
 class NaturalGradient(Solver):
@@ -68,7 +65,7 @@ class NaturalGradient(Solver):
     convergence superlinear; a step that does not lower the objective is repeated
     without it, and then halved, so that the iteration cannot oscillate if the data are
     nearly separable. If steps keep failing (divergences that hardly penalize width have
-    curved valleys) quasi-Newton runs on the same objective complete the fit.
+    curved valleys) `QuasiNewton` completes the fit.
 
     Examples
     --------
@@ -104,10 +101,15 @@ class NaturalGradient(Solver):
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
+        if problem.linear_target.prior.as_normal() is not None:
+            found = solve_reduced(self.solve, problem, options)
+            if found is not None:
+                return found
         with torch.inference_mode():
-            in_rows = suits_rows(problem) or suits_mixtures(problem)
-            run = _RowIteration if in_rows else _Iteration
-            return run(problem, options).run()
+            kind = _RowIteration if suits_mixtures(problem) else _Iteration
+            run = kind(problem, options)
+            found = run.run()
+        return run.completed(found) if run.is_slow else found
 
 
 class _Iteration(Run):
@@ -126,8 +128,7 @@ class _Iteration(Run):
         #: that its error decided on anything.
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
         self._resolved_at = 0.0
-        self.rejections, self.stalled, self.last_gain = 0, False, 0.0
-        self.share = 1.0
+        self.rejections, self.share = 0, 1.0
 
     @property
     def value(self) -> float:
@@ -143,7 +144,7 @@ class _Iteration(Run):
         self.anderson = Anderson(self.point.normal.scale)
 
     def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> NormalPoint:
-        """Point at which those that `_iterate` moves have these values."""
+        """Point with these coordinates."""
         return point_at(self.problem, mean, precision)
 
     def _start(self) -> NormalPoint:
@@ -171,12 +172,40 @@ class _Iteration(Run):
         return point
 
     def improve(self) -> Solution:
-        while self.may_go_on and not self.stalled:
+        while self.may_go_on and not self.is_slow:
             if self.history and self._is_done():
                 break
             self._iterate()
             self.report()
         return self._finish(self._gap())
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether steps keep failing, or do not end, except with KL to a normal."""
+        is_kl = self.problem.divergence.kl_weight is not None
+        n_steps = len(self.history) + self.rejections
+        return n_steps >= MAX_NATURAL and not (is_kl and self._is_normal)
+
+    @property
+    def _is_normal(self) -> bool:
+        """Whether the prior is normal, perhaps beside an unknown scale."""
+        prior = self.problem.linear_target.prior
+        return prior.as_normal() is not None or bool(prior.n_unknown_scales)
+
+    def completed(self, found: Solution) -> Solution:
+        """Go on by quasi-Newton steps, unless there is nothing left to do."""
+        if found.converged or found.interrupted or not self.may_go_on:
+            return found
+        n_done = len(self.history)
+        rest = replace(
+            self.options, max_iter=self.options.max_iter - n_done, warm_start=True
+        )
+        try:
+            after = QuasiNewton().solve(self.given.at(found.state), rest)
+        except KeyboardInterrupt:  # before its first step
+            return found.cut_short()
+        history = [*self.history, *after.history]
+        return replace(after, solver=self.solver, history=history, n_iter=len(history))
 
     def _is_done(self) -> bool:
         """Whether the gap is small, not only relative to errors of a bad start."""
@@ -187,23 +216,17 @@ class _Iteration(Run):
         return self._gap() < self._tolerance
 
     def _gap(self) -> float:
-        """Nats to the optimum at this point; at least the last quasi-Newton gain."""
-        return max(self.point.directions[2], self.last_gain)
+        """Nats to the optimum at this point, by a quadratic model.
+
+        At least what the last steps promise, if the prior may be nearly flat.
+        """
+        gap = self.point.directions[2]
+        if self._is_normal:
+            return gap
+        gains = [max(a - b, 0.0) for a, b in pairwise(self.history[-3:])]
+        return max(gap, remaining_gain(gains))
 
     def _iterate(self) -> None:
-        """Move to a better point."""
-        most, longest = MAX_REJECTIONS, MAX_NATURAL
-        prior = self.problem.linear_target.prior
-        is_normal = prior.as_normal() is not None or prior.n_unknown_scales
-        if is_normal and self.problem.divergence.kl_weight is not None:
-            most, longest = MAX_REJECTIONS_KL, MAX_NATURAL_KL
-        slow = self.rejections >= most or len(self.history) >= longest
-        # A line search needs values that are consistent with their gradients.
-        if slow and self._resolution < 10 * self.options.tol:
-            return self._quasi_newton()
-        return self._natural_step()
-
-    def _natural_step(self) -> None:
         point, mean = self.point, self.point.mean
         step, move, gap = point.directions
         share = self.share * (FAR_SHARE if gap > FAR else 1.0)
@@ -230,18 +253,6 @@ class _Iteration(Run):
         self.point = trial
         share = self.share * (GROWTH if rho == 1 else rho)
         self.share = min(1.0, max(LEAST_SHARE, share))
-
-    def _quasi_newton(self) -> None:
-        before, root = self.point.value, self.point.mean_root()
-        evaluate = partial(point_of, self.problem)
-        # One by one, so that an interrupted run leaves its best point.
-        tol = PROMISED * self.options.tol
-        for point in quasi_newton_run(evaluate, self.point, root, tol):
-            self.point = point
-        self.last_gain = before - self.point.value
-        # Rounding errors, or the quadrature cannot resolve the objective.
-        least = min(self._resolution, self._tolerance)
-        self.stalled = self.last_gain <= self._rounding + least
 
     def _slack(self) -> float:
         """Insignificant increase of the objective: rounding, quadrature."""
@@ -316,15 +327,11 @@ class _Iteration(Run):
 class _RowIteration(_Iteration):
     """The same steps, in the space of the rows."""
 
-    point: RowPoint | MixturePoint  # type: ignore[assignment]
+    point: MixturePoint  # type: ignore[assignment]
 
     def _begin(self) -> None:
-        target, posterior = self.problem.linear_target, self.problem.posterior
-        form = self.problem.divergence.moment_form(target.prior)
-        self.space = (
-            MixtureSpace(self.problem) if form is None else RowSpace(target, form)
-        )
-        last = posterior.as_normal() if self.options.warm_start else None
+        self.space = MixtureSpace(self.problem)
+        last = self.problem.posterior.as_normal() if self.options.warm_start else None
         self.point = self.space.start(last)
         if last is not None and not math.isfinite(self.point.value):
             self.point = self.space.start(None)
@@ -334,25 +341,13 @@ class _RowIteration(_Iteration):
 
     def _at(  # type: ignore[override]
         self, mean: torch.Tensor, precision: torch.Tensor
-    ) -> RowPoint | MixturePoint:
+    ) -> MixturePoint:
         return self.space.point(mean, precision)
 
-    def _gap(self) -> float:
-        """At least what the last steps promise, where the prior is nearly flat."""
-        values = self.history[-2 * BLOCK - 1 :: BLOCK]
-        if len(values) < 3:
-            return super()._gap()
-        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
-        return max(super()._gap(), remaining_gain(gains))
-
-    def _natural_step(self) -> None:
+    def _iterate(self) -> None:
         if self.history and len(self.history) % RENEWED == 0:
             self.anderson = self.point.anderson()
-        super()._natural_step()
-
-    def _quasi_newton(self) -> None:
-        # The losses are convex: there is no curved valley.
-        self._natural_step()
+        super()._iterate()
 
     def _refined_value(self) -> float:
         return self.point.refined_value()

@@ -101,18 +101,6 @@ class NormalPoint:
             return solve_newton(self.target, self._convex, curvature, right, False)
         return torch.cholesky_solve(right[:, None], self._factor)[:, 0]
 
-    def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient in the mean, and twice the gradient in the covariance."""
-        return self.mean_gradient(), self._precision_gradient()
-
-    def mean_root(self) -> torch.Tensor:
-        """Root of the inverse Hessian in the mean."""
-        if not self._is_dense:
-            return self.normal.scale
-        factor = self._factor
-        identity = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
-        return torch.linalg.solve_triangular(factor, identity, upper=False).T
-
     @property
     def _is_dense(self) -> bool:
         return self.precision.ndim == 2 or self.precision.shape[0] <= DENSE_LIMIT

@@ -1,7 +1,8 @@
-"""As `_row_space`, for priors with independent coordinates that are not normal.
+"""Full-rank fits with fewer rows than parameters, beside priors that are not normal.
 
-The precision then is ``diag(lam) + A' diag(h) A`` with numbers lam that move as well. A
-few of them may be negative, where the log prior is convex: far out in heavy tails.
+All work is done in the space of the rows: the precision of q is ``diag(lam) + A'
+diag(h) A`` with numbers lam that move as well. A few of them may be negative, where the
+log prior is convex: far out in heavy tails.
 """
 
 import math
@@ -13,8 +14,8 @@ import torch
 from skvi.base import NormalForm
 from skvi.solvers._anderson import Anderson
 from skvi.solvers._mode import factorize, scale_of
-from skvi.solvers._row_space import has_fewer_rows
-from skvi.solvers._unknown_scale import UnknownScale, find_start
+from skvi.solvers._reduce import has_few_rows
+from skvi.solvers._unknown_scale import find_start
 from skvi.solvers.base import Problem
 
 __all__ = ["MixturePoint", "MixtureSpace", "suits_mixtures"]
@@ -26,10 +27,16 @@ DEPTH = 10
 
 
 def suits_mixtures(problem: Problem) -> bool:
-    """Whether the row space is less work, under a prior that is not normal."""
-    prior = problem.linear_target.prior
-    is_mixture = prior.as_normal() is None
-    return is_mixture and problem.divergence.is_standard and has_fewer_rows(problem)
+    """Whether rows are less work: few, under a prior of coordinates, not normal."""
+    target = problem.objective.training_target(problem.linear_target)
+    is_mixture = target.prior.as_normal() is None and not target.prior.n_unknown_scales
+    return (
+        is_mixture
+        and problem.divergence.is_standard
+        and has_few_rows(problem)
+        and target.predictor.n_outputs == 1
+        and target.loss.is_convex(target.likelihood)
+    )
 
 
 class _Covariance(NamedTuple):
@@ -54,10 +61,6 @@ class _Covariance(NamedTuple):
         mixed = weights.square() * self.base * (self.signs @ self.root.square())
         inner = (self.root * weights) @ self.root.T
         return own + 2 * mixed.sum() + self.signs @ inner.square() @ self.signs
-
-    def bilinear(self, weights: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """``weights' C other``, with C as in `squared`."""
-        return 0.25 * (self.squared(weights + other) - self.squared(weights - other))
 
 
 def _inverse(
@@ -117,7 +120,7 @@ class MixtureSpace:
 
 
 class MixturePoint:
-    """The objective at one normal; see `RowPoint`."""
+    """The objective at one normal, given by its mean and both diagonals."""
 
     def __init__(
         self, space: MixtureSpace, mean: torch.Tensor, precision: torch.Tensor
@@ -157,18 +160,7 @@ class MixturePoint:
         squared = self.cov.squared(lam) + 2 * rows @ self.cross.square() @ lam
         squared = squared + rows @ self.f_covariance.square() @ rows
         gap = 0.5 * (0.5 * squared - gradient @ step)
-        move = torch.cat([lam, rows])
-        if space.prior.n_unknown_scales != 1:
-            return step, move, float(gap)
-        scale = UnknownScale(space.prior, self.mean, self.cov.variance)
-        weights = scale.weights
-        side = hessian.times(weights * self.mean)
-        both = self.cov.bilinear(weights, lam) + rows @ self.cross.square() @ weights
-        change = 2 * (weights * self.mean) @ step - both
-        moved = 2 * (weights * self.mean) @ side + self.cov.squared(weights)
-        shift, gain = scale.shift(float(change), float(moved))
-        move[:size] += shift * weights
-        return step - shift * side, move, float(gap) + gain
+        return step, torch.cat([lam, rows]), float(gap)
 
     def anderson(self) -> Anderson:
         """Acceleration over mean and diagonals, from here on."""

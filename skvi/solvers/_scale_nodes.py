@@ -18,6 +18,7 @@ from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.priors import BuiltPrior
 from skvi.solvers._mode import add, scale_of
+from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers._unknown_scale import implied_scale, shrinkage
 from skvi.solvers._verdict import unfinished
@@ -105,6 +106,9 @@ class OverScales(Solver):
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit beside an independent scale first, then at the nodes; see `Solver`."""
+        found = solve_reduced(self.solve, problem, options)
+        if found is not None:
+            return found
         last = problem.posterior
         if isinstance(last, MixtureOverScales):
             problem = replace(problem, posterior=last.likeliest)

@@ -13,65 +13,66 @@ from skvi.utils._sparse import SparseRows
 
 __all__ = ["ReducedTarget", "features_of", "reduced", "unit_of"]
 
-# Largest matrix of features that is decomposed, and the smallest singular value that
-# counts, relative to the largest.
-MAX_ELEMENTS, RANK_TOL = 2**24, 1e-12
+# Largest matrix of features that is decomposed.
+MAX_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class ReducedTarget:
     """A target in the row space of its features, and the way back.
 
-    f depends only on coordinates in the row space. If the prior is equal in all
-    directions, the others keep it, and the evidence is that of the reduced model.
+    f depends only on coordinates in the row space. In units of the prior it is equal in
+    all directions, the others keep it, and the evidence is that of the reduced model.
     """
 
     target: SupervisedTarget  # over the coordinates for each output, and intercepts
     basis: torch.Tensor  # (r, d), orthonormal rows
     n_outputs: int
+    relative: torch.Tensor  # (d,), prior deviations in units of the first one
 
     def expand(
         self, theta: torch.Tensor, scale: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
         """Parameters of the model itself, with the other coordinates from the prior.
 
-        From reduced theta (S, P) and the prior deviation of the coefficients, (S,).
+        From reduced theta (S, P) and the prior deviation of the first one, (S,).
         """
         (rank, d), k = self.basis.shape, self.n_outputs
-        inside = theta[:, : k * rank].reshape(-1, k, rank)
+        inside = theta[:, : k * rank].reshape(-1, k, rank) / self.relative[:rank]
         noise = scale[:, None, None] * randn(generator, len(theta), k, d)
         noise = noise - (noise @ self.basis.T) @ self.basis
-        coef = inside @ self.basis + noise
+        coef = self.relative * (inside @ self.basis + noise)
         return torch.cat([coef.flatten(1), theta[:, k * rank :]], 1)
 
 
 def reduced(target: SupervisedTarget) -> ReducedTarget | None:
-    """Reduce a linear model with an unknown prior scale and fewer rows than features.
+    """Reduce a linear model with fewer rows than features, by a QR decomposition.
 
-    None with at least as many rows, or if the prior prefers directions. The prior is
+    None with at least as many rows, or if priors of the outputs differ. The prior is
     normal, or normal beside its one unknown scale.
     """
     predictor, (n, d) = target.predictor, target.X.shape
-    if n >= d or n * d > MAX_ELEMENTS or unit_of(target) is None:
+    if n >= d or n * d > MAX_ELEMENTS or (units := _units_of(target)) is None:
+        return None
+    if bool((units != units[0]).any()):
         return None
     k, device = predictor.n_outputs, target.hyper.device
-    left, size, right = torch.linalg.svd(features_of(target), full_matrices=False)
-    rank = max(int((size > RANK_TOL * size[0]).sum()), 1)
-    small = LinearPredictor(rank, k, predictor.fit_intercept)
+    relative = units[0] / units[0, 0]
+    basis, root = torch.linalg.qr((features_of(target) * relative).T)
+    small = LinearPredictor(n, k, predictor.fit_intercept)
     starts = torch.arange(k, device=device)[:, None] * d
-    where = (starts + torch.arange(rank, device=device)).flatten()
+    where = (starts + torch.arange(n, device=device)).flatten()
     rest = torch.arange(k * d, predictor.layout.size, device=device)
     other = copy(target)
     other._predictor, other.layout = small, small.layout
-    other.rows = replace(target.rows, X=left[:, :rank] * size[:rank])
+    other.rows = replace(target.rows, X=root.T / relative[:n])
     other._prior = target.prior.marginal(torch.cat([where, rest]))
-    return ReducedTarget(other, right[:rank], k)
+    return ReducedTarget(other, basis.T, k, relative)
 
 
-def unit_of(target: SupervisedTarget) -> float | None:
-    """Prior deviation of the coefficients at scale 1; None if they have several."""
-    size = target.predictor.n_outputs * target.X.shape[1]
-    prior = target.prior
+def _units_of(target: SupervisedTarget) -> torch.Tensor | None:
+    """Prior deviations of the coefficients at scale 1, by output, if it is normal."""
+    prior, k = target.prior, target.predictor.n_outputs
     normal = (
         prior.given_scale(1.0).as_normal()
         if prior.n_unknown_scales
@@ -79,8 +80,15 @@ def unit_of(target: SupervisedTarget) -> float | None:
     )
     if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
         return None
-    unit = normal.scale[:size]
-    return float(unit[0]) if bool((unit == unit[0]).all()) else None
+    return normal.scale[: k * target.X.shape[1]].reshape(k, -1)
+
+
+def unit_of(target: SupervisedTarget) -> float | None:
+    """Prior deviation of the coefficients at scale 1; None if they have several."""
+    units = _units_of(target)
+    if units is None or bool((units != units[0, 0]).any()):
+        return None
+    return float(units[0, 0])
 
 
 def features_of(target: SupervisedTarget) -> torch.Tensor:

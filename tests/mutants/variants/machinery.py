@@ -129,10 +129,6 @@ VARIANTS = [
     Variant("adam-bias-correction", where="_update.update", find="made.add_(one)",
         put="made.fill_(1000000000.0)",
         test="tests/solvers/test_members.py::test_the_fused_adam_is_adam[dtype0]"),
-    Variant("quasi-newton-log-scale", where="quasi_newton_run.objective",
-        find="g_factor.diagonal() * log_d.exp()", put="g_factor.diagonal()",
-        test="tests/solvers/test_quasi_newton_run.py::"
-             "test_gradients_and_optimum[full]"),
     Variant("natural-step-gradient-without-prior", where="NormalPoint.mean_gradient",
         find="target.predictor.pull_back(target.X, self.slope) + self.terms.gradient",
         put="target.predictor.pull_back(target.X, self.slope)",
@@ -163,6 +159,9 @@ VARIANTS = [
         put="float(largest * (values / largest).std())",
         test="tests/solvers/test_objective_value_se.py::"
              "test_repeated_values_vary_as_their_errors_say[stochastic]"),
+    Variant("reduced-without-the-prior-outside", where="_Rows._outside",
+        find="factorize(covariance)", put="factorize(0.9 * covariance)",
+        test="tests/solvers/test_few_rows.py::test_labels"),
     Variant("nodes-without-density-of-the-scale", where="_Nodes._solve",
         find="float(self.prior.log_density_of_scale(z))", put="0.0",
         test="tests/solvers/test_scale_nodes.py::"

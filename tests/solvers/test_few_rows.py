@@ -11,19 +11,16 @@ from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
-    _base,
 )
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT
-from skvi.solvers import Problem, _row_space
-from skvi.solvers._row_mixtures import MixturePoint
-from skvi.solvers._row_space import RowPoint, suits_rows
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT
+from skvi.solvers import Problem, _reduce
+from skvi.solvers._reduce import _Rows
+from skvi.solvers._row_mixtures import MixturePoint, suits_mixtures
 from skvi.targets import SupervisedTarget
-
-UNKNOWN = Normal(HalfCauchy())
 
 
 def _data(n_rows=40, n_features=60):
@@ -32,22 +29,25 @@ def _data(n_rows=40, n_features=60):
     return X, X[:, :5].sum(1), rng
 
 
-def _fit_both(make, monkeypatch, X, y, n_points=8, **more):
-    """The fit in the space of the rows, at `n_points` or more, and the other."""
-    points = [0]
-    for kind in (RowPoint, MixturePoint):
+def _fit_both(make, monkeypatch, X, y, n_fewer=1, **more):
+    """The fit in the space of the rows, where Newton steps are as small, and the other.
+
+    `n_fewer`: small problems that are solved, or points beside a mixture.
+    """
+    counts = [0]
+    for kind in (_Rows, MixturePoint):
 
         def counting(*args, init=kind.__init__):
-            points[0] += 1
+            counts[0] += 1
             init(*args)
 
         monkeypatch.setattr(kind, "__init__", counting)
-    monkeypatch.setattr(_row_space, "MIN_SIZE", 0)
+    monkeypatch.setattr(_reduce, "MIN_SIZE", 0)
     rows = make().fit(X, y, **more)
-    assert points[0] >= n_points
-    monkeypatch.setattr(_row_space, "MIN_SIZE", 10**9)
-    parameters, n_before = make().fit(X, y, **more), points[0]
-    assert points[0] == n_before
+    assert counts[0] >= n_fewer
+    monkeypatch.setattr(_reduce, "MIN_SIZE", 10**9)
+    parameters, n_before = make().fit(X, y, **more), counts[0]
+    assert counts[0] == n_before
     return rows, parameters
 
 
@@ -63,8 +63,8 @@ def _check(rows, parameters, atol=1e-5):
 
 @pytest.mark.parametrize(("weight", "kind"), [(1.0, "sparse"), (0.5, "dense")])
 def test_labels(weight, kind, monkeypatch):
-    """Wrong variants: half of the log determinant is left out; slopes that do not
-    know the weight of the divergence; the kernel of a prior of scale 1."""
+    """Wrong variants: coordinates outside the rows without their prior; units that are
+    not taken back."""
     X, f, rng = _data()
     y, sample_weight = f + rng.standard_normal(len(f)) > 0, rng.rand(len(f)) + 0.5
     X = sparse.csr_array(X) if kind == "sparse" else X
@@ -99,7 +99,7 @@ def test_learned_scales(monkeypatch):
     assert rows.lower_bound_ == pytest.approx(parameters.lower_bound_, abs=1e-5)
 
 
-@pytest.mark.parametrize("prior", [Horseshoe(0.5), StudentT(3.0), Laplace(), UNKNOWN])
+@pytest.mark.parametrize("prior", [Horseshoe(0.5), StudentT(3.0), Laplace()])
 def test_priors_that_are_not_normal(prior, monkeypatch):
     """Three of the precisions are negative beside the horseshoe.
 
@@ -113,10 +113,27 @@ def test_priors_that_are_not_normal(prior, monkeypatch):
             prior=prior, intercept_prior=Normal(), posterior="full_rank", tol=1e-11
         )
 
-    # Fits at several scales are not as accurate: the one before them is.
-    monkeypatch.setattr(_base, "over_scales", lambda solver, problem: solver)
     rows, parameters = _fit_both(make, monkeypatch, X, y)
     _check(rows, parameters, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_prior_of_unknown_scale(n_classes, monkeypatch):
+    """The nodes are other ones: sums over them agree, and the reduced one is first.
+
+    Wrong variant: all nodes with the prior of scale 1 outside the rows.
+    """
+    X, f, _ = _data()
+    y = (f > 0) + (n_classes > 2) * (f > 2)
+
+    def make():
+        return BayesianLogisticRegression(posterior="full_rank", tol=1e-9)
+
+    rows, parameters = _fit_both(make, monkeypatch, X, y)
+    assert rows.converged_
+    assert rows.lower_bound_ == pytest.approx(parameters.lower_bound_, abs=5e-3)
+    np.testing.assert_allclose(rows.coef_, parameters.coef_, atol=3e-3)
+    np.testing.assert_allclose(rows.coef_std_, parameters.coef_std_, rtol=1e-2)
 
 
 def test_regression_beside_heavy_tails(monkeypatch):
@@ -141,7 +158,7 @@ def test_warm_starts(monkeypatch):
     """Wrong variant: every fit starts at the mode."""
     X, f, rng = _data()
     y = f + rng.standard_normal(len(f)) > 0
-    monkeypatch.setattr(_row_space, "MIN_SIZE", 0)
+    monkeypatch.setattr(_reduce, "MIN_SIZE", 0)
     model = BayesianLogisticRegression(warm_start=True, prior=Normal()).fit(X, y)
     assert model.n_iter_ > 2
     value = model.lower_bound_
@@ -163,12 +180,12 @@ def test_what_the_rows_suit(likelihood, objective, divergence, n_rows, suits):
     """Wrong variants: any likelihood with one column; the loss, not its training."""
     predictor = LinearPredictor(300)
     prior, posterior = (
-        part.build(predictor.layout) for part in (Normal(), FullRankNormal())
+        part.build(predictor.layout) for part in (Laplace(), FullRankNormal())
     )
     X, y = torch.zeros(n_rows, 300), torch.zeros(n_rows)
     target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
     problem = Problem(target, objective, divergence, posterior, None)
-    assert suits_rows(problem) is suits
+    assert suits_mixtures(problem) is suits
 
 
 def test_a_prior_that_is_nearly_flat(monkeypatch):
@@ -180,7 +197,7 @@ def test_a_prior_that_is_nearly_flat(monkeypatch):
     X = rng.standard_normal((30, 60))
     y = 2 * X[:, :3].sum(1) + rng.logistic(size=30) > 0
 
-    monkeypatch.setattr(_row_space, "MIN_SIZE", 0)
+    monkeypatch.setattr(_reduce, "MIN_SIZE", 0)
     model = BayesianLogisticRegression(
         prior="ard", posterior="full_rank", max_iter=400
     ).fit(X, y)
