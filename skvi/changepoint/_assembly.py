@@ -33,7 +33,7 @@ __all__ = ["Settings"]
 # A row has the largest influence at 2 standard deviations from its prediction.
 LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
 # The largest order of those tried on the five autoregressions (benchmarks/
-# bench_changepoint.py) that finds both changes where they are.
+# changepoints.py) that finds both changes where they are.
 RUN_LENGTH_LOSSES = {"log": LogLoss(), "beta": BetaLoss(1.75)}
 # Beyond it the arithmetic overflows.
 LARGEST_BETA = 10.0

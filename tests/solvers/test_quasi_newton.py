@@ -459,8 +459,8 @@ def test_evidence_table():
 def test_five_thousand_features_need_little_memory():
     """The peak of a whole process, libraries and data included, below 2 GB."""
     root = Path(__file__).parents[2]
-    command = [sys.executable, "benchmarks/bench_low_rank.py"]
-    command += ["--rows", "200", "--rank", "4"]
+    command = [sys.executable, "benchmarks/speed.py"]
+    command += ["fits", "low_rank_few_rows"]
     env = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
     assert "converged True" in done.stdout
