@@ -124,14 +124,6 @@ class ConditionalDensity(Protocol):
         self, f: torch.Tensor, y: torch.Tensor, c: float
     ) -> torch.Tensor: ...
 
-    def expected_log_prob(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        refine: int = 1,
-    ) -> Expectations: ...
-
     def expected_log_loss(
         self,
         mean: torch.Tensor,

@@ -33,7 +33,7 @@ class BernoulliLikelihood(Likelihood):
     """
 
     is_discrete = True
-    is_log_concave = True
+    is_log_concave = scales_by_powers = True
     tail_curvature = 0.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -91,17 +91,6 @@ class BernoulliLikelihood(Likelihood):
         p = torch.sigmoid(-f)
         return logsigmoid(f), sign * p, p.square() - p
 
-    def expected_log_prob(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        refine: int = 1,
-    ) -> Expectations:
-        """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
-        value, first, second = self.expected_log_loss(mean, std_or_cov, y, refine)
-        return -value, -first, -second
-
     def expected_log_loss(
         self,
         mean: torch.Tensor,
@@ -133,21 +122,6 @@ class BernoulliLikelihood(Likelihood):
         one = self.expected_power(mean, std_or_cov, torch.ones_like(mean), c, refine)
         zero = self.expected_power(mean, std_or_cov, torch.zeros_like(mean), c, refine)
         return one[0] + zero[0], one[1] + zero[1], one[2] + zero[2]
-
-    def expected_escort_power(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        c: float,
-        refine: int = 1,
-    ) -> Expectations:
-        """Powers of the same family; see `Likelihood.expected_escort_power`."""
-        # p^c / (p^c + (1 - p)^c) is the sigmoid of c f.
-        value, first, second = self.expected_power(
-            c * mean, c * std_or_cov, y, (c - 1) / c, refine
-        )
-        return value, c * first, c**2 * second
 
 
 class _BernoulliPass(RowPass):

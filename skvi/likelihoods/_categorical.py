@@ -62,7 +62,7 @@ class CategoricalLikelihood(Likelihood):
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
     is_discrete = True
-    is_log_concave = True
+    is_log_concave = scales_by_powers = True
     tail_curvature = 0.0
 
     def __init__(self, n_classes: int) -> None:
@@ -112,20 +112,20 @@ class CategoricalLikelihood(Likelihood):
         second = p[..., None] * p[..., None, :] - torch.diag_embed(p)
         return self.log_prob(f, y), first, second
 
-    def expected_log_prob(
+    def expected_log_loss(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """Rules for few and many classes; see `Likelihood.expected_log_prob`."""
+        """Rules for few and many classes; see `Likelihood.expected_log_loss`."""
         if not bool(std_or_cov.any()):
             value, first, second = self.log_prob_derivatives(mean[None], y)
-            return value[0], first[0], second[0]
+            return -value[0], -first[0], -second[0]
         value, p, hessian = expect_logsumexp(mean, std_or_cov, refine)
         own = mean.gather(1, _codes(y)[:, None])[:, 0]
-        return own - value, _one_hot(y, self.n_classes, mean.dtype) - p, -hessian
+        return value - own, p - _one_hot(y, self.n_classes, mean.dtype), hessian
 
     def expected_power(
         self,
@@ -165,21 +165,6 @@ class CategoricalLikelihood(Likelihood):
         square = torch.diag_embed(powers) - cross - cross.mT + out.pp
         second = c**2 * square - c * (torch.diag_embed(out.p) - out.pp)
         return value, c * (powers - out.p), second
-
-    def expected_escort_power(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        c: float,
-        refine: int = 1,
-    ) -> Expectations:
-        """Powers of the same family; see `Likelihood.expected_escort_power`."""
-        # p^c / sum of p^c is the softmax of c f.
-        value, first, second = self.expected_power(
-            c * mean, c**2 * std_or_cov, y, (c - 1) / c, refine
-        )
-        return value, c * first, c**2 * second
 
 
 class _CategoricalPass(RowPass):

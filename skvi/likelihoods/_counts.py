@@ -1,6 +1,7 @@
 """Shared by the likelihoods of counts: sums over y, and expectations of powers."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from skvi.utils._tables import table
 
 # Counts below are summed one by one; the rest is an integral over log y.
 N_TERMS, N_NODES = 128, 96
+# Weights of the three counts below the joint, and of the three above: the sum from N on
+# is the integral from N - 1/2, plus multiples of central differences of odd order there
+# (Gregory's formula, for midpoints).
+JOINT = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0]) + np.array(
+    [1 / 24, -17 / 5760, 367 / 967680]
+) @ np.array([[0, 0, -1, 1, 0, 0], [0, -1, 3, -3, 1, 0], [-1, 5, -10, 10, -5, 1]])
 # Above, single terms are as narrow as the spacing of counts.
 MAX_POWER = 16
 # Up to this power sums over y are tabulated in f.
@@ -24,8 +31,7 @@ MAX_LOG_RATE = 300.0
 class CountLikelihood(Likelihood):
     """Base class: y in {0, 1, 2, ...}, one f, and a mean of exp(f).
 
-    A subclass must implement `_log_mass(f, y)`, which continues the mass to real y, and
-    `_mass_slopes(f, y)`, its first five derivatives in y.
+    A subclass must implement `_log_mass(f, y)`, which continues the mass to real y.
     """
 
     is_discrete = True
@@ -36,9 +42,6 @@ class CountLikelihood(Likelihood):
         return 0.5
 
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    def _mass_slopes(self, f: torch.Tensor, y: torch.Tensor) -> tuple:
         raise NotImplementedError
 
     def _largest(self, f: torch.Tensor, c: float) -> torch.Tensor:
@@ -104,63 +107,37 @@ class CountLikelihood(Likelihood):
         return _table(kind, key, float(c), f.device)(f[..., 0])
 
     def _log_power_sum(self, f: torch.Tensor, c: float) -> torch.Tensor:
-        """Sum below 128, and an integral with Euler-Maclaurin corrections above."""
+        """Sum below 128, and an integral above with corrections by differences."""
         shape = [-1] + [1] * f.ndim
-        first = torch.arange(N_TERMS + 1, dtype=f.dtype, device=f.device)
-        first = first.reshape(shape)
-        terms = c * self._log_mass(f, first)
-        n = first[-1]
-        share = _end_share([c * slope for slope in self._mass_slopes(f, n)])
-        terms = torch.cat([terms[:-1], (terms[-1] + share.log())[None]])
+        counts = torch.arange(N_TERMS + 3, dtype=f.dtype, device=f.device)
+        terms = c * self._log_mass(f, counts.reshape(shape))
+        weights = torch.ones_like(counts)
+        weights[-6:] = weights.new_tensor(JOINT)
+        top = terms.amax(0).detach()
+        # Where the mass is steep at the joint its weights, of any sign, are negligible.
+        head = (torch.exp(terms - top) * weights.reshape(shape)).sum(0)
+        head = head.clamp(min=1e-300).log() + top
 
         def log_tail(v: torch.Tensor) -> torch.Tensor:
             return c * self._log_mass(f, v.exp()) + v
 
-        low = torch.full_like(f, math.log(N_TERMS)).detach()
+        low = torch.full_like(f, math.log(N_TERMS - 0.5)).detach()
         low, high = zoom_to_peak(log_tail, low, self._largest(f, c).log().detach())
-        nodes, weights = _legendre(f.device)
+        nodes, line_weights = _legendre(f.device)
         v = low + (high - low) * nodes.reshape(shape)
-        tail = log_tail(v) + (weights.reshape(shape) * (high - low)).log()
-        return torch.logsumexp(torch.cat([terms, tail]), 0)
+        tail = log_tail(v) + (line_weights.reshape(shape) * (high - low)).log()
+        return torch.logsumexp(torch.cat([head[None], tail]), 0)
 
-    def expected_power(
+    def _expected_exp(
         self,
+        log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
-        c: float,
-        refine: int = 1,
+        refine: int,
     ) -> Expectations:
-        """By nodes around each row's peak; see `Likelihood.expected_power`."""
-        return expect_peaked(
-            lambda f, t: c * self.log_prob(f, t), mean, std_or_cov, y, refine
-        )
-
-    def expected_escort_power(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        c: float,
-        refine: int = 1,
-    ) -> Expectations:
-        """By nodes around the peaks; see `Likelihood.expected_escort_power`."""
-        return expect_peaked(
-            lambda f, t: self.log_escort_power(f, t, c), mean, std_or_cov, y, refine
-        )
-
-
-def _end_share(slopes: list[torch.Tensor]) -> torch.Tensor:
-    """Relative correction at the joint: Euler-Maclaurin with five derivatives.
-
-    The derivatives of exp(l), over exp(l), are Bell polynomials of those of l.
-    """
-    a, b, c, d, e = slopes
-    third = a**3 + 3 * a * b + c
-    fifth = a**5 + 10 * a**3 * b + 15 * a * b**2 + 10 * (a**2 + b) * c + 5 * a * d + e
-    share = 0.5 - a / 12 + third / 720 - fifth / 30240
-    # Where the mass is steep at the joint it is negligible there.
-    return torch.where(a.abs() < 2, share, 0.5)
+        """By nodes around each row's peak."""
+        return expect_peaked(log_function, mean, std_or_cov, y, refine)
 
 
 @table(maxsize=16)

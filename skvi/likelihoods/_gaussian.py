@@ -70,19 +70,19 @@ class GaussianLikelihood(NoiseLikelihood):
         """Closed form; see `Likelihood.row_pass`."""
         return _GaussianPass(self, buffers)
 
-    def expected_log_prob(
+    def expected_log_loss(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """Closed form; see `Likelihood.expected_log_prob`."""
+        """Closed form; see `Likelihood.expected_log_loss`."""
         precision = self._scale**-2
         value = self.log_prob(mean[None, :, None], y)[0]
-        first = (y - mean) * precision
-        second = torch.zeros_like(mean) - precision
-        return value - 0.5 * precision * std_or_cov.square(), first, second
+        first = (mean - y) * precision
+        second = torch.zeros_like(mean) + precision
+        return 0.5 * precision * std_or_cov.square() - value, first, second
 
     def _expected_power(
         self,

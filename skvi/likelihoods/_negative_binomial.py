@@ -141,14 +141,6 @@ class NegativeBinomialLikelihood(CountLikelihood):
         total = torch.zeros_like(counts).index_add(0, at, weight.to(y.dtype))
         return rows + _log_binomial(counts, r) @ total
 
-    def _mass_slopes(self, f: torch.Tensor, y: torch.Tensor) -> tuple:
-        r, special = 1 / self._alpha, torch.special
-        log_share = -_softplus(-f - self._alpha.log())
-        slope = special.digamma(y + r) - special.digamma(y + 1) + log_share
-        polygamma = special.polygamma
-        higher = [polygamma(k, y + r) - polygamma(k, y + 1) for k in range(1, 5)]
-        return slope, *higher
-
     @property
     def overdispersion(self) -> torch.Tensor:
         """Alpha."""
@@ -174,19 +166,19 @@ class NegativeBinomialLikelihood(CountLikelihood):
         p = torch.sigmoid(odds)
         return self.log_prob(f, y), y - (y + r) * p, -(y + r) * p * (1 - p)
 
-    def expected_log_prob(
+    def expected_log_loss(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """As for a logistic model: two rules; see `Likelihood.expected_log_prob`."""
+        """As for a logistic model: two rules; see `Likelihood.expected_log_loss`."""
         r, log_alpha = 1 / self._alpha, self._alpha.log()
         found = expect_softplus(mean + log_alpha, std_or_cov, refine)
         constant = _log_binomial(y, r)
-        value = constant + y * (mean + log_alpha) - (y + r) * found[0]
-        return value, y - (y + r) * found[1], -(y + r) * found[2]
+        value = (y + r) * found[0] - y * (mean + log_alpha) - constant
+        return value, (y + r) * found[1] - y, (y + r) * found[2]
 
 
 def _softplus(x: torch.Tensor) -> torch.Tensor:

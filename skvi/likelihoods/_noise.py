@@ -19,7 +19,7 @@ class NoiseLikelihood(Likelihood):
 
     A subclass takes a `noise_scale`, and implements `log_power_integral` and the
     methods whose names begin with "standard", for noise of scale 1. Quadrature over a
-    normal f, which networks do not need, also asks for `expected_log_prob` and
+    normal f, which networks do not need, also asks for `expected_log_loss` and
     `_expected_power`.
 
     Examples

@@ -47,10 +47,6 @@ class PoissonLikelihood(CountLikelihood):
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return y * f - safe_exp(f) - torch.lgamma(y + 1)
 
-    def _mass_slopes(self, f: torch.Tensor, y: torch.Tensor) -> tuple:
-        higher = [-torch.special.polygamma(k, y + 1) for k in range(1, 5)]
-        return f - torch.special.digamma(y + 1), *higher
-
     def _log_power_sum(self, f: torch.Tensor, c: float) -> torch.Tensor:
         large = f > math.log(LARGE_RATE * max(c, 1 / c))
         exact = super()._log_power_sum(torch.where(large, 0.0, f), c)
@@ -73,7 +69,7 @@ class PoissonLikelihood(CountLikelihood):
         rate = self.mean(f)
         return self.log_prob(f, y), y - rate, -rate
 
-    def expected_log_prob(
+    def expected_log_loss(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -82,4 +78,4 @@ class PoissonLikelihood(CountLikelihood):
     ) -> Expectations:
         """Closed form: E exp(f) = exp(m + v / 2)."""
         rate = safe_exp(mean + 0.5 * std_or_cov.square())
-        return y * mean - rate - torch.lgamma(y + 1), y - rate, -rate
+        return rate - y * mean + torch.lgamma(y + 1), rate - y, rate

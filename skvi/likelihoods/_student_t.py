@@ -138,17 +138,17 @@ class StudentTLikelihood(NoiseLikelihood):
         gamma = torch._standard_gamma(half, generator=generator)
         return normal * (half / gamma.clamp(min=1e-300)).sqrt()
 
-    def expected_log_prob(
+    def expected_log_loss(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """One integral over the precision; see `Likelihood.expected_log_prob`."""
+        """One integral over the precision; see `Likelihood.expected_log_loss`."""
         value, first, second = self._mix(mean, std_or_cov, y, 0.0, refine)
         power = self._power
-        return self._log_peak - power * value, -power * first, -power * second
+        return power * value - self._log_peak, power * first, power * second
 
     def _expected_power(
         self,

@@ -1,5 +1,7 @@
 """What every likelihood must implement, and what follows from it by quadrature."""
 
+from collections.abc import Callable
+
 import torch
 
 from skvi.base import Component
@@ -34,6 +36,8 @@ class Likelihood(Component, Movable, Predictive):
     has_expectations = True
     #: Whether ``-log p(y | f)`` is convex in f for every y.
     is_log_concave = False
+    #: Whether the escort density of order c is the density at c f, as for a softmax.
+    scales_by_powers = False
     #: Whether y is normal given f.
     is_normal = False
     #: Whether f is the location of y, in its units.
@@ -49,7 +53,7 @@ class Likelihood(Component, Movable, Predictive):
     #: Shape and rate of that prior, if the likelihood requests one.
     gamma_prior: tuple[float, float] | None = None
     #: Whether `bind` also takes an own value for every row, (H, n), and
-    #: `expected_log_prob` uses it.
+    #: `expected_log_loss` uses it.
     binds_rows = False
     #: Meaning and remedy of a learned hyperparameter at its lower limit.
     floor_remedy = (
@@ -88,7 +92,7 @@ class Likelihood(Component, Movable, Predictive):
     #: c, where ``-log p(y | f)`` is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either
     #: sign (0 for a bounded slope); None if it is not known to be of this form.
     tail_curvature: float | None = None
-    #: Nats by which `expected_log_prob` is off per row, on average, where that is known
+    #: Nats by which `expected_log_loss` is off per row, on average, where that is known
     #: and small; None: fits compare it with a finer rule. For one column of f it is.
     row_error: float | None = None
 
@@ -220,14 +224,14 @@ class Likelihood(Component, Movable, Predictive):
         """
         return None
 
-    def expected_log_prob(
+    def expected_log_loss(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """Expected log density, and its derivatives, under a normal f_i.
+        """Expected -log p(y | f), and its derivatives, under a normal f_i.
 
         Parameters
         ----------
@@ -242,36 +246,18 @@ class Likelihood(Component, Movable, Predictive):
         -------
         value, first, second : Tensor
             Tensors of shape (n,), of the shape of `mean` and of that of `std_or_cov`.
-            Expectation of log p(y | f), in nats per row, and of its first and second
+            The expectation, in nats per row, and that of the first and second
             derivative in f, without Monte Carlo noise. The latter two are also the
             derivative of the value in the mean, and twice the one in the variance.
         """
         return expect_derivatives(
-            self.log_prob, mean, std_or_cov, y, self.length_scale, refine
+            lambda f, t: -self.log_prob(f, t),
+            mean,
+            std_or_cov,
+            y,
+            self.length_scale,
+            refine,
         )
-
-    def expected_log_loss(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        refine: int = 1,
-    ) -> Expectations:
-        """`expected_log_prob` with the opposite sign.
-
-        Parameters
-        ----------
-        mean : Tensor of shape (n,) or (n, K)
-        std_or_cov : Tensor of shape (n,) or (n, K, K)
-        y : Tensor of shape (n,)
-        refine : int, default=1
-
-        Returns
-        -------
-        value, first, second : Tensor
-        """
-        value, first, second = self.expected_log_prob(mean, std_or_cov, y, refine)
-        return -value, -first, -second
 
     def expected_power(
         self,
@@ -297,15 +283,10 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         value, first, second : Tensor
-            As in `expected_log_prob`.
+            As in `expected_log_loss`.
         """
-        return expect_derivatives(
-            lambda f, t: torch.exp(c * self.log_prob(f, t)),
-            mean,
-            std_or_cov,
-            y,
-            self.length_scale,
-            refine,
+        return self._expected_exp(
+            lambda f, t: c * self.log_prob(f, t), mean, std_or_cov, y, refine
         )
 
     def expected_power_integral(
@@ -326,7 +307,7 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         value, first, second : Tensor
-            As in `expected_log_prob`.
+            As in `expected_log_loss`.
         """
         return expect_derivatives(
             lambda f, _: torch.exp(self.log_power_integral(f, c)),
@@ -363,10 +344,28 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         value, first, second : Tensor
-            As in `expected_log_prob`.
+            As in `expected_log_loss`.
         """
+        if not self.scales_by_powers:
+            return self._expected_exp(
+                lambda f, t: self.log_escort_power(f, t, c), mean, std_or_cov, y, refine
+            )
+        wider = (c if mean.ndim == 1 else c**2) * std_or_cov
+        power = (c - 1) / c
+        value, first, second = self.expected_power(c * mean, wider, y, power, refine)
+        return value, c * first, c**2 * second
+
+    def _expected_exp(
+        self,
+        log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int,
+    ) -> Expectations:
+        """Expected ``exp(log_function(f, y))`` and its derivatives."""
         return expect_derivatives(
-            lambda f, t: torch.exp(self.log_escort_power(f, t, c)),
+            lambda f, t: log_function(f, t).exp(),
             mean,
             std_or_cov,
             y,

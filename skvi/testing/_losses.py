@@ -219,11 +219,11 @@ def _check_derivatives(
     mean = f[0, :, 0]
     for width in (0.3, 3.0):
         std = torch.full_like(mean, width)
-        found = likelihood.expected_log_prob(mean, std, y)
+        found = likelihood.expected_log_loss(mean, std, y)
         compare_integrals(
             found,
-            lambda g: likelihood.log_prob(g, y),
+            lambda g: -likelihood.log_prob(g, y),
             mean,
             std,
-            f"{name}: expected_log_prob",
+            f"{name}: expected_log_loss",
         )

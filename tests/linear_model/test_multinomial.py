@@ -152,13 +152,13 @@ class TestExpectations:
         variance = covariance.diagonal(dim1=1, dim2=2)
         exact, p, by_std = gumbel_logsumexp(mean.numpy(), variance.sqrt().numpy())
         diagonal = torch.diag_embed(variance)
-        value, first, second = likelihood.expected_log_prob(mean, diagonal, y)
+        value, first, second = likelihood.expected_log_loss(mean, diagonal, y)
         own = mean.gather(1, y.long()[:, None])[:, 0].numpy()
         tol = 1e-5
-        assert value.numpy() == pytest.approx(own - exact, abs=tol)
+        assert value.numpy() == pytest.approx(exact - own, abs=tol)
         onehot = np.eye(n_classes)[y.long()]
-        assert first.numpy() == pytest.approx(onehot - p, abs=tol)
-        curvature = -second.diagonal(dim1=1, dim2=2).numpy()
+        assert first.numpy() == pytest.approx(p - onehot, abs=tol)
+        curvature = second.diagonal(dim1=1, dim2=2).numpy()
         std = variance.sqrt().numpy()
         assert curvature * std == pytest.approx(by_std, abs=5 * tol)
 
@@ -221,7 +221,7 @@ class TestExpectations:
         mean, covariance, y = random_rows(n_classes)
         likelihood = CategoricalLikelihood(n_classes)
         values = [
-            likelihood.expected_log_prob(mean, covariance, y, refine)[0]
+            likelihood.expected_log_loss(mean, covariance, y, refine)[0]
             for refine in (1, 2, 8)
         ]
         worst = float((values[0] - values[2]).abs().max())
@@ -265,9 +265,9 @@ class TestExpectations:
             mean, covariance, y = random_rows(n_classes, n_rows=20)
             covariance = covariance * torch.linspace(1e-3, 10, 20)[:, None, None]
             likelihood = CategoricalLikelihood(n_classes)
-            together = likelihood.expected_log_prob(mean, covariance, y)[0]
+            together = likelihood.expected_log_loss(mean, covariance, y)[0]
             rows = [
-                likelihood.expected_log_prob(
+                likelihood.expected_log_loss(
                     mean[i : i + 1], covariance[i : i + 1], y[i : i + 1]
                 )[0]
                 for i in range(20)
@@ -278,10 +278,10 @@ class TestExpectations:
         for n_classes in (3, 7):
             mean, covariance, y = random_rows(n_classes)
             likelihood = CategoricalLikelihood(n_classes)
-            found = likelihood.expected_log_prob(mean, 0 * covariance, y)
+            found = likelihood.expected_log_loss(mean, 0 * covariance, y)
             exact = likelihood.log_prob_derivatives(mean[None], y)
             for a, b in zip(found, exact, strict=True):
-                assert torch.allclose(a, b[0], atol=1e-12)
+                assert torch.allclose(a, -b[0], atol=1e-12)
 
 
 def design(X, n_outputs, fit_intercept):

@@ -146,7 +146,7 @@ def test_expected_loss(loss, likelihood, std, expect_normal):
 
 @every_likelihood
 @pytest.mark.parametrize("std", [0.1, 2.0, 20.0])
-@pytest.mark.parametrize("name", ["log_prob", "power", "power_integral"])
+@pytest.mark.parametrize("name", ["log_loss", "power", "power_integral"])
 def test_closed_expectations_agree_with_the_generic_ones(likelihood, std, name):
     """What a likelihood overrides, against quadrature in the base class.
 
@@ -154,7 +154,7 @@ def test_closed_expectations_agree_with_the_generic_ones(likelihood, std, name):
     """
     mean, y = F[1:-1], some_targets(likelihood, F[1:-1])
     std = std * torch.linspace(0.5, 1, len(mean), dtype=torch.float64)
-    arguments = {"log_prob": (y,), "power": (y, 1.5), "power_integral": (1.5,)}[name]
+    arguments = {"log_loss": (y,), "power": (y, 1.5), "power_integral": (1.5,)}[name]
     method = f"expected_{name}"
     actual = getattr(likelihood, method)(mean, std, *arguments)
     generic = getattr(Likelihood, method)(likelihood, mean, std, *arguments)

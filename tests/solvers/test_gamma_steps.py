@@ -21,9 +21,9 @@ N_ROWS, N_VALUES = 70, 30
 class Counted(StudentTLikelihood):
     n_calls = 0
 
-    def expected_log_prob(self, mean, std_or_cov, y, refine=1):
+    def expected_log_loss(self, mean, std_or_cov, y, refine=1):
         Counted.n_calls += 1
-        return super().expected_log_prob(mean, std_or_cov, y, refine)
+        return super().expected_log_loss(mean, std_or_cov, y, refine)
 
 
 class OneValue(StudentTLikelihood):
@@ -31,9 +31,9 @@ class OneValue(StudentTLikelihood):
 
     binds_rows = False
 
-    def expected_log_prob(self, mean, std_or_cov, y, refine=1):
+    def expected_log_loss(self, mean, std_or_cov, y, refine=1):
         assert self.scale.ndim == 0
-        return super().expected_log_prob(mean, std_or_cov, y, refine)
+        return super().expected_log_loss(mean, std_or_cov, y, refine)
 
 
 def make_target(likelihood, weight=None):

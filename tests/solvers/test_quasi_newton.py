@@ -201,9 +201,9 @@ def test_barriers_of_divergences(alpha):
 class Poisson(Likelihood):
     """Counts with rate exp(f): the expected log density is closed."""
 
-    def expected_log_prob(self, mean, std, y, refine=1):
+    def expected_log_loss(self, mean, std, y, refine=1):
         rate = torch.exp(mean + std.square() / 2)
-        return y * mean - rate - torch.lgamma(y + 1), y - rate, -rate
+        return rate - y * mean + torch.lgamma(y + 1), rate - y, rate
 
 
 def problem_of(likelihood, y, family, X, divergence):

@@ -106,11 +106,14 @@ VARIANTS = [
         test="tests/losses/test_losses.py::"
              "test_losses_are_proper_for_classes[BetaLoss(beta=2)-0.8]"),
     Variant("gaussian-expected-without-half",
-        where="GaussianLikelihood.expected_log_prob", find="0.5 * precision",
+        where="GaussianLikelihood.expected_log_loss", find="0.5 * precision",
         put="precision",
         test="tests/losses/test_losses.py::"
              "test_expected_loss[0.001-GaussianLikelihood()-LogLoss()]"),
-    Variant("poisson-rate-at-the-mean", where="PoissonLikelihood.expected_log_prob",
+    Variant("count-sums-without-corrections", where="_log_power_sum",
+        find="weights.new_tensor(JOINT)", put="weights.new_tensor([1, 1, 1, 0, 0, 0])",
+        test="tests/likelihoods/test_likelihoods.py"),
+    Variant("poisson-rate-at-the-mean", where="PoissonLikelihood.expected_log_loss",
         find="mean + 0.5 * std_or_cov.square()", put="mean",
         test="tests/likelihoods/test_likelihoods.py::"
              "test_expected_rate_is_that_of_a_lognormal"),
