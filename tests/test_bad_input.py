@@ -374,7 +374,7 @@ def test_too_many_parameters_for_full_rank():
 
 def test_evidence_of_the_wrong_data():
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression(prior="normal")
     with pytest.raises(NotFittedError):
         model.evidence_bounds(X, y)
     model.fit(X, y)
@@ -455,7 +455,7 @@ def test_narrow_prior_against_heavy_weights(seed):
 @pytest.mark.filterwarnings("ignore:.*the features have ranges")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_adversarial_data(seed):
     """Mixed scales, copied and shifted columns, extreme priors and weights."""
     rng = np.random.default_rng(seed)

@@ -35,8 +35,10 @@ CHEAP = {
     "n_predict_draws": 20,
 }
 MODULE = {k: v for k, v in CHEAP.items() if k != "hidden_layer_sizes"}
+# All checks with quick parts; those of parts for the default as well.
+QUICK = BayesianLogisticRegression(prior="normal", posterior="mean_field")
 DEFAULTS = [
-    BayesianLogisticRegression(),
+    QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
     BayesianMLPRegressor(**CHEAP),
@@ -57,7 +59,7 @@ MODULES = [
 
 PARTS = [
     clone(model).set_params(max_iter=min(model.max_iter, 50))
-    for model in PROBLEMS.values()
+    for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
 # The objective of many draws, a robust loss of several classes, and a search.
 SLOW = [
@@ -76,12 +78,11 @@ SLOW = [
 
 SEARCHES = [
     BatchedGridSearchCV(
-        network(divergence=KL(), random_state=0, **CHEAP),
+        BayesianMLPClassifier(divergence=KL(), random_state=0, **CHEAP),
         {"divergence__weight": [0.1, 1.0]},
         cv=2,
         error_score="raise",
     )
-    for network in (BayesianMLPRegressor, BayesianMLPClassifier)
 ]
 
 #: What the contract does not have: one row, one column, other types of numbers. The

@@ -38,7 +38,7 @@ class Banana(Target):
         return -0.5 * squares - math.log(math.pi) - 3
 
 
-@pytest.mark.parametrize("gradient", ["auto", "reparam", "score"])
+@pytest.mark.parametrize("gradient", ["auto", "score"])
 def test_density_without_prior_and_rows(gradient):
     """The best normal is known: independent, of variances v and 1/4.
 

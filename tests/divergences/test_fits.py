@@ -164,7 +164,9 @@ def test_beta_that_loses_the_prior():
     assert not messages
 
 
-@pytest.mark.parametrize("family", ["full_rank", "mean_field"])
+@pytest.mark.parametrize(
+    "family", [pytest.param("full_rank", marks=pytest.mark.slow), "mean_field"]
+)
 def test_beta_on_dummies_names_the_divergence(family):
     """Standardized one-hot columns: what the data leave open becomes flat.
 

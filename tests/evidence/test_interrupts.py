@@ -110,7 +110,7 @@ def test_evidence_bounds_at_random_moments(method):
         return model.evidence_bounds(X, y, method=method, n_draws=64, random_state=0)
 
     with Timer() as timer:
-        for moment in moments(duration(work), 10):
+        for moment in moments(duration(work), 5):
             timer.interrupts(work, moment)
             assert state_of(model) == before
             check_process()

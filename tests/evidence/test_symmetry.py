@@ -115,7 +115,7 @@ def test_planted_failures(says, generator):
 
 @pytest.mark.parametrize(
     ("activation", "units"),
-    [("tanh", 1), *(pytest.param(*p, marks=pytest.mark.slow) for p in [("relu", 1)])],
+    [pytest.param(*p, marks=pytest.mark.slow) for p in [("tanh", 1), ("relu", 1)]],
 )
 def test_small_networks(activation, units, monkeypatch):
     """Truth by quadrature. Wrong variants: a ladder that begins at another normal than
@@ -137,15 +137,6 @@ def test_small_networks(activation, units, monkeypatch):
     assert bounds.reliable, bounds.reason
     assert low < value < high < low + 1.5
     assert bounds.table["particles"].value < value + 4 * bounds.lower_se
-
-
-def test_seconds_are_a_limit_of_tempering():
-    X, y = small_data("tanh", 1, 1, seed=3)
-    model = BayesianMLPRegressor(
-        hidden_layer_sizes=1, noise_scale=NOISE, max_iter=5, random_state=0
-    ).fit(X, y)
-    bounds = model.evidence_bounds(X, y, max_seconds=1e-3, random_state=0)
-    assert bounds.method == "tempering"
 
 
 def test_tails_that_matter():

@@ -107,7 +107,7 @@ def on_a_grid(mean, covariance, n_line):
 
 @pytest.mark.parametrize(
     ("k", "width", "n_line", "rank"),
-    [(3, 0.8, 300, 3), (3, 8.0, 700, 3), (3, 30.0, 2000, 3), (3, 4.0, 2000, 1)]
+    [(3, 0.8, 300, 3), (3, 8.0, 700, 3), (3, 30.0, 2000, 3), (3, 4.0, 700, 1)]
     + [(4, 1.0, 65, 4)],
 )
 def test_correlated_classes(k, width, n_line, rank):
@@ -124,7 +124,7 @@ def test_correlated_classes(k, width, n_line, rank):
     )
     covariance = root @ root.mT / k + 1e-4 * torch.eye(k)
     value, first, second = expect_conditioned(mean, covariance)
-    for i in range(3):
+    for i in range(3 if n_line < 1000 else 1):
         exact, p, products = on_a_grid(mean[i], covariance[i], n_line)
         assert float(value[i]) == pytest.approx(float(exact), abs=1e-6)
         assert first[i].numpy() == pytest.approx(p.numpy(), abs=1e-6)

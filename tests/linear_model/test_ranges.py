@@ -35,11 +35,9 @@ def found(model, X, y):
 @pytest.mark.parametrize(
     ("model", "y"),
     [
-        (BayesianLinearRegression(), Y),
         (BayesianLinearRegression(prior=Normal("learn")), Y),
         (BayesianLinearRegression(prior="horseshoe"), Y),
         (BayesianLogisticRegression(), Y > 0),
-        (BayesianLogisticRegression(prior="laplace"), Y > 0),
         (BayesianLogisticRegression(prior={"coef": StudentT()}), Y > 0),
         (BayesianPoissonRegressor(prior=Normal()), np.exp(Y.clip(-2, 2)).round()),
     ],

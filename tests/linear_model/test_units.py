@@ -1,6 +1,8 @@
 """Units of features and exposures: what has no units does not depend on them."""
 
 import warnings
+from functools import cache
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -67,6 +69,9 @@ def fitted(name, features, prior="default", **parts):
     return model, np.concatenate([part.ravel() for part in found]), options
 
 
+near = cache(lambda name, prior: fitted(name, X, prior))
+
+
 def same(found, expected, tol=1e-6):
     np.testing.assert_allclose(found, expected, rtol=tol, atol=tol)
 
@@ -78,31 +83,32 @@ def test_moved_columns(name, prior):
     The intercept moves against the slopes, in the draws as well. Wrong variants: the
     intercept's prior at X = 0; the intercept of the fit as that of the columns.
     """
-    (near, expected, _), (far, found, _) = (
-        fitted(name, features, prior) for features in (X, X + MOVE)
-    )
+    one, expected, _ = near(name, prior)
+    far, found, _ = fitted(name, X + MOVE, prior)
     same(found, expected)
-    same(far.lower_bound_, near.lower_bound_)
-    same(far.coef_, near.coef_)
-    same(far.coef_std_, near.coef_std_)
+    same(far.lower_bound_, one.lower_bound_)
+    same(far.coef_, one.coef_)
+    same(far.coef_std_, one.coef_std_)
     moved = far.intercept_ + far.coef_ @ MOVE
-    same(moved, near.intercept_, 1e-5)
-    draws = [model.sample_posterior(3, random_state=0) for model in (near, far)]
+    same(moved, one.intercept_, 1e-5)
+    draws = [model.sample_posterior(3, random_state=0) for model in (one, far)]
     moved = draws[1]["intercept"] + draws[1]["coef"] @ MOVE
     same(moved, draws[0]["intercept"], 1e-5)
 
 
-@pytest.mark.parametrize(("name", "prior"), RELATIVE, ids=str)
-@pytest.mark.parametrize("k", [1e-9, 1e9])
+@pytest.mark.parametrize(
+    ("name", "prior", "k"),
+    [(*case, k) for case, k in zip(RELATIVE, cycle([1e-9, 1e9]), strict=False)],
+    ids=str,
+)
 def test_scaled_columns(name, prior, k):
     """Vague hyperpriors are relative to the columns, and the default is.
 
     Reported numbers are in units of X. Wrong variants: Gamma(1e-6, 1e-6) and
     half-Cauchy priors in units of X; scales and precisions in the units of the fit.
     """
-    (one, expected, _), (other, found, _) = (
-        fitted(name, features, prior) for features in (X, k * X)
-    )
+    one, expected, _ = near(name, prior)
+    other, found, _ = fitted(name, k * X, prior)
     same(found, expected)
     same(other.lower_bound_, one.lower_bound_)
     same(k * other.coef_, one.coef_)
@@ -125,9 +131,8 @@ def test_columns_of_different_units(name):
     Wrong variant: one number for all columns.
     """
     k = np.array([1e4, 1.0, 1e-3])
-    (one, expected, _), (other, found, _) = (
-        fitted(name, features, "ard") for features in (X, k * X)
-    )
+    one, expected, _ = near(name, "ard")
+    other, found, _ = fitted(name, k * X, "ard")
     same(found, expected)
     same(k * other.coef_, one.coef_)
 
@@ -155,11 +160,8 @@ def test_other_parts(parts):
     parts = {"random_state": 0, **parts}
     prior = parts.pop("prior", "default")
     _, expected, _ = fitted("two classes", X, prior, **parts)
-    others = [sp.csr_array(X)]
-    if parts.get("fit_intercept", True):
-        others += [X + MOVE, sp.csr_array(X + MOVE)]
-    if prior == "default":
-        others += [1e6 * X]
+    moved = X + MOVE if parts.get("fit_intercept", True) else X
+    others = [sp.csr_array(moved)] + ([1e6 * X] if prior == "default" else [])
     for features in others:
         found = fitted("two classes", features, prior, **parts)[1]
         same(found, expected, 1e-5)

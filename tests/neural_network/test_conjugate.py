@@ -67,43 +67,6 @@ def kl(q, mean, covariance):
     return 0.5 * (np.trace(ratio) + squared - len(m) - np.linalg.slogdet(ratio)[1])
 
 
-def test_full_rank_is_the_posterior(global_random_seed):
-    """The posterior to 0.01 nat, and the evidence in units of y.
-
-    Wrong variants: prior variances 1 for 1 / inputs; the noise scale not divided by
-    the scale of y; the Jacobian left out.
-    """
-    X, y = make_data()
-    model = BayesianMLPRegressor(random_state=global_random_seed, **PARTS).fit(X, y)
-    mean, covariance, evidence = closed_form(X, y, NOISE)
-    gap = kl(model.posterior_.as_normal(), mean, covariance)
-    assert gap < 0.01
-    assert abs(model.lower_bound_ - (evidence - gap)) < 5 * model.lower_bound_se_
-    assert model.lower_bound_se_ < 0.01
-    assert model.noise_scale_ == NOISE
-    A = np.c_[X, np.ones(len(X))]
-    expected = A @ mean * y.std() + y.mean()
-    error = np.sqrt(np.einsum("ij,jk,ik->i", A, covariance, A)) * y.std()
-    # Predictions average over 100 draws; their error is a tenth of the posterior's.
-    assert np.all(np.abs(model.predict(X) - expected) < 0.55 * error)
-
-
-def test_mean_field_has_the_diagonal_of_the_precision(global_random_seed):
-    """And the posterior's mean. Wrong variant: the marginal variances."""
-    X, y = make_data()
-    X[:, 1] += X[:, 0]  # correlated, so that the two differ
-    parts = {**PARTS, "posterior": "mean_field"}
-    model = BayesianMLPRegressor(random_state=global_random_seed, **parts).fit(X, y)
-    mean, covariance, evidence = closed_form(X, y, NOISE)
-    q = model.posterior_.as_normal()
-    optimum = np.diag(1 / np.diag(np.linalg.inv(covariance)))
-    assert kl(q, mean, optimum) < 0.01
-    assert kl(q, mean, np.diag(np.diag(covariance))) > 0.05
-    gap = kl(q, mean, covariance)
-    assert gap > 0.1
-    assert abs(model.lower_bound_ - (evidence - gap)) < 5 * model.lower_bound_se_
-
-
 @pytest.mark.parametrize(
     "objective",
     [
@@ -132,8 +95,12 @@ def test_learned_noise_is_the_type_2_maximum(objective, global_random_seed):
 
 
 def test_weights_are_repetitions_in_the_optimum(global_random_seed):
-    """The closed form of repeated rows. Wrong variants: weights scaled to mean 1;
-    the mean and scale of y, or the Jacobian, without weights."""
+    """The closed form of repeated rows: posterior to 0.01 nat, evidence in units of y.
+
+    Wrong variants: weights scaled to mean 1; the mean and scale of y, or the Jacobian,
+    without weights; prior variances 1 for 1 / inputs; the noise scale not divided by
+    the scale of y.
+    """
     X, y = make_data(30)
     weight = np.arange(30) % 2 + 1
     repeated = np.repeat(X, weight, 0), np.repeat(y, weight)
@@ -142,6 +109,13 @@ def test_weights_are_repetitions_in_the_optimum(global_random_seed):
     model = BayesianMLPRegressor(**parts).fit(X, y, weight)
     gap = kl(model.posterior_.as_normal(), mean, covariance)
     assert gap < 0.01
+    assert model.noise_scale_ == NOISE
     assert abs(model.lower_bound_ - (evidence - gap)) < 5 * model.lower_bound_se_
+    assert model.lower_bound_se_ < 0.01
+    A, target = np.c_[X, np.ones(len(X))], repeated[1]
+    expected = A @ mean * target.std() + target.mean()
+    error = np.sqrt(np.einsum("ij,jk,ik->i", A, covariance, A)) * target.std()
+    # Predictions average over 100 draws; their error is a tenth of the posterior's.
+    assert np.all(np.abs(model.predict(X) - expected) < 0.55 * error)
     unweighted = closed_form(X, y, NOISE)
     assert kl(model.posterior_.as_normal(), *unweighted[:2]) > 0.1

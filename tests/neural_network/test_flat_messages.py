@@ -41,12 +41,11 @@ def fit(model, X, y, sample_weight=None):
     return [(w.category, str(w.message)) for w in caught]
 
 
-@pytest.mark.parametrize("weight", [1.0, 0.1])
-def test_a_linear_network_misses_a_parabola(weight):
+def test_a_linear_network_misses_a_parabola():
     """It has one optimum. Wrong variants: the prior is blamed, or the seed, or the
     weight of the divergence."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
-    model = BayesianMLPRegressor(divergence=KL(weight=weight), **LINEAR)
+    model = BayesianMLPRegressor(divergence=KL(weight=0.1), **LINEAR)
     [(category, text)] = fit(model, X, X[:, 0] ** 2)
     assert category is SkviWarning
     assert model.diagnostics_["message"] in text

@@ -75,7 +75,7 @@ def test_a_module_learns_what_the_mlp_learns():
     Wrong variants: rows of a batch that are not scaled up; a narrower prior.
     """
     X, y = wave()
-    settings = {"learning_rate": 0.03, "max_iter": 120, "random_state": 0}
+    settings = {"learning_rate": 0.05, "max_iter": 60, "random_state": 0}
     own = BayesianModuleRegressor(relu_network, n_draws=10, **settings).fit(X, y)
     mlp = BayesianMLPRegressor(prior="normal", **settings).fit(X, y)
     assert own.lower_bound_ > mlp.lower_bound_ - 10
@@ -142,7 +142,6 @@ def test_a_template_is_the_start_and_stays_as_it_is():
 @pytest.mark.parametrize(
     ("deterministic", "points"),
     [
-        ("norm", ["norm.weight", "norm.bias"]),
         (["*.bias", "norm.*"], ["first.bias", "norm.weight", "norm.bias", "last.bias"]),
         ("first.weight", ["first.weight"]),
     ],

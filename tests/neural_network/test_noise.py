@@ -154,7 +154,7 @@ def test_several_targets(noise):
     """
     X, y = make_data(200, 0)
     Y = np.stack([y, 1e-3 * (X[:, 0] ** 2 + 0.1 * np.sin(50 * y))], 1)
-    options = {**SETTINGS, "noise": noise, "max_iter": 60}
+    options = {**SETTINGS, "noise": noise, "max_iter": 40}
     model = BayesianMLPRegressor(**options).fit(X, Y)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == (200, 2)

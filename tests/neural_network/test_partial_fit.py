@@ -258,7 +258,7 @@ def test_a_batch_without_signal_is_no_bad_fit():
 def test_evidence_is_that_of_the_last_batch():
     """Given the ones before: of a single row, whose predictive density it is."""
     X, y = numbers()
-    model = clone(MLP).set_params(max_iter=100, n_predict_draws=2000)
+    model = clone(MLP).set_params(max_iter=50, n_predict_draws=2000)
     density = model.fit(X[:-1], y[:-1]).predict_log_density(X[-1:], y[-1:])
     model.partial_fit(X[-1:], y[-1:])
     assert model.lower_bound_ <= density[0] + 0.02

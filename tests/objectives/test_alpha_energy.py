@@ -17,7 +17,6 @@ from skvi.likelihoods import (
 )
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import BetaLoss, LogLoss
-from skvi.neural_network import BayesianMLPClassifier
 from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
@@ -458,20 +457,6 @@ def test_three_classes():
     )
     assert model.converged_
     assert np.isfinite(model.predict_proba(X)).all()
-
-
-def test_network():
-    X, y = small_problem()
-    model = BayesianMLPClassifier(
-        hidden_layer_sizes=(4,),
-        objective="alpha_energy",
-        early_stopping=True,
-        tol=0.5,
-        random_state=0,
-    ).fit(X, y)
-    assert model.converged_
-    assert model.lower_bound_ < model.objective_value_
-    assert model.score(X, y) > 0.85
 
 
 @pytest.mark.parametrize("divergence", [KL(2.0), Renyi(0.5)], ids=repr)

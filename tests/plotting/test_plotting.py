@@ -378,7 +378,8 @@ def test_labels_do_not_overlap(n):
 
 
 def test_evidence_from_estimator(data):
-    model = make_pipeline(StandardScaler(), BayesianLogisticRegression()).fit(*data)
+    model = BayesianLogisticRegression(prior="normal")
+    model = make_pipeline(StandardScaler(), model).fit(*data)
     display = EvidenceBoundsDisplay.from_estimator(
         model, *data, n_draws=256, random_state=0, plot_kwargs={"values": False}
     )

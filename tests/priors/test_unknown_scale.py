@@ -159,7 +159,7 @@ def test_evidence_integrates_over_the_scale():
     X, y = data(60, 2)
     model = BayesianLogisticRegression(prior="auto").fit(X, y)
     bounds = model.evidence_bounds(X, y, random_state=0)
-    nodes, step = np.linspace(-5, 6, 23, retstep=True)
+    nodes, step = np.linspace(-5, 6, 15, retstep=True)
     parts = [
         BayesianLogisticRegression(
             prior=Normal(math.exp(u)), intercept_prior=Normal(10.0)

@@ -245,7 +245,7 @@ def strike(make, X, y, n):
 def test_fits_at_random_moments(name):
     """Wrong variants: those of the tests above."""
     model, data = MODELS[name]
-    strike(lambda: clone(model), *data(), 5)
+    strike(lambda: clone(model), *data(), 3)
 
 
 @quick
@@ -256,7 +256,7 @@ def test_warm_fits_at_random_moments(name):
     model, data = MODELS[name]
     X, y = data()
     model = clone(model).set_params(warm_start=True).fit(X, y)
-    strike(lambda: deepcopy(model), X, y, 5)
+    strike(lambda: deepcopy(model), X, y, 3)
 
 
 @quick
@@ -266,4 +266,4 @@ def test_warm_fits_at_random_moments(name):
 def test_fits_at_many_moments(name):
     """Wrong variants: those of the tests above."""
     model, data = MODELS[name]
-    strike(lambda: clone(model), *data(), 25)
+    strike(lambda: clone(model), *data(), 12)

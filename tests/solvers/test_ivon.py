@@ -12,7 +12,7 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal
-from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
+from skvi.solvers import Problem, SolverOptions, choose_solver
 from skvi.solvers._ivon import IvonSteps
 from skvi.solvers._stochastic import Ivon
 from skvi.targets import Target
@@ -66,7 +66,7 @@ class _Bowl(Target):
 
 
 def test_units_do_not_matter():
-    """Twelve orders of magnitude in one step size: what Adam cannot do.
+    """Twelve orders of magnitude in one step size, of which Adam makes half.
 
     Wrong variants: steps of the means that are not in units of the variance; a share of
     the precision's step that is added to the standard deviation.
@@ -77,14 +77,9 @@ def test_units_do_not_matter():
     source = torch.Generator().manual_seed(0)
     problem = Problem(_Bowl(scale), ELBO("reparam"), KL(), start, source)
     options = SolverOptions(max_iter=40, early_stopping=False)
-    errors = []
-    for solver in (Ivon(), Stochastic()):
-        found = solver.solve(problem, options).posterior.as_normal()
-        mean_error = ((found.mean - scale) / scale).abs().max()
-        std_error = (found.variance.sqrt() / scale).log().abs().max()
-        errors.append(float(torch.maximum(mean_error, std_error)))
-    assert errors[0] < 0.1
-    assert errors[1] > 0.9  # steps of 0.05 never come to 1e6
+    found = Ivon().solve(problem, options).posterior.as_normal()
+    assert ((found.mean - scale) / scale).abs().max() < 0.1
+    assert (found.variance.sqrt() / scale).log().abs().max() < 0.1
 
 
 def test_members_get_what_they_get_alone():

@@ -282,23 +282,6 @@ def test_linear_regression_is_conjugate(full_rank):
         assert torch.allclose(normal.variance, expected, rtol=1e-6)
 
 
-def test_network_without_hidden_layer_is_conjugate(global_random_seed):
-    """The stochastic solver, sticking the landing: no noise at the exact posterior.
-
-    The weights of a layer have the prior variance 1 / inputs.
-    """
-    predictor = MLPPredictor(3, 1, hidden_layer_sizes=())
-    _, normal, solution = solve(
-        predictor, FullRankNormal(), ELBO("stl"), SolverOptions(), global_random_seed
-    )
-    mean, covariance = conjugate_posterior(prior_variance=[1 / 3, 1 / 3, 1 / 3, 1.0])
-    std = covariance.diagonal().sqrt()
-    assert solution.solver == "stochastic"
-    assert torch.allclose((normal.mean - mean) / std, 0 * mean, atol=0.02)
-    relative = (normal.covariance() - covariance) / torch.outer(std, std)
-    assert float(relative.abs().max()) < 0.02
-
-
 def test_network_improves_its_bound(global_random_seed):
     """ELBO by locally sampled activations, checked with draws of whole networks."""
     predictor = MLPPredictor(3, 1, hidden_layer_sizes=(8,), activation="tanh")
