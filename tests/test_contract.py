@@ -398,7 +398,7 @@ OTHERS = {
     "noise": ["heteroscedastic", "constant"],
     "noise_scale": [0.1],
     "normalize_y": [False, True],
-    "class_weight": ["balanced"],
+    "class_weight": ["balanced", None],
     "solver": ["stochastic"],
     "n_draws": [4],
     "batch_size": [8],
