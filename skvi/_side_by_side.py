@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from skvi._estimator import BaseVariational
+from skvi._fitting import begin, refine
 from skvi._outcome import FEW_DRAWS, describe_fit
-from skvi._supervised import BaseSupervised
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
@@ -36,7 +37,7 @@ class PosedFit:
     `seconds` have elapsed.
     """
 
-    estimator: BaseSupervised
+    estimator: BaseVariational
     problem: Problem
     options: SolverOptions
     solver: Stochastic
@@ -52,7 +53,7 @@ class PosedFit:
         """Set the estimator's fitted attributes, except slow ones."""
         start = time.perf_counter()
         estimator = self.estimator
-        solution = estimator._refine(self.problem, solution)
+        solution = refine(self.problem, solution)
         found = estimator._posterior_attributes(solution.state)
         state, source = solution.state, self.problem.generator
         bound = lower_bound(state.target, state.posterior, source, FEW_DRAWS)
@@ -67,14 +68,14 @@ def can_pose(estimator: Any) -> bool:
     False also if every iteration is to be reported, and with checkpoints, which belong
     to one fit.
     """
-    known = isinstance(estimator, BaseSupervised) and estimator._fits_in_stacks
+    known = isinstance(estimator, BaseVariational) and estimator._fits_in_stacks
     if not known or has_callbacks(estimator) or estimator.verbose:
         return False
     return estimator.get_params(deep=False).get("checkpoint_path") is None
 
 
 def pose(
-    estimator: BaseSupervised, X: Any, y: Any, sample_weight: np.ndarray | None = None
+    estimator: BaseVariational, X: Any, y: Any, sample_weight: np.ndarray | None = None
 ) -> PosedFit | None:
     """Perform the part of a fit before its solver.
 
@@ -89,7 +90,7 @@ def pose(
         problem, solver = estimator._pose(target)
         if not isinstance(solver, Stochastic):
             return None
-        state = estimator._begin(problem, solver)
+        state = begin(estimator, problem, solver)
     options, first = estimator._solver_options(target), None
     if state is not None:
         problem, options = problem.at(state), replace(options, warm_start=True)

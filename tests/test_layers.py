@@ -42,12 +42,11 @@ LAYERS = [
         "skvi._quantiles",
     ],
     [
-        "skvi._parameters",
-        "skvi._resolution",
+        "skvi._parts",
         "skvi._predictive",
     ],
-    ["skvi._variational", "skvi._classes", "skvi._evidence"],
-    ["skvi._supervised", "skvi.testing", "skvi._regressors"],
+    ["skvi._fitting", "skvi._classes", "skvi._evidence"],
+    ["skvi._estimator", "skvi.testing", "skvi._regressors"],
     ["skvi._side_by_side"],
     # estimators
     [

@@ -8,8 +8,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._draws import Draws
+from skvi._estimator import BaseVariational
 from skvi._registry import POSTERIORS, PRIORS
-from skvi._supervised import BaseSupervised
 from skvi.base._units import Units
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
@@ -54,7 +54,7 @@ PLUGGED_SCALE = "prior_scale"
 N_PREDICT_DRAWS = 1000
 
 
-class BayesianLinearModel(BaseSupervised):
+class BayesianLinearModel(BaseVariational):
     """Base class: a linear predictor with one or more columns.
 
     Predictions integrate over a normal posterior without noise; from a posterior of
@@ -77,10 +77,10 @@ class BayesianLinearModel(BaseSupervised):
     n_jobs, device, verbose, random_state = None, "auto", 0, None
 
     _parameter_constraints: dict = {
-        **BaseSupervised._parameter_constraints,
+        **BaseVariational._parameter_constraints,
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
     }
-    _input = {**BaseSupervised._input, "accept_sparse": "csr"}
+    _input = {**BaseVariational._input, "accept_sparse": "csr"}
     summary = summary
     #: Group name of rows of the summary if there are several columns of coefficients.
     _group_name = "class"
@@ -100,10 +100,6 @@ class BayesianLinearModel(BaseSupervised):
     def _device_work(self, target):
         """As `_work`, but 0 for sparse features, which stay on the CPU."""
         return 0 if isinstance(target.X, SparseRows) else self._work(target)
-
-    @property
-    def _has_intercept(self):
-        return self.fit_intercept
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
@@ -248,10 +244,10 @@ class BayesianLinearModel(BaseSupervised):
 
     def _judge_fit(self, target):
         """How many scales of the prior are averaged over; 1 beside a distribution."""
-        numbers, message = super()._judge_fit(target)
+        numbers, *messages = super()._judge_fit(target)
         if self._model.prior is not None and self._model.prior.n_unknown_scales == 1:
             numbers["n_scales"] = 1 if self._is_drawn() else len(self._nodes.normals)
-        return numbers, message
+        return numbers, *messages
 
     def _moments_of(self, nodes, theta):
         """Means and standard deviations, in the units of the data."""

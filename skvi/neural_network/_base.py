@@ -13,9 +13,9 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import train_test_split
 
 from skvi._draws import ROW_BLOCK, Draws
+from skvi._estimator import BaseVariational
 from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
-from skvi._supervised import BaseSupervised
 from skvi.base import Layout
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
@@ -67,7 +67,7 @@ COPIES = (
 MAX_SCORE_DRAWS = 20
 
 
-class BayesianNetwork(SparsityMixin, BaseSupervised):
+class BayesianNetwork(SparsityMixin, BaseVariational):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     A mixin for the target implements `_response`, `_assemble`, `_mean` and
@@ -75,10 +75,10 @@ class BayesianNetwork(SparsityMixin, BaseSupervised):
     """
 
     _parameter_constraints: dict = {
-        **BaseSupervised._parameter_constraints,
+        **BaseVariational._parameter_constraints,
         "prior": [
             StrOptions({"auto", *SHORTHANDS["prior"]}),
-            *BaseSupervised._parameter_constraints["prior"][1:],
+            *BaseVariational._parameter_constraints["prior"][1:],
         ],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "solver": [StrOptions({"auto", "stochastic", "ivon"}), Solver],
@@ -273,23 +273,18 @@ class BayesianNetwork(SparsityMixin, BaseSupervised):
     def _judge_fit(self, target):
         """Compare the fit of some training rows with a constant; log loss only."""
         if self._continues or not self.loss_function_.is_log_loss:
-            return {}, ""  # a single batch need not show what the network has learned
+            # A single batch need not show what the network has learned.
+            return {}, "", ""
         rows = spaced_rows(target.n_rows, self._judged_rows(target))
         X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
         if target.sample_weight is not None:
             weight = target.sample_weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones overflow
-        return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
-
-    def _compare_with_constant_fit(self, found, target):
-        """Also say, however a fit ended, that it is worse than a constant."""
-        category = super()._compare_with_constant_fit(found, target)
-        diagnostics = found["diagnostics_"]
-        worse = worse_message(diagnostics.get("explained"), self._error_of_rows)
-        texts = filter(None, [worse, diagnostics["message"]])
-        diagnostics["message"] = "; ".join(texts)
-        return category
+        share = target.n_rows / len(rows)
+        numbers, message = self._compare_with_constant(X, y, weight, share)
+        worse = worse_message(numbers["explained"], self._error_of_rows)
+        return numbers, worse, message
 
     def _remedy(self, causes=(), others=()):
         """What to change about a fit that misses a signal.

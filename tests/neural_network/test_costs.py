@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skvi._variational import BaseVariational
+from skvi import _estimator
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.predictors import ModulePredictor
@@ -26,18 +26,18 @@ def test_estimates_after_a_fit(monkeypatch):
     """A fifth of its evaluations at most. Wrong variants: weights that are thought to
     be cheap, as for second-order solvers; 2,000 rows for the comparison."""
     counts, evaluate = {"fit": 0, "estimates": 0}, ModulePredictor.forward
-    attributes, phase = BaseVariational._attributes, ["fit"]
+    conclude, phase = _estimator.conclude, ["fit"]
 
     def counted(self, theta, X):
         counts[phase[0]] += len(theta) * len(X)
         return evaluate(self, theta, X)
 
-    def judged(self, *args):
+    def judged(*args):
         phase[0] = "estimates"
-        return attributes(self, *args)
+        return conclude(*args)
 
     monkeypatch.setattr(ModulePredictor, "forward", counted)
-    monkeypatch.setattr(BaseVariational, "_attributes", judged)
+    monkeypatch.setattr(_estimator, "conclude", judged)
     model = BayesianModuleRegressor(
         relu_network, n_draws=2, max_iter=40, batch_size=250, tol=0, random_state=0
     ).fit(*data(3000))

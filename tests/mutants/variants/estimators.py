@@ -16,7 +16,7 @@ VARIANTS = [
     Variant("plug-in-forgotten", where="evidence_of", find="learned",
         put="()",
         test="tests/evidence/test_plug_in.py::test_a_learned_noise_is_named_beside"),
-    Variant("interrupt-swallowed", where="BaseVariational._solve",
+    Variant("interrupt-swallowed", where="BaseVariational._fit",
         find="solution.interrupted", put="False",
         test="tests/solvers/test_interrupts.py::test_a_worse_state_is_not_kept"),
     Variant("worse-state-kept", where="better_state",

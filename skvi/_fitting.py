@@ -1,0 +1,156 @@
+"""The steps of a fit after its model: pose the problem, solve, conclude."""
+
+from dataclasses import replace
+from typing import Any
+
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi._outcome import better_state, cut_short, describe_fit, judge_fit
+from skvi._progress import FitProgress
+from skvi.exceptions import SkviWarning
+from skvi.solvers import Problem, Solution, Solver, Stochastic
+from skvi.solvers._checkpoint import CheckpointFile
+from skvi.solvers._solution import PhaseInterrupted, State
+from skvi.solvers._wide_start import choose_start
+from skvi.utils._device import CPU, resolve_device
+from skvi.utils._random import generator_on, make_generator
+
+__all__ = ["begin", "conclude", "pose", "refine", "solve"]
+
+
+def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
+    """Check the combination; return the problem at its start, and the solver.
+
+    The problem is on the device of the fit.
+    """
+    estimator.objective_.check(estimator.divergence_, target)
+    estimator.posterior_family_.check_size(target.layout.size)
+    generator = make_generator(estimator.random_state)
+    posterior = estimator.posterior_family_.build(target.layout, generator)
+    estimator._check_posterior(posterior)
+    # Components of a mixture are trained independently.
+    component = posterior.components[0]
+    estimator.objective_.check_posterior(component, estimator.divergence_, target)
+    device = resolve_device(estimator.device, estimator._device_work(target))
+    if device != CPU:
+        target, posterior = target.to(device), posterior.to(device)
+        generator = generator_on(generator, device)
+    problem = Problem(
+        target, estimator.objective_, estimator.divergence_, posterior, generator
+    )
+    solver = estimator._choose_solver(problem)
+    if isinstance(solver, Stochastic):
+        estimator.objective_.check_draws(solver.draws_per_step)
+    return problem, solver
+
+
+def solve(
+    estimator: Any,
+    problem: Problem,
+    solver: Solver,
+    before: dict[str, Any],
+    data: dict,
+    file: CheckpointFile | None = None,
+) -> tuple[Solution, FitProgress]:
+    """Find a start and solve; after Ctrl-C with the result of the current phase.
+
+    Raises KeyboardInterrupt if there is no result yet.
+    """
+    start, options = None, estimator._solver_options(problem.target)
+    progress = FitProgress(estimator, data, solver.count_iterations(problem, options))
+    try:
+        if before and (estimator.warm_start or estimator._continues):
+            start = estimator._continue(problem, before, solver)
+            options = replace(options, warm_up=0.0)
+        else:
+            start = _start(estimator, problem, solver, file)
+        checkpoint = None if file is None else file.at("main")
+        if checkpoint is not None:
+            progress.resume(checkpoint.n_iter, file.path)
+        options = replace(options, progress=progress, checkpoint=checkpoint)
+        if start is None:
+            return solver.solve(problem, options), progress
+        options = replace(options, warm_start=True)
+        return solver.solve(problem.at(start), options), progress
+    except PhaseInterrupted as phase:
+        state = better_state(start or problem.state, phase.state)
+    except KeyboardInterrupt:
+        if start is None:
+            raise
+        state = start
+    return cut_short(problem.at(state), solver), progress
+
+
+def _start(
+    estimator: Any, problem: Problem, solver: Solver, file: CheckpointFile | None
+) -> State | None:
+    """Find the start of a first fit; None is the state of the problem."""
+    start = begin(estimator, problem, solver)
+    first = None if start is None else estimator._first_phase(problem.at(start))
+    if first is None:
+        return start
+    task, options = first
+    checkpoint = None if file is None else file.at("start")
+    found = solver.solve(task, replace(options, checkpoint=checkpoint))
+    found.raise_interrupt()
+    return found.state
+
+
+def begin(estimator: Any, problem: Problem, solver: Solver) -> State | None:
+    """Find the start of the first phase of a fit, without gradients."""
+    options = estimator._solver_options(problem.target)
+    start = estimator._prepare(problem, solver)
+    return choose_start(solver, problem, options, start)
+
+
+def refine(problem: Problem, solution: Solution) -> Solution:
+    """Refine the posterior with the data; after Ctrl-C it is unchanged."""
+    if solution.interrupted:
+        return solution
+    posterior, target = solution.state
+    try:
+        refined = posterior.refine(target, problem.generator)
+    except KeyboardInterrupt:
+        return solution.cut_short()
+    if refined is posterior:
+        return solution
+    return replace(solution, state=State(refined, target), is_exact=False)
+
+
+def conclude(
+    estimator: Any,
+    problem: Problem,
+    solution: Solution,
+    file: CheckpointFile | None = None,
+) -> tuple[Solution, dict[str, Any]]:
+    """Fitted attributes, after Ctrl-C without slow ones; and how it ended."""
+    if not solution.interrupted:
+        try:
+            found = estimator._posterior_attributes(solution.state)
+            report = None if file is None else file.at("report")
+            found |= judge_fit(problem, solution, report)
+            _compare(estimator, found, solution.target)
+            return solution, found
+        except KeyboardInterrupt:
+            solution = solution.cut_short()
+    found = estimator._posterior_attributes(solution.state)
+    return solution, found | describe_fit(problem, solution)
+
+
+def _compare(estimator: Any, found: dict[str, Any], target: Any) -> None:
+    """Add a comparison with a constant fit to the diagnostics, and warn."""
+    # Before the attributes are set; a copy would use the state of a pickle.
+    fitted = object.__new__(type(estimator))
+    vars(fitted).update(vars(estimator), **found)
+    numbers, always, message = fitted._judge_fit(target)
+    diagnostics = found["diagnostics_"]
+    diagnostics |= numbers
+    has_ended = found["converged_"] and not diagnostics["message"]
+    if has_ended:
+        diagnostics["message"] = message
+    if diagnostics["message"]:
+        diagnostics["message"] += fitted._input_remedy(target)
+    texts = filter(None, [always, diagnostics["message"]])
+    diagnostics["message"] = "; ".join(texts)
+    category = SkviWarning if has_ended else ConvergenceWarning
+    estimator._warn(diagnostics["message"], category)

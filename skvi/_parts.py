@@ -1,0 +1,163 @@
+"""Parts of estimators: from parameters to objects, and names of nested parameters."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from skvi._registry import SHORTHANDS
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.losses import CallableLoss, Loss
+from skvi.posteriors import Posterior
+from skvi.priors import Normal, Prior
+from skvi.solvers import Stochastic
+
+__all__ = ["beside_coefficients", "expand_parameters", "resolve", "with_intercept"]
+
+#: What a value that leaves the choice to the fit becomes where a name is nested.
+CHOSEN = {
+    ("prior", "auto"): Normal,
+    ("intercept_prior", None): Normal,
+    ("solver", "auto"): Stochastic,
+}
+
+
+def resolve(name: str, value: Any) -> Any:
+    """Clone a specification, or build that of a shorthand."""
+    if isinstance(value, str):
+        return SHORTHANDS[name][value]()
+    if name == "loss" and not isinstance(value, Loss):
+        return _loss_of(value)
+    if isinstance(value, Mapping):
+        return {block: _prior_of_block(part) for block, part in value.items()}
+    return clone(value, safe=not isinstance(value, Posterior))
+
+
+def _prior_of_block(prior: Any) -> Any:
+    """Resolve one prior of a mapping, which may be a shorthand as well."""
+    if not isinstance(prior, str):
+        return clone(prior)
+    if prior not in SHORTHANDS["prior"]:
+        raise ValueError(
+            f"A prior must be one of {sorted(SHORTHANDS['prior'])} or an object "
+            f"such as Normal(scale=2.0). Got {prior!r}."
+        )
+    return SHORTHANDS["prior"][prior]()
+
+
+def _loss_of(function: Any) -> Loss:
+    """Wrap a function in a loss."""
+    if isinstance(function, type):
+        raise ValueError(
+            f"loss must be a string, a Loss or a function of (f, y). Got the class "
+            f"{function.__name__}: give an instance, {function.__name__}()."
+        )
+    return CallableLoss(function)
+
+
+def with_intercept(estimator: Any, prior: Any) -> Any:
+    """Return one prior, or one for each block if there is an intercept."""
+    given, name = estimator.intercept_prior, type(estimator).__name__
+    intercept = None if given is None else resolve("intercept_prior", given)
+    has_intercept = getattr(estimator, "fit_intercept", True)
+    if intercept is not None and not has_intercept:
+        raise IncompatibleComponentsError(
+            f"intercept_prior={given!r} needs an intercept. Use "
+            "fit_intercept=True, or intercept_prior=None."
+        )
+    if not estimator._reads_units and _is_standardized(prior):
+        raise IncompatibleComponentsError(
+            "The posterior that is given as prior is that of a regression with a "
+            f"standardized target, which {name} has not. Use the "
+            f"posterior_ of a {name}."
+        )
+    if isinstance(prior, Posterior) and intercept is not None:
+        raise IncompatibleComponentsError(
+            "A posterior that is given as prior has the intercept in it. Use "
+            "intercept_prior=None."
+        )
+    if isinstance(prior, Posterior) or not has_intercept:
+        return prior
+    blocks = prior if isinstance(prior, dict) else {"coef": prior}
+    if intercept is not None and "intercept" in blocks:
+        raise IncompatibleComponentsError(
+            "prior and intercept_prior both give a prior for the intercept. "
+            "Leave one of them out."
+        )
+    if intercept is None and "intercept" not in blocks:
+        intercept = estimator._intercept_beside(prior)
+    return blocks if intercept is None else {**blocks, "intercept": intercept}
+
+
+def beside_coefficients(prior: Any) -> Prior | None:
+    """Prior of the intercept where none is given; None if a mapping has no entry.
+
+    Never a sparse prior: a normal of the same scale.
+    """
+    if isinstance(prior, dict):
+        return None
+    if prior.intercept_scale is None:
+        raise IncompatibleComponentsError(
+            f"prior={prior!r} has no scale for the intercept to share. Give "
+            "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
+        )
+    return Normal(scale=prior.intercept_scale)
+
+
+def _is_standardized(prior: Any) -> bool:
+    """Whether a prior is the posterior of a fit to a standardized target."""
+    units = prior.units if isinstance(prior, Posterior) else None
+    if units is None:
+        return False
+    return bool(np.any(units.y_mean != 0) or np.any(units.y_scale != 1))
+
+
+def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters for `BaseEstimator.set_params`, with objects where names are nested.
+
+    ``divergence__alpha`` makes "renyi" its object, ``prior__scale`` makes "auto" a
+    `Normal`, see `CHOSEN`; ``prior__coef__scale`` copies a mapping.
+    """
+    for name, table in SHORTHANDS.items():
+        nested = [key for key in params if key.startswith(f"{name}__")]
+        value = params.get(name, getattr(estimator, name, None))
+        if not nested:
+            continue
+        if isinstance(value, dict):
+            changes = {key.removeprefix(f"{name}__"): params[key] for key in nested}
+            rest = {key: v for key, v in params.items() if key not in nested}
+            params = {**rest, name: _change_blocks(value, changes, name)}
+        elif value is None or isinstance(value, str):
+            params = {**params, name: _from_shorthand(estimator, name, value, table)}
+    return params
+
+
+def _from_shorthand(estimator: Any, name: str, value: str, table: dict) -> Any:
+    if (name, value) in CHOSEN:
+        return CHOSEN[name, value]()
+    if value not in table:
+        raise ValueError(
+            f"The {name!r} parameter of {type(estimator).__name__} must be one of "
+            f"{sorted(table)} or an object. Got {value!r} instead."
+        )
+    return table[value]()
+
+
+def _change_blocks(blocks: dict, changes: dict[str, Any], name: str) -> dict:
+    """Copy a mapping of priors, with entries replaced or their parameters set."""
+    changed = dict(blocks)
+    # Entries first, so that their parameters are set on the new ones.
+    for key in sorted(changes, key=lambda key: "__" in key):
+        block, _, parameter = key.partition("__")
+        if block not in changed:
+            raise ValueError(
+                f"Invalid parameter {name}__{key}: the mapping {name} has the blocks "
+                f"{sorted(blocks)}. Use one of them, as in {name}__coef__scale."
+            )
+        if not parameter:
+            changed[block] = changes[key]
+            continue
+        part = _prior_of_block(changed[block])
+        changed[block] = part.set_params(**{parameter: changes[key]})
+    return changed
