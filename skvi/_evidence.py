@@ -17,7 +17,7 @@ from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import Interval, StrOptions, validate_arguments
 
-__all__ = ["evidence_bounds", "evidence_of"]
+__all__ = ["data_of_fit", "evidence_bounds", "evidence_of"]
 
 # Draws evaluated at once.
 N_DRAWS = 64
@@ -140,7 +140,7 @@ def evidence_of(
     validate_arguments(type(estimator).__name__, options, allowed)
     if options["n_draws"] is not None and options["precision"] is not None:
         raise ValueError("Give n_draws or precision, not both.")
-    data = _data_of_fit(estimator, X, y, **rows)
+    data = data_of_fit(estimator, X, y, **rows)
     is_log_loss = estimator.loss_function_.is_log_loss
     is_counted = not data.is_weighted or repeats_rows(data, rows["sample_weight"])
     plain = is_log_loss and is_counted
@@ -163,7 +163,7 @@ def evidence_of(
     return replace(bounds, plug_in=learned + model.taken_from_y)
 
 
-def _data_of_fit(
+def data_of_fit(
     estimator: Any, X: Any, y: Any, sample_weight: Any, exposure: Any
 ) -> TrainingData:
     """The training data again; ValueError if they are different."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -213,10 +213,6 @@ class NormalPredictive(Predictive):
         one, zero = torch.ones_like(noise), torch.zeros_like(noise)[:, None]
         nodes = one[:, None], zero, one, noise, log_weights
         return cls(GaussianLikelihood(), units, rows, *nodes)
-
-    def repeat(self, row: int, n_rows: int) -> "NormalPredictive":
-        """One of the linear combinations, `n_rows` times."""
-        return replace(self, rows=self.rows[[row] * n_rows])
 
     def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Means and standard deviations of the components, (m, n) each."""

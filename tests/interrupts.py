@@ -12,6 +12,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import scale
 
+from skvi._evidence import data_of_fit
 from skvi.evidence._fit_checks import lower_bound
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -119,7 +120,7 @@ WARM = ("natural gradient", "coordinate ascent", "moment matching")
 
 def target_of(model, X, y):
     """The target of a fitted model, at its learned scales."""
-    target = model._model.target(model._data_of_fit(X, y, None, None))
+    target = model._model.target(data_of_fit(model, X, y, None, None))
     target.hyper = torch.from_numpy(model._hyper.copy())
     return target.frozen()
 

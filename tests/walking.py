@@ -10,6 +10,7 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi._evidence import data_of_fit
 from skvi._registry import DIVERGENCES, LOSSES, OBJECTIVES, POSTERIORS, PRIORS
 from skvi.divergences import KL, FDivergence
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError, SkviWarning
@@ -204,7 +205,7 @@ class Evaluation:
 
     def __init__(self, model, X, y):
         self.divergence, self.posterior = model.divergence_, copy(model.posterior_)
-        self.target = model._model.target(model._data_of_fit(X, y, None, None))
+        self.target = model._model.target(data_of_fit(model, X, y, None, None))
         self.objective = clone(model.objective_)
         if getattr(self.objective, "gradient", "auto") == "score":
             self.objective = ELBO()  # the same value, without the scores of all draws

@@ -333,16 +333,18 @@ class BayesianLinearModel(BaseVariational):
     def _density_of(self, row, index, grid):
         """Density of one coefficient on a grid, in its units, for pictures.
 
-        That of the normal, or of their mixture; for other posteriors that of the normal
-        with their moments.
+        That of the mixture of normals; for other posteriors that of the normal with
+        their moments.
         """
-        mean, std = (np.atleast_2d(x)[row, index] for x in (self.coef_, self.coef_std_))
-        mean, std, weight = np.atleast_1d(mean), np.atleast_1d(std), np.ones(1)
-        if not self._is_drawn() and len(self._nodes.normals) > 1:
-            weight = self._nodes.log_weights.exp().numpy()
-            mean, std = (ends[:, row, 1 + index] for ends in self._node_columns())
+        if self._is_drawn():
+            parts = np.atleast_2d(self.coef_), np.atleast_2d(self.coef_std_)
+            mean, std = (part[row, index].reshape(1) for part in parts)
+            weights = np.ones(1)
+        else:
+            *parts, weights = (x.numpy() for x in self._coefficient_normals())
+            mean, std = (part[:, row, 1 + index] for part in parts)
         z = (grid[:, None] - mean) / std
-        return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi)) @ weight
+        return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi)) @ weights
 
     def _drawn(self, theta=None):
         """Functions that predictions average over if theta is not normal."""
@@ -375,16 +377,18 @@ class BayesianLinearModel(BaseVariational):
         mean, variance = (torch.stack(part) for part in zip(*found, strict=True))
         return mean, variance, X.dtype
 
-    def _node_columns(self):
-        """Means and deviations of intercept and coefficients, (K, n_columns, 1 + d)."""
+    def _coefficient_normals(self):
+        """Normals of intercept and coefficients, (m, n_columns, 1 + d), and weights.
+
+        Without an intercept the first column has no meaning.
+        """
         layout, parts = self._model.predictor.layout, []
         for normal in self._nodes.normals:
             blocks = layout.unpack(torch.stack(self._model.moments_in_units(normal)))
-            coef = blocks["coef"].numpy()
-            zero = np.zeros(coef.shape[:2])
-            intercept = blocks["intercept"].numpy() if "intercept" in blocks else zero
-            parts.append(np.concatenate([intercept[..., None], coef], 2))
-        return np.stack(parts, 1)
+            coef = blocks["coef"]
+            intercept = blocks.get("intercept", torch.ones_like(coef[..., 0]))
+            parts.append(torch.cat([intercept[..., None], coef], 2))
+        return *torch.stack(parts, 1), self._nodes.log_weights.exp()
 
     def _choose_solver(self, problem):
         """Also integrate over an unknown scale of the prior, where that can be done."""

@@ -1,26 +1,21 @@
 """The model of counts: targets, likelihood, and inferred dispersion."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._model import Response, TrainingData, check_numbers
+from skvi._model import Response, check_numbers
 from skvi.base._gamma_form import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
-from skvi.linear_model._units import LinearModel
 from skvi.losses import Loss
-from skvi.priors import GammaHyperprior
 from skvi.solvers import Problem
 from skvi.solvers._solution import State
-from skvi.targets import HierarchicalTarget
 
 __all__ = [
-    "CountModel",
     "Counts",
     "check_likelihood",
     "log_exposure",
@@ -76,46 +71,6 @@ class Counts(Response):
             f"{name} needs counts, 0, 1, 2, ...: a Poisson distribution gives other "
             "values no probability. Fit counts with exposure=... instead of rates "
             "with sample_weight=..., which has the same posterior."
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class CountModel(LinearModel):
-    """Counts whose likelihood has a parameter with a Gamma prior.
-
-    `gammas` maps `Likelihood.gamma_block` to its hyperprior.
-    """
-
-    gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
-
-    @classmethod
-    def extending(
-        cls, model: LinearModel, name: str, gamma: GammaHyperprior
-    ) -> "CountModel":
-        """Model with one more unknown parameter."""
-        own = {part.name: getattr(model, part.name) for part in fields(model)}
-        return cls(**own, gammas={name: gamma})
-
-    def bound(self, hyper: np.ndarray) -> tuple[Any, Likelihood]:
-        """Predictor, and a likelihood that theta binds; see `Model.bound`."""
-        return self.predictor, self.likelihood
-
-    def target(self, data: TrainingData) -> HierarchicalTarget:
-        """Log joint density of coefficients and that parameter; see `Model.target`."""
-        (gamma,) = self.gammas.values()
-        y, weight, constant = self._columns(data)
-        return HierarchicalTarget(
-            self.predictor,
-            self.likelihood,
-            self.loss,
-            self.prior,
-            self.design(data.X),
-            y,
-            weight,
-            constant,
-            noise_hyperprior=gamma,
-            is_centered=False,
-            offset=self._offset_of(data),
         )
 
 

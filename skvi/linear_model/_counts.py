@@ -1,5 +1,7 @@
 """Bayesian regression of counts."""
 
+from dataclasses import fields
+
 from sklearn.base import RegressorMixin
 
 from skvi._registry import COUNTS
@@ -12,13 +14,13 @@ from skvi.linear_model._blocks import (
     with_positive_blocks,
 )
 from skvi.linear_model._count_model import (
-    CountModel,
     Counts,
     check_likelihood,
     log_exposure,
     start_at_moments,
 )
 from skvi.linear_model._count_predictions import CountPredictionMixin
+from skvi.linear_model._units import HierarchicalLinearModel
 from skvi.posteriors import Posterior
 from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
@@ -279,7 +281,9 @@ default="auto"
             gamma = map(float, prior.part(name).as_gamma())
         family, blocks = self.posterior_family_, list(model.predictor.layout)
         self.posterior_family_ = with_positive_blocks(family, blocks)
-        return CountModel.extending(model, name, GammaHyperprior(*gamma))
+        own = {part.name: getattr(model, part.name) for part in fields(model)}
+        gammas = {"noise_hyperprior": GammaHyperprior(*gamma)}
+        return HierarchicalLinearModel(**own, gammas=gammas, is_centered=False)
 
     def _finds_scale(self):
         """Not beside an unknown dispersion, with which q is no single normal."""

@@ -20,7 +20,6 @@ from skvi.linear_model._blocks import (
     with_logarithm,
     with_positive_blocks,
 )
-from skvi.linear_model._gaussian_model import GaussianLinearModel
 from skvi.linear_model._regression_evidence import warn_of_vague, with_cost
 from skvi.linear_model._regression_exact import (
     coefficient_moments,
@@ -28,7 +27,7 @@ from skvi.linear_model._regression_exact import (
     exact_covariance,
 )
 from skvi.linear_model._starts import approach, start_near
-from skvi.linear_model._units import feature_units
+from skvi.linear_model._units import HierarchicalLinearModel, feature_units
 from skvi.posteriors import Exact, FullRankNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
@@ -117,7 +116,7 @@ class GaussianRegression(BayesianLinearModel):
         if gammas:
             family, blocks = self.posterior_family_, list(predictor.layout)
             self.posterior_family_ = with_positive_blocks(family, blocks)
-        return GaussianLinearModel(
+        return HierarchicalLinearModel(
             response,
             predictor,
             self._likelihood(noise_in(units, self.noise_scale)),
@@ -299,21 +298,14 @@ class GaussianRegression(BayesianLinearModel):
     def _is_drawn(self):
         return super()._is_drawn() and self._exact is None
 
-    def _coefficient_ends(self, tail):
+    def _coefficient_normals(self):
         if self._exact is None:
-            return super()._coefficient_ends(tail)
-        levels = np.array([tail, 1 - tail])
-        ends = exact_coefficients(self._exact, self._model.units).quantiles(levels).T
-        if not self.fit_intercept:
-            ends = np.column_stack([np.zeros(2), ends])
-        return ends[:, None]
-
-    def _density_of(self, row, index, grid):
-        if self._exact is None:
-            return super()._density_of(row, index, grid)
-        place = index + (1 if self.fit_intercept else 0)
+            return super()._coefficient_normals()
         mixture = exact_coefficients(self._exact, self._model.units)
-        return np.exp(mixture.repeat(place, len(grid)).log_density(grid))
+        mean, std = mixture.at_nodes(slice(None))
+        if not self.fit_intercept:
+            mean, std = (torch.cat([x[:, :1] * 0 + 1, x], 1) for x in (mean, std))
+        return mean[:, None], std[:, None], mixture.log_weights.exp()
 
     def _bound_evidence(self, target, generator, **options):
         """Bounds in closed form, or else from draws."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from skvi._quantiles import normal_mixture_quantiles
@@ -202,16 +201,10 @@ def coefficient_ends(model, tail):
         intercept = draws.get("intercept", zero).reshape(zero.shape)
         values = np.concatenate([intercept[..., None], coef], 2)
         return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
-    if len(model._nodes.normals) > 1:
-        weights = model._nodes.log_weights.exp()
-        moments = map(torch.from_numpy, model._node_columns())
-        mean, std = (part.flatten(1) for part in moments)
-        ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
-        shape = np.atleast_2d(model.coef_).shape[0], -1
-        return tuple(end.reshape(shape) for end in ends.T.numpy())
-    mean = _columns(model.intercept_, model.coef_)
-    reach = -ndtri(tail) * _columns(model.intercept_std_, model.coef_std_)
-    return mean - reach, mean + reach
+    *moments, weights = model._coefficient_normals()
+    mean, std = (part.flatten(1) for part in moments)
+    ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
+    return tuple(end.reshape(moments[0].shape[1:]) for end in ends.T.numpy())
 
 
 def _columns(intercept, coef):

@@ -4,7 +4,9 @@ The features of a fit are centered where there is an intercept, whose prior then
 their means; and they are relative to the scale of the columns where the prior is.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +15,13 @@ from scipy import sparse
 from skvi._model import Model
 from skvi._regressors import LARGEST
 from skvi.predictors import LinearPredictor
+from skvi.priors import GammaHyperprior
+from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import as_tensor, row_chunks
 from skvi.utils._shifted import ShiftedRows
 from skvi.utils._sparse import SparseRows, as_rows
 
-__all__ = ["LinearModel", "feature_units", "offset_mean"]
+__all__ = ["HierarchicalLinearModel", "LinearModel", "feature_units", "offset_mean"]
 
 # Sizes of X above which no copy of it is made (128 MiB in double precision), and of
 # chunks copied to double precision at once.
@@ -63,6 +67,43 @@ class LinearModel(Model):
         if root is not None:
             variance = variance + self.in_units(root.T, True).square().sum(0)
         return mean, variance.sqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class HierarchicalLinearModel(LinearModel):
+    """A linear model with unknown precisions, or an unknown dispersion.
+
+    `gammas` are their hyperpriors, as `HierarchicalTarget` takes them. `prior` is that
+    of the intercept alone if the coefficients' precision has one; `marginal_prior`
+    integrates the precisions out.
+    """
+
+    gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
+    marginal_prior: Any = None
+    is_centered: bool = True
+
+    def bound(self, hyper):
+        """Predictor and likelihood, but for numbers in theta; see `Model.bound`."""
+        if self.likelihood.gamma_prior is not None:
+            return self.predictor, self.likelihood
+        return super().bound(hyper)
+
+    def target(self, data):
+        """Log joint density of coefficients and precisions; see `Model.target`."""
+        y, weight, constant = self._columns(data)
+        return HierarchicalTarget(
+            self.predictor,
+            self.likelihood,
+            self.loss,
+            self.prior,
+            self.design(data.X),
+            y,
+            weight,
+            constant,
+            **self.gammas,
+            is_centered=self.is_centered,
+            offset=self._offset_of(data),
+        )
 
 
 def _mapped(layout, theta, y_scale, x_scale, origin):

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
+from skvi._evidence import data_of_fit
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
@@ -65,7 +66,7 @@ def test_fits_are_optimal(prior, posterior, data):
     model = BayesianLogisticRegression(prior=prior, posterior=posterior).fit(*data)
     assert model.converged_
     assert np.isfinite(model.lower_bound_)
-    target = model._model.target(model._data_of_fit(*data, None, None))
+    target = model._model.target(data_of_fit(model, *data, None, None))
     problem = Problem(target, ELBO(), KL(), model.posterior_, None)
     start = point_of(problem, model.posterior_.as_normal())
     assert start.value == pytest.approx(-model.lower_bound_, abs=1e-8)

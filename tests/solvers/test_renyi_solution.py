@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi._evidence import data_of_fit
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.divergences._power_integral import log_power_integral
@@ -351,7 +352,7 @@ def test_infinite_bounds_are_reported():
 def test_breast_cancer_has_no_chi_bound():
     model = fit("breast_cancer")
     X, y = real_data("breast_cancer")
-    target = model._model.target(model._data_of_fit(X, y, None, None))
+    target = model._model.target(data_of_fit(model, X, y, None, None))
     for objective in (ChiBound(2), RenyiBound(-1), ChiBound(1.1)):
         assert objective.exists(target, model.posterior_) is False
     for objective in (RenyiBound(0.5), RenyiBound(3.0)):
