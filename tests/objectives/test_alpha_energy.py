@@ -2,14 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KL
 from skvi.divergences._power_integral import log_power_integral
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -21,7 +19,7 @@ from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Normal, build_prior
-from skvi.targets import SupervisedTarget, Target
+from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import FreeEnergy
 from tests.objectives.conjugate import NOISE, PRIOR_SCALE, SIZE, N, randn
 
@@ -298,16 +296,6 @@ def test_alpha_1_is_the_predictive_density(kind):
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
 
 
-@alphas
-@kinds
-def test_minus_the_energy_is_above_the_elbo(kind, alpha):
-    posterior = make_posterior(MeanFieldNormal())
-    elbo = run(ELBO(), TARGETS[kind], posterior)[0]
-    assert run(AlphaEnergy(alpha), TARGETS[kind], posterior)[0] < elbo
-    normal = posterior.as_normal()
-    assert exact_form(TARGETS[kind], normal, alpha) < elbo
-
-
 @pytest.mark.parametrize(
     "objective", [AlphaEnergy(), AlphaEnergy(form="exact")], ids=repr
 )
@@ -449,29 +437,7 @@ def test_fit_is_stationary():
         assert model.lower_bound_ == pytest.approx(-float(elbo), rel=1e-8)
 
 
-def test_three_classes():
-    X, y = small_problem()
-    y = y + (X[:, 2] > 0.8)
-    model = BayesianLogisticRegression(objective="alpha_energy", prior="normal").fit(
-        X, y
-    )
-    assert model.converged_
-    assert np.isfinite(model.predict_proba(X)).all()
-
-
-@pytest.mark.parametrize("divergence", [KL(2.0), Renyi(0.5)], ids=repr)
-def test_refused_divergences(divergence):
-    for part in ("objective=AlphaEnergy", "objective='elbo'", "divergence='kl'"):
-        with pytest.raises(IncompatibleComponentsError, match=part):
-            AlphaEnergy().check(divergence, TARGETS["gaussian"])
-
-
-def test_refused_targets_and_orders():
-    with pytest.raises(IncompatibleComponentsError, match="objective='renyi'"):
-        AlphaEnergy().check(KL(), Target())  # without rows
-    for alpha in (0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="'alpha' parameter of AlphaEnergy"):
-            AlphaEnergy(alpha).check(KL(), TARGETS["gaussian"])
+def test_existence():
     posterior = make_posterior(MeanFieldNormal())
     exists = [
         AlphaEnergy(alpha, form).exists(TARGETS["gaussian"], posterior)

@@ -1,8 +1,6 @@
-"""Objectives: values and gradient rules where the posterior and log p(D) are known.
+"""ELBO and EUBO: values and gradients where the posterior and log p(D) are known."""
 
-The rules are written a second time here, as functions of the variational parameters
-and of the noise, next to the wrong variants that each property tells apart.
-"""
+import math
 
 import pytest
 import torch
@@ -11,10 +9,10 @@ from torch.distributions import kl_divergence
 from skvi.base import Layout
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy
+from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
-from skvi.priors import Laplace
+from skvi.priors import Laplace, Normal
 from skvi.targets import Target
 from tests.objectives.conjugate import (
     EXACT,
@@ -29,15 +27,15 @@ from tests.objectives.conjugate import (
     run,
 )
 
+BOUNDS = [RenyiBound(), ChiBound(), IWELBO()]
 families = pytest.mark.parametrize(
     "family", [MeanFieldNormal(), FullRankNormal()], ids=repr
 )
 
 
-def exact_gradient(posterior, upper):
-    """Gradient of KL(p || q) for the EUBO, of KL(q || p) for the negative ELBO."""
-    q = as_torch(posterior.normal())
-    value = kl_divergence(EXACT, q) if upper else kl_divergence(q, EXACT)
+def exact_gradient(posterior):
+    """Gradient of KL(q || p), which is that of the negative ELBO."""
+    value = kl_divergence(as_torch(posterior.normal()), EXACT)
     return torch.autograd.grad(value, posterior.params)[0]
 
 
@@ -53,7 +51,7 @@ def test_elbo_is_log_evidence_minus_kl(family, shift):
     kl = kl_divergence(as_torch(posterior.normal()), EXACT).detach()
     torch.testing.assert_close(-value, LOG_Z - kl, rtol=1e-10, atol=0)
     assert -value < LOG_Z
-    expected = exact_gradient(posterior, upper=False)
+    expected = exact_gradient(posterior)
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -69,7 +67,7 @@ def test_sampled_elbo_is_unbiased(family, rule, z_score):
     posterior = make_posterior(family)
     values, gradients = replicate(150, ELBO(rule), posterior, n_draws=50)
     assert z_score(values, run(ELBO(), posterior)[0]) < 5
-    expected = exact_gradient(posterior, upper=False)
+    expected = exact_gradient(posterior)
     assert z_score(gradients, expected) < 5
     assert z_score(gradients, 0.8 * expected) > 5
 
@@ -149,96 +147,7 @@ def test_minibatch_gradients_average_to_the_full_one(rule):
         torch.testing.assert_close(mean, full[i], rtol=1e-10, atol=1e-10)
 
 
-# --- EUBO: the rules, right and wrong -----------------------------------------------
-
-
-def make_rule(posterior, kind):
-    """A surrogate of (params, eps), for one set of draws."""
-
-    def weigh(log_weights):
-        return torch.softmax(log_weights, 0).detach()
-
-    def surrogate(params, eps):
-        theta, fixed = posterior.normal(params).transform(eps), params.detach()
-        if kind == "score":
-            theta = theta.detach()
-        log_q = posterior.log_prob(theta, params)
-        log_joint = TARGET.log_joint(theta)
-        log_weights = log_joint - log_q
-        path = log_joint - posterior.log_prob(theta, fixed)
-        w = weigh(log_weights)
-        if kind in ("score", "algorithm 1"):  # the latter forgets theta.detach()
-            return -w @ log_q
-        if kind == "equation 5":
-            return w @ ((log_weights.detach() + 1) * log_joint - log_q)
-        if kind == "autodiff":
-            return torch.softmax(log_weights, 0) @ log_weights
-        if kind == "missing detach":  # of the parameters inside q
-            return -w @ log_weights
-        return -(w - w**2 if kind == "w - w^2" else w) @ path
-
-    return surrogate
-
-
-def gradients_of(kind, posterior, n_replicates, n_draws, seed=0):
-    eps = randn(n_replicates, n_draws, SIZE, seed=seed)
-    rule = torch.func.grad(make_rule(posterior, kind))
-    return torch.vmap(rule, (None, 0))(posterior.params.detach(), eps)
-
-
-@families
-@pytest.mark.parametrize("kind", ["score", "doubly_reparam"])
-def test_package_trains_with_these_rules(family, kind):
-    posterior = make_posterior(family)
-    value, gradient = run(EUBO(kind), posterior, n_draws=7, seed=3)
-    expected = gradients_of(kind, posterior, 1, 7, seed=3)[0]
-    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-11)
-    theta = posterior.as_normal().transform(randn(7, SIZE, seed=3))
-    log_weights = TARGET.log_joint(theta) - posterior.log_prob(theta).detach()
-    torch.testing.assert_close(value, EUBO().bound(log_weights))
-    if kind == "doubly_reparam":
-        default = run(EUBO(), posterior, n_draws=7, seed=3)[1]
-        assert torch.equal(gradient, default)
-
-
-@families
-@pytest.mark.parametrize(
-    ("kind", "right"),
-    [
-        ("score", True),
-        ("doubly_reparam", True),
-        ("w - w^2", True),
-        ("autodiff", True),  # as the number of draws grows; not before, see below
-        ("algorithm 1", False),
-        ("equation 5", False),
-        ("missing detach", False),
-    ],
-)
-def test_many_draws_give_the_exact_gradient(family, kind, right, z_score):
-    """-E_p[d log q(theta; lambda) / d lambda], with theta held fixed."""
-    posterior = make_posterior(family)
-    gradients = gradients_of(kind, posterior, 40, 5_000)
-    assert (z_score(gradients, exact_gradient(posterior, upper=True)) < 5) == right
-
-
-@pytest.mark.parametrize("n_draws", [1, 2, 3, 8])
-def test_expectation_at_every_number_of_draws(n_draws, z_score):
-    """With w - w^2 the path form equals the score form; with w it is biased."""
-    posterior = make_posterior(MeanFieldNormal())
-    score = gradients_of("score", posterior, 40_000, n_draws)
-    right = gradients_of("w - w^2", posterior, 40_000, n_draws, seed=1)
-    wrong = gradients_of("doubly_reparam", posterior, 40_000, n_draws, seed=1)
-    assert z_score(score - right, 0.0) < 5
-    assert z_score(score - wrong, 0.0) > 10
-
-
-def test_no_noise_at_the_posterior():
-    """Of the path's rule. Wrong variant: the parameters inside q not detached."""
-    posterior = make_posterior(FullRankNormal(), 0, 1)
-    gradients = gradients_of("doubly_reparam", posterior, 200, 10)
-    assert float(gradients.abs().max()) < 1e-9
-    wrong = gradients_of("missing detach", posterior, 200, 10)
-    assert float(wrong.abs().max()) > 1e-3
+# --- EUBO ---------------------------------------------------------------------------
 
 
 @families
@@ -264,36 +173,6 @@ def test_bound_reduces_the_last_axis():
     torch.testing.assert_close(shifted, expected - 1e5, rtol=1e-14, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("objective", "divergence", "parts"),
-    [
-        (
-            EUBO(),
-            Renyi(0.5),
-            ["EUBO", r"Renyi\(", "objective='elbo'", "divergence='kl'"],
-        ),
-        (EUBO("score"), KL(0.5), ["EUBO", r"KL\(weight=0.5\)", "divergence='kl'"]),
-        (ELBO("stl"), Renyi(2.0), ["stl", r"Renyi\(alpha=2.0\)", "gradient='reparam'"]),
-        (ELBO("stl"), KL(2.0), ["stl", r"KL\(weight=2.0\)", "gradient='reparam'"]),
-        (ELBO(), Renyi(-0.5), [r"Renyi\(alpha=-0.5\)", "alpha > 0"]),
-        (ELBO("reparam"), Renyi(0), [r"Renyi\(alpha=0\)", "alpha > 0"]),
-    ],
-)
-def test_impossible_pairs_are_refused(objective, divergence, parts):
-    """The message names both parts and the remedy."""
-    for part in parts:
-        with pytest.raises(IncompatibleComponentsError, match=part):
-            objective.check(divergence, TARGET)
-
-
-def test_possible_pairs_pass():
-    for objective in (ELBO(), ELBO("stl"), ELBO("reparam"), EUBO(), EUBO("score")):
-        objective.check(KL(), TARGET)
-    ELBO().check(Renyi(0.5), TARGET)
-    with pytest.raises(ValueError, match="'gradient' parameter of EUBO must be"):
-        EUBO("stl").check(KL(), TARGET)
-
-
 class Bell(Target):
     layout = Layout({"coef": (1,)})
 
@@ -301,15 +180,80 @@ class Bell(Target):
         return -0.5 * theta.square().sum(1)
 
 
-@pytest.mark.parametrize(
-    ("objective", "divergence", "match"),
-    [
-        (ELBO(), KL(0.5), "this target has none"),
-        (ELBO(), Renyi(0.5), "this target has none"),
-        (AlphaEnergy(), KL(), "has no separate rows"),
-    ],
-)
-def test_what_needs_a_prior_or_rows_is_refused(objective, divergence, match):
-    with pytest.raises(IncompatibleComponentsError, match=match):
-        objective.check(divergence, Bell())
+class Joint(type(Normal().build(TARGET.layout))):
+    """A prior that does not say whether it is a product."""
+
+    has_log_prob_terms = False
+
+
+def joint_prior():
+    target = make_target()
+    target._prior = Joint(torch.ones(SIZE).double())
+    return target
+
+
+RB = ELBO("score", rao_blackwell=True)
+#: Objective, divergence, target, and what the message says: the parts and the remedy.
+REFUSED = [
+    *((EUBO(), Renyi(0.5), TARGET, m) for m in ("EUBO", r"Renyi\(", "'elbo'", "'kl'")),
+    *((EUBO("score"), KL(0.5), TARGET, m) for m in (r"KL\(weight=0.5\)", "'kl'")),
+    *((ELBO("stl"), Renyi(2.0), TARGET, m) for m in ("stl", "gradient='reparam'")),
+    (ELBO("stl"), KL(2.0), TARGET, r"KL\(weight=2.0\)"),
+    (ELBO(), Renyi(-0.5), TARGET, r"Renyi\(alpha=-0.5\).*alpha > 0"),
+    (ELBO("reparam"), Renyi(0), TARGET, r"Renyi\(alpha=0\).*alpha > 0"),
+    (ELBO(rao_blackwell=True), KL(), TARGET, "rao_blackwell=True"),
+    (ELBO(rao_blackwell=True), KL(), TARGET, "gradient='score'"),
+    (ELBO("stl", control_variate=True), KL(), TARGET, "control_variate='auto'"),
+    *((RB, Renyi(0.5), TARGET, m) for m in ("divergence='kl'", "rao_blackwell=False")),
+    (RB, KL(), joint_prior(), "an independent prior"),
+    (ELBO("score"), Renyi(0.5), make_target(prior=Laplace()), "gradient='reparam'"),
+    *((o, Renyi(0.5), TARGET, f"objective={type(o).__name__}") for o in BOUNDS),
+    *((o, KL(2.0), TARGET, f"objective={type(o).__name__}") for o in BOUNDS),
+    *((AlphaEnergy(), KL(2.0), TARGET, m) for m in ("objective='elbo'", "'kl'")),
+    (ELBO(), KL(0.5), Bell(), "this target has none"),
+    (ELBO(), Renyi(0.5), Bell(), "this target has none"),
+    (AlphaEnergy(), KL(), Bell(), "has no separate rows.*objective='renyi'"),
+]
+WRONG = [
+    (EUBO("stl"), "'gradient' parameter of EUBO must be"),
+    (RenyiBound(1), "alpha=1.*objective='elbo'"),
+    (RenyiBound(-1, "reparam"), "alpha=-1.*reparam.*'score'"),
+    (RenyiBound(0.5, "score"), "alpha=0.5.*score.*'reparam'"),
+    (RenyiBound(math.nan), "'alpha' parameter of RenyiBound must be"),
+    (RenyiBound(math.inf), "'alpha' parameter of RenyiBound must be"),
+    (ChiBound(1), "'order' parameter of ChiBound must be.*Got 1"),
+    (ChiBound(gradient="reparam"), "'gradient' parameter of ChiBound"),
+    (IWELBO(0), "'n_importance' parameter of IWELBO must be"),
+    (IWELBO(gradient="score"), "'gradient' parameter of IWELBO"),
+    *(
+        (AlphaEnergy(a), "'alpha' parameter of AlphaEnergy")
+        for a in (0, -1.0, math.nan)
+    ),
+]
+
+
+@pytest.mark.parametrize(("objective", "divergence", "target", "message"), REFUSED)
+def test_impossible_pairs_are_refused(objective, divergence, target, message):
+    """The message names both parts and the remedy."""
+    with pytest.raises(IncompatibleComponentsError, match=f"(?s){message}"):
+        objective.check(divergence, target)
+
+
+@pytest.mark.parametrize(("objective", "message"), WRONG)
+def test_wrong_parameters(objective, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        objective.check(KL(), TARGET)
+
+
+def test_possible_pairs_pass():
+    for objective in (ELBO(), ELBO("stl"), ELBO("reparam"), EUBO(), *BOUNDS, RB):
+        objective.check(KL(), TARGET)
+    for objective in (ELBO("score"), RB):
+        objective.check(KL(0.5), TARGET)
+        objective.check_posterior(make_posterior(MeanFieldNormal()), KL(), TARGET)
+    ELBO().check(Renyi(0.5), TARGET)
+    ELBO("score").check(Renyi(0.5), TARGET)
     IWELBO().check(KL(), Bell())
+    full = make_posterior(FullRankNormal())
+    with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
+        RB.check_posterior(full, KL(), TARGET)

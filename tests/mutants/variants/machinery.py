@@ -9,12 +9,12 @@ VARIANTS = [
     Variant("doubly-reparam-not-detached", where="WeightsObjective.surrogate",
         find="posterior.log_q(draw, posterior.params.detach())",
         put="posterior.log_q(draw)",
-        test="tests/objectives/test_objectives.py::"
-             "test_package_trains_with_these_rules[doubly_reparam-MeanFieldNormal()]"),
+        test="tests/objectives/test_importance_weighted.py::"
+             "test_many_draws_give_the_exact_value_and_gradient[EUBO()]"),
     Variant("score-draws-not-detached", where="WeightsObjective.surrogate",
         find="draw.detach()", put="draw",
-        test="tests/objectives/test_objectives.py::"
-             "test_package_trains_with_these_rules[score-FullRankNormal()]"),
+        test="tests/objectives/test_importance_weighted.py::"
+             "test_many_draws_give_the_exact_value_and_gradient[EUBO(gradient='score')]"),
     Variant("stl-not-detached", where="ELBO.surrogate",
         find="posterior.log_q(draw, posterior.params.detach())",
         put="posterior.log_q(draw)",
