@@ -29,6 +29,10 @@ VARIANTS = [
         put="surrogate + weighted_sum(weights, for_hyper.reshape(shape))",
         test="tests/objectives/test_importance_weighted.py::"
              "test_maximized_bounds_have_their_own_gradient_in_hyper[objective1]"),
+    Variant("minimized-bound-weighs-the-noise-as-q", where="WeightsObjective.surrogate",
+        find="normalize(fixed)", put="weights",
+        test="tests/objectives/test_importance_weighted.py::"
+             "test_minimized_bounds_ascend_the_evidence_in_hyper[ChiBound()]"),
     Variant("control-variate-not-left-out", where="_leave_one_out",
         find="(product.sum(0) - product, square.sum(0) - square)",
         put="(product.sum(0) + 0 * product, square.sum(0) + 0 * square)",
