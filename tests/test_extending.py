@@ -1,28 +1,221 @@
 """What users add without a change to the package: each in one test of a few lines."""
 
 import math
+import pickle
+import re
 import subprocess
 import sys
+import warnings
+from doctest import DocTestParser
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+import scipy.special
 import torch
-from sklearn.datasets import make_classification
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import scale
 from torch.nn.functional import conv1d, relu
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KL, Divergence
 from skvi.evidence import bound_evidence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
+from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import Predictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import HalfCauchy, Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget, Target
+from skvi.testing import check_divergence, check_family, check_likelihood
+
+PAGE = Path(__file__).parents[1] / "doc" / "extend.rst"
+
+
+@pytest.fixture(scope="module")
+def page():
+    """What the page on extending defines, and the lines of each class."""
+    module, lines = ModuleType("extend"), {}
+    sys.modules["extend"] = module  # so that objects can be pickled
+    for example in DocTestParser().get_examples(PAGE.read_text()):
+        word = example.source.split()[0]
+        if word in ("class", "from", "import"):
+            exec(example.source, vars(module))
+        if word == "class":
+            name = re.match(r"class (\w+)", example.source)[1]
+            lines[name] = sum(map(bool, example.source.split("\n")))
+    module.lines = lines
+    yield module
+    del sys.modules["extend"]
+
+
+def test_parts_are_short(page):
+    """Blank lines left out."""
+    for most, *names in [
+        (20, "ExponentialLikelihood"),
+        (15, "VariancePenalizedKL"),
+        (40, "RealNVP", "RealNVPFamily"),
+        (50, "OrdinalLikelihood", "OrdinalRegression"),
+        (40, "FixedDraws"),
+    ]:
+        assert sum(page.lines[name] for name in names) <= most
+
+
+def test_likelihood(page):
+    """The evidence of one rate, by a grid; with a rate per row, the mean of new times.
+
+    Wrong variants: a power integral, or expectations, of another density.
+    """
+    check_likelihood(page.ExponentialLikelihood())
+    rng = np.random.default_rng(0)
+    ones, t = np.ones((20, 1)), rng.exponential(2.0, 20)
+    model = page.WaitingTimeRegressor(prior=Normal(1.5))
+    model.fit_intercept = False
+    model.fit(ones, t)
+    c = np.linspace(-8, 6, 20_001)
+    log_joint = 20 * c - np.exp(c) * t.sum() - 0.5 * (c / 1.5) ** 2
+    log_joint -= np.log(1.5 * np.sqrt(2 * np.pi))
+    truth = scipy.special.logsumexp(log_joint) + np.log(c[1] - c[0])
+    low, high = model.evidence_bounds(ones, t, random_state=0).interval()
+    assert high - 0.1 < low < truth < high
+    w = scipy.special.softmax(log_joint)
+    assert model.predict(ones[:1])[0] == pytest.approx(w @ np.exp(-c), rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_divergence(page):
+    """The objective at the fit, with the variance of a normal's log ratio by hand.
+
+    Wrong variants: the weight left out; a standard deviation for the variance.
+    """
+    X, y = make_classification(60, 2, n_redundant=0, n_informative=2, random_state=1)
+    divergence = page.VariancePenalizedKL(weight=0.5)
+    check_divergence(divergence)
+    parts = {"posterior": "mean_field", "prior": "normal", "intercept_prior": "normal"}
+    solver = Stochastic(n_draws=100)
+    model = BayesianLogisticRegression(
+        divergence=divergence, solver=solver, max_iter=5, random_state=0, **parts
+    ).fit(X, y)
+    q = model.posterior_.as_normal()
+    m, v = q.mean.numpy(), q.variance.numpy()
+    variance = (0.5 * (v - 1) ** 2 + m**2 * v).sum()
+    expected = model.lower_bound_ - 0.5 * variance
+    # The value is an average over the last steps.
+    assert 0.5 * variance > 0.5
+    assert model.objective_value_ == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("share", "lost"), [(0.0, False), (1e-3, True)], ids=["KL", "bounded"]
+)
+def test_bounded_divergences_are_reported(share, lost):
+    """KL(q || (1 - s) prior + s q) is at most -log(s): a point mass is the optimum.
+
+    Wrong variant: only divergences of this package are looked at.
+    """
+
+    class Skewed(Divergence):
+        def __init__(self, share):
+            self.share = share
+
+        def monte_carlo(self, log_q, log_prior):
+            ratio = (log_prior - log_q).exp()
+            return -torch.log((1 - self.share) * ratio + self.share).mean()
+
+    X, y = load_breast_cancer(return_X_y=True)
+    model = BayesianLogisticRegression(
+        divergence=Skewed(share), posterior="mean_field", prior="normal", random_state=0
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.set_params(max_iter=12).fit(scale(X[:, :4]), y)
+    said = any("collapsed toward a point mass" in str(w.message) for w in caught)
+    assert said == lost
+
+
+def test_flow(page):
+    """A curved density, of which no normal comes near; its integral is e^-3.
+
+    Wrong variants: the determinant of the inverse; a normal start that never moves;
+    another start for the same seed.
+    """
+    check_family(page.RealNVPFamily(n_layers=2))
+    target, found = Banana(), []
+    for seed in (0, 0, 1):
+        generator = torch.Generator().manual_seed(seed)
+        flow = page.RealNVPFamily(n_layers=4).build(target.layout, generator)
+        found.append(flow.params)
+        problem = Problem(target, ELBO("reparam"), KL(), flow, generator)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    solver = Stochastic(learning_rate=0.02, n_draws=20)
+    fit = solver.solve(problem, SolverOptions(6))
+    normal = 0.09  # nats between the best normal and the density
+    assert fit.value - 5 * fit.value_se < 3 + 0.5 * normal
+    again = pickle.loads(pickle.dumps(fit.posterior.at(fit.posterior.params)))
+    theta = fit.posterior.draw(5, generator).theta.detach()
+    assert torch.equal(again.log_prob(theta), fit.posterior.log_prob(theta))
+
+
+def test_ordinal_regression(page):
+    """Slopes of the expected loss in the cutpoints vanish; probabilities by draws.
+
+    Wrong variants: cutpoints that stay at their start; the first node of a mixture in
+    the place of all; gaps for cutpoints.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2)) + 3
+    latent = X @ [1.0, -0.5] + rng.logistic(size=300)
+    y = np.digitize(latent, [0.5, 1.5, 3.0])
+    model = page.OrdinalRegression(prior=Normal(HalfCauchy())).fit(X, y)
+    draws = model.sample_posterior(1000, random_state=0)
+    f = draws["coef"][:, 0] @ X.T + draws["intercept"]
+    gaps = np.array([*model.diagnostics_["learned"].values()])
+    assert np.abs(gaps - [1.0, 1.5]).max() < 0.3
+    edges = np.array([-np.inf, 0, gaps[0], gaps.sum(), np.inf])
+
+    def probabilities(edges, f):
+        return np.diff(scipy.special.expit(edges - f[..., None]), axis=-1)
+
+    p = probabilities(edges, f[:, :20]).mean(0)
+    np.testing.assert_allclose(model.predict_proba(X[:20]), p, atol=0.01)
+    for k, lower in ((2, 1), (3, 1)):  # both cutpoints move with the first gap
+        step = np.zeros(5)
+        step[k:4] = 1e-3
+        at = [probabilities(edges + s * step, f)[:, range(300), y] for s in (-1, 1)]
+        slope = np.log(at[1] / at[0]).sum(1) / 2e-3
+        assert abs(slope.mean()) < 5 * slope.std() / 1000**0.5 + 0.3, lower
+
+
+def test_solver(page):
+    """The optimum of a natural gradient; its parameters can be searched.
+
+    Wrong variants: new draws in every step; the value of the start; the iterations of
+    the solver as those of a fit without a result.
+    """
+    X, y = make_classification(80, 2, n_redundant=0, n_informative=2, random_state=1)
+    exact = BayesianLogisticRegression(prior="normal").fit(X, y)
+    model = BayesianLogisticRegression(
+        objective=ELBO("reparam"), solver=page.FixedDraws(), prior="normal"
+    ).set_params(random_state=0, solver__n_draws=2000)
+    model.fit(X, y)
+    assert model.converged_
+    assert len(model.loss_curve_) == model.n_iter_ > 5
+    assert model.lower_bound_ == pytest.approx(exact.lower_bound_, abs=0.02)
+    np.testing.assert_allclose(model.coef_std_, exact.coef_std_, rtol=0.05)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        clone(model).set_params(max_iter=1, solver__n_draws=5).fit(X, y)
+    network = BayesianMLPRegressor(hidden_layer_sizes=2, random_state=0, max_iter=1)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        network.set_params(solver=page.FixedDraws(3)).fit(X, X[:, 0])
+
 
 BEND = 0.2
 

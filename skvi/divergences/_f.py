@@ -8,7 +8,6 @@ import torch
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences._messages import (
     DEGENERATE_BELOW,
-    collapse_message,
     draw_logs,
     missed_message,
     noise_message,
@@ -114,14 +113,13 @@ class FDivergence(Divergence):
         generator: torch.Generator,
     ) -> str:
         """Warn also if draws cannot resolve it; see `Divergence.collapse`."""
+        finite = self._finite_ends()
+        if all(finite):
+            return super().collapse(posterior, prior, generator)
         log_q, log_prior = draw_logs(posterior, prior, generator)
         with torch.enable_grad():
             ratio = (log_q - log_prior).requires_grad_()
             (slope,) = torch.autograd.grad(self._weighted(ratio).mean(), ratio)
-        finite = self._finite_ends()
-        if all(finite):
-            why = f"and joint over all {posterior.layout.size} parameters"
-            return collapse_message(self, slope.sum(), why)
         # Weights pi/q have mean one: any deficit has been missed by the draws.
         found = float(torch.exp(log_prior - log_q).mean())
         if not finite[0] and found < DEGENERATE_BELOW:

@@ -76,6 +76,10 @@ class Jeffreys(Divergence):
         pi = cast(NormalForm, prior.as_normal())
         return kl_of_normals(q, pi) + kl_of_normals(pi, q)
 
+    def collapse(self, *_: object) -> str:
+        """It cannot; see `Divergence.collapse`."""
+        return ""
+
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Both directions from draws of q: consistent, biased (see Notes)."""
         ratio = log_q - log_prior

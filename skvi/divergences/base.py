@@ -10,6 +10,7 @@ import torch
 from skvi.base import Component, NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences._forms import MomentForm, OrderForm
+from skvi.divergences._messages import collapse_message, draw_logs
 from skvi.exceptions import IncompatibleComponentsError
 
 __all__ = ["Divergence", "DivergenceTerms", "MomentForm", "OrderForm"]
@@ -305,9 +306,17 @@ class Divergence(Component):
         Returns
         -------
         str
-            Empty if nothing is wrong, and for divergences that cannot collapse.
+            Empty if nothing is wrong. By default, and not for multiples of KL, that of
+            the gradient of `monte_carlo` that is left at the fit.
         """
-        return ""
+        if self.kl_weight is not None:
+            return ""
+        log_q, log_prior = draw_logs(posterior, prior, generator)
+        with torch.enable_grad():
+            leaf = log_q.requires_grad_()
+            (slope,) = torch.autograd.grad(self.monte_carlo(leaf, log_prior), leaf)
+        why = f"as far as draws show, and joint over all {posterior.layout.size}"
+        return collapse_message(self, slope.sum(), f"{why} parameters")
 
     def check_prior(self, prior: PriorDensity) -> None:
         """Raise if D to this prior is undefined, or infinite for every q.

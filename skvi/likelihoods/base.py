@@ -70,9 +70,9 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         Tensor of shape (H,)
-            One number for each name in `learned`, in float64; empty by default.
+            One number for each name in `learned`, in float64; zeros by default.
         """
-        return y.new_zeros(0, dtype=torch.float64)
+        return y.new_zeros(len(self.learned), dtype=torch.float64)
 
     def bind(self, hyper: torch.Tensor) -> "Likelihood":
         """Return the likelihood with these hyperparameters in place of "learn".

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi._draws import Draws
 from skvi._estimator import BaseVariational
+from skvi._predictive import DrawnPredictive, QuadraturePredictive
 from skvi._registry import POSTERIORS, PRIORS
 from skvi.base._units import Units
 from skvi.divergences import KL
@@ -35,9 +36,10 @@ from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._scale_nodes import over_scales
 from skvi.solvers._wide_start import solve_from_best
 from skvi.utils._arrays import as_tensor
+from skvi.utils._callbacks import with_callbacks
 from skvi.utils._sparse import SparseRows, row_width
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import StrOptions
+from skvi.utils._validation import StrOptions, _fit_context
 
 __all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
 
@@ -61,9 +63,8 @@ class BayesianLinearModel(BaseVariational):
     another family they average over 1000 draws.
 
     A subclass must implement `_assemble(data, response)`, with `_generalized_linear`
-    and a likelihood, a `fit` that calls `_fit`, and `predict`, for which
-    `_predictive_moments` gives the moments of the linear predictor. Parameters of the
-    estimators here that its constructor omits have their defaults.
+    and a likelihood, and `predict`, for which `_average` gives posterior means.
+    Parameters of the estimators here that its constructor omits have their defaults.
 
     Examples
     --------
@@ -84,6 +85,35 @@ class BayesianLinearModel(BaseVariational):
     summary = summary
     #: Group name of rows of the summary if there are several columns of coefficients.
     _group_name = "class"
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            float32 is kept, everything else becomes float64. A sparse matrix is
+            never made dense; CSR is used as it is.
+        y : array-like of shape (n_samples,)
+            Numbers, counts, or two or more classes of any type, as the model says.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The components cannot be combined; raised before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best posterior so far is kept, if there is one, with all
+            attributes; otherwise the estimator is not fitted.
+        """
+        return self._fit(X, y, sample_weight)
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
@@ -365,6 +395,23 @@ class BayesianLinearModel(BaseVariational):
         loss, dtype = self.loss_function_, str(data.X.dtype)
         units = self._find_units(data)
         return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)
+
+    def _average(self, X, function):
+        """Average a function of (likelihood, f) over the posterior, in every row of X.
+
+        It gets f of shape (S, n, 1), and returns (S, n, ...); the result is (n, ...).
+        """
+        likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
+        if self._is_drawn():
+            X = self._check_X(X)
+            found = DrawnPredictive(likelihood, units, self._drawn(), X)
+        else:
+            mean, variance, _ = self._predictive_moments(X)
+            normals = mean, variance.sqrt(), self._nodes.log_weights
+            found = QuadraturePredictive(likelihood, units, *normals)
+        return found.by_rows(
+            lambda p, log_w, f: torch.tensordot(log_w.exp(), function(p, f), 1)
+        )
 
     def _predictive_moments(self, X):
         """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""

@@ -11,9 +11,7 @@ from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_quantiles
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
-from skvi.utils._callbacks import with_callbacks
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianLogisticRegression"]
 
@@ -215,35 +213,6 @@ default="auto"
         self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
-        """Fit the posterior.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-            float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense; CSR is used as it is.
-        y : array-like of shape (n_samples,)
-            Two or more classes, of any type.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Nonnegative; a row with weight 2 counts twice.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        IncompatibleComponentsError
-            The components cannot be combined; raised before any training.
-        KeyboardInterrupt
-            On Ctrl-C. The best posterior so far is kept, if there is one, with all
-            attributes; otherwise the estimator is not fitted.
-        """
-        return self._fit(X, y, sample_weight)
 
     def _count_columns(self, labels):
         return labels.likelihood.n_outputs

@@ -3,6 +3,7 @@
 from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._exact import Exact
+from skvi.posteriors._flow import FlowPosterior
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
@@ -13,6 +14,7 @@ __all__ = [
     "Ensemble",
     "Exact",
     "Family",
+    "FlowPosterior",
     "FullRankNormal",
     "Gamma",
     "GaussianDropout",

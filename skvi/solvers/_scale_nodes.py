@@ -90,7 +90,7 @@ class OverScales(Solver):
     continues = True
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """Name of the solver at each scale."""
         return self.inner.name
 

@@ -13,7 +13,7 @@ from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
-from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
+from skvi.solvers._solution import INTERRUPTED, Ending, Solution, ending_of
 from skvi.solvers._stable_decay import StableDecay
 from skvi.solvers._training_checks import non_finite_message, weight_efficiency
 from skvi.solvers._validation import Patience, Validation
@@ -51,10 +51,9 @@ class Training(Resumable):
     ) -> None:
         self.problem, self.options, self.solver = problem, options, solver
         self.split = len(problem.posterior.params)
-        dtype = problem.posterior.params.dtype
-        hyper = problem.target.hyper.to(dtype)
         #: Current state: changed in place by the code that makes the steps.
-        self.params = torch.cat([problem.posterior.params, hyper]).detach()
+        self.params = problem.params
+        hyper, dtype = self.params[self.split :].clone(), self.params.dtype
         low, high = hyper_range(problem.target, has_small_steps=True)
         self.floor = torch.minimum(low.to(dtype), hyper)
         self.ceiling = torch.maximum(high.to(dtype), hyper)
@@ -353,9 +352,7 @@ class Training(Resumable):
 
     def _at(self, params: torch.Tensor) -> Problem:
         """Problem at other variational parameters and hyperparameters."""
-        (posterior, target), split = self.problem.state, self.split
-        state = State(posterior.at(params[:split]), target.at(params[split:]))
-        return self.problem.at(state)
+        return self.problem.with_params(params)
 
     @torch.no_grad()
     def _value(self) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from skvi.divergences import Divergence
 from skvi.objectives import Objective
 from skvi.posteriors import Posterior
 from skvi.solvers._checkpoint import Checkpoint
-from skvi.solvers._solution import Solution, State
+from skvi.solvers._solution import Ending, Solution, State
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Problem", "Progress", "Solver", "SolverOptions"]
@@ -71,6 +71,72 @@ class Problem:
         Problem
         """
         return replace(self, posterior=state.posterior, target=state.target)
+
+    @property
+    def params(self) -> torch.Tensor:
+        """What a solver changes: parameters of the posterior, then those of the target.
+
+        In one vector, in the dtype of the posterior.
+        """
+        params = self.posterior.params
+        return torch.cat([params, self.target.hyper.to(params.dtype)]).detach()
+
+    def with_params(self, params: torch.Tensor) -> "Problem":
+        """Copy of the problem at other numbers, differentiable in them.
+
+        Parameters
+        ----------
+        params : Tensor
+            In the order of `params`.
+
+        Returns
+        -------
+        Problem
+        """
+        split = len(self.posterior.params)
+        posterior = self.posterior.at(params[:split])
+        return replace(self, posterior=posterior, target=self.target.at(params[split:]))
+
+    def surrogate(
+        self, n_draws: int, generator: torch.Generator | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A function with the gradient of what is minimized, and the value of that.
+
+        Parameters
+        ----------
+        n_draws : int
+        generator : torch.Generator, default=None
+            Source of the draws in place of that of the problem.
+
+        Returns
+        -------
+        surrogate, value : Tensor
+            Scalars, in nats, from all rows. The first is differentiable.
+        """
+        source = self.source_of_draws if generator is None else generator
+        parts = self.target, self.posterior, self.divergence, None, n_draws, source
+        return self.objective.surrogate(*parts)
+
+    def solved(
+        self, solver: "Solver", history: list[float], message: str = ""
+    ) -> Solution:
+        """The state of this problem as the result of a solver.
+
+        Parameters
+        ----------
+        solver : Solver
+        history : list of float
+            What is minimized, in nats, after every iteration.
+        message : str, default=""
+            What to change about a fit that has not converged; empty if it has.
+
+        Returns
+        -------
+        Solution
+        """
+        ending = Ending.UNFINISHED if message else Ending.CONVERGED
+        parts = solver.name, self.state, history[-1], history, len(history)
+        return Solution(*parts, ending, message)
 
     @property
     def source_of_draws(self) -> torch.Generator:
@@ -169,8 +235,8 @@ class SolverOptions:
 class Solver(Component):
     """Base class of solvers: a subclass must implement `solve`.
 
-    Estimators take an instance as their parameter `solver`. Its parameters are those
-    of its constructor, as for every component; a `name` is for messages.
+    Estimators take an instance as their parameter `solver`. It holds parameters only,
+    as every component.
 
     Examples
     --------
@@ -179,10 +245,14 @@ class Solver(Component):
     (True, True)
     """
 
-    name: str
     #: Whether a quick solve starts at the state of the posterior with `warm_start`, so
     #: that solutions from several starts can be compared.
     continues = False
+
+    @property
+    def name(self) -> str:
+        """Name of the solver in results: that of its class by default."""
+        return type(self).__name__
 
     @staticmethod
     def missing(problem: Problem) -> str:

@@ -53,7 +53,7 @@ def preload() -> None:
 
 def copy_package(folder: Path) -> Path:
     """Copy and compile what a test needs; children link to it."""
-    for name in ("skvi", "tests", "benchmarks"):
+    for name in ("skvi", "tests", "benchmarks", "doc"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
     compileall.compile_dir(folder / "skvi", quiet=1)

@@ -5,6 +5,15 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("solver-settings-of-the-network-ignored",
+        where="BayesianNetwork._given_solver",
+        find="Stochastic(**given)", put="Stochastic()",
+        test="tests/solvers/test_solver_objects.py::"
+             "test_settings_of_networks_are_those_of_their_solver[Stochastic]"),
+    Variant("averages-of-the-first-node", where="BayesianLinearModel._average",
+        find="mean, variance.sqrt(), self._nodes.log_weights",
+        put="mean[:1], variance[:1].sqrt(), 0 * self._nodes.log_weights[:1]",
+        test="tests/test_extending.py::test_ordinal_regression"),
     # what estimators share
     Variant("balanced-weights-without-classes", where="Labels._per_class",
         find="n_classes * counts[present]", put="counts[present]",

@@ -165,7 +165,13 @@ VARIANTS = [
     Variant("precision-without-jacobian", where="GammaScales.terms", find="2 * a - 1",
         put="2 * a - 2",
         test="tests/evidence/test_scale_mixtures.py::test_scales_give_the_prior_back"),
+    Variant("bounded-divergences-unseen", where="Divergence.collapse",
+        find="self.kl_weight is not None", put="self.kl_weight is None",
+        test="tests/test_extending.py::test_bounded_divergences_are_reported[bounded]"),
     # posteriors
+    Variant("flow-determinant-added", where="FlowPosterior.draw",
+        find="_log_normal(noise) - log_det", put="_log_normal(noise) + log_det",
+        test="tests/test_extending.py::test_flow"),
     Variant("mean-field-variance-for-std", where="_DiagonalPosterior._params_of",
         find="0.5 * normal.variance.log()", put="normal.variance.log()",
         test="tests/posteriors/test_posteriors.py::"

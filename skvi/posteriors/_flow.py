@@ -1,0 +1,124 @@
+"""Normalizing flows: posteriors made of a torch module."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from skvi.base import Draw, Layout
+from skvi.posteriors.base import Posterior
+from skvi.utils._device import CPU
+from skvi.utils._log_space import LOG_2PI
+from skvi.utils._modules import store_module
+from skvi.utils._random import randn
+
+__all__ = ["FlowPosterior"]
+
+
+class FlowPosterior(Posterior):
+    """Distribution of theta = flow(noise), for a torch module and normal noise.
+
+    Its variational parameters are those of the module, in one vector.
+
+    Parameters
+    ----------
+    layout : Layout
+        The layout of theta, with P parameters.
+    make_flow : callable
+        Returns the `torch.nn.Module`. Its ``forward`` maps independent standard normal
+        noise, (S, P), to theta, (S, P), and the log of the absolute determinant of the
+        Jacobian, (S,); its method ``inverse`` maps theta to the noise, and the log
+        determinant of that. Its parameters are the start of the fit, and those of
+        torch's layers are random.
+    generator : torch.Generator, default=None
+        Source of the random start.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import FlowPosterior
+    >>> class Shift(torch.nn.Module):
+    ...     def __init__(self, size):
+    ...         super().__init__()
+    ...         self.by = torch.nn.Parameter(torch.ones(size))
+    ...
+    ...     def forward(self, noise):
+    ...         return noise + self.by, torch.zeros(len(noise))
+    ...
+    ...     def inverse(self, theta):
+    ...         return theta - self.by, torch.zeros(len(theta))
+    >>> q = FlowPosterior(Layout({"coef": (1, 3)}), lambda: Shift(3))
+    >>> q.params
+    tensor([1., 1., 1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        make_flow: Callable[[], nn.Module],
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.layout = layout
+        seed = 0
+        if generator is not None:
+            device = generator.device
+            seed = int(torch.randint(2**31, (1,), generator=generator, device=device))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            flow = _Methods(make_flow().to(CPU, torch.float64))
+        free = {name: p.detach() for name, p in flow.named_parameters()}
+        self._shapes = {name: value.shape for name, value in free.items()}
+        self._fixed = {name: b.detach().clone() for name, b in flow.named_buffers()}
+        self.params = torch.cat([value.flatten() for value in free.values()])
+        self._flow = flow
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Replace all tensors, also those of the module, by arrays; see `Movable`."""
+        return super().__getstate__() | {"_flow": store_module(self._flow)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build the module again."""
+        super().__setstate__(state | {"_flow": state["_flow"].build()})
+
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Transform noise, with its log density; see `Posterior.draw`."""
+        noise = randn(generator, n_draws, self.layout.size, dtype=self.params.dtype)
+        theta, log_det = self._call("forward", noise, self.params)
+        return Draw(theta, _log_normal(noise) - log_det)
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density, by the inverse; see `Posterior.log_prob`."""
+        params = self.params if params is None else params
+        noise, log_det = self._call("inverse", theta, params)
+        return _log_normal(noise) + log_det
+
+    def _call(
+        self, method: str, x: torch.Tensor, params: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes = [shape.numel() for shape in self._shapes.values()]
+        parts = zip(self._shapes.items(), params.split(sizes), strict=True)
+        values = {name: part.reshape(shape) for (name, shape), part in parts}
+        for name, value in self._fixed.items():
+            values[name] = value.to(x.dtype) if value.is_floating_point() else value
+        theta, log_det = functional_call(self._flow, values, (method, x))
+        return theta, log_det
+
+
+def _log_normal(noise: torch.Tensor) -> torch.Tensor:
+    return -0.5 * (noise.square() + LOG_2PI).sum(1)
+
+
+class _Methods(nn.Module):
+    """A module whose call names the method."""
+
+    def __init__(self, flow: nn.Module) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, method: str, x: torch.Tensor) -> Any:
+        return getattr(self.flow, method)(x)
