@@ -76,7 +76,12 @@ class Jeffreys(Divergence):
         pi = cast(NormalForm, prior.as_normal())
         return kl_of_normals(q, pi) + kl_of_normals(pi, q)
 
-    def collapse(self, *_: object) -> str:
+    def collapse(
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        generator: torch.Generator,
+    ) -> str:
         """It cannot; see `Divergence.collapse`."""
         return ""
 
