@@ -1,9 +1,9 @@
 """Does the evidence sandwich contain the truth? All families and objectives.
 
-    SKVI_DATA=folder python benchmarks/evidence_coverage.py     # hours; resumes
-    SKVI_DATA=folder python benchmarks/evidence_coverage.py --seeds 2
-    python benchmarks/evidence_coverage.py --summary            # no runs
-    SKVI_DATA=folder python benchmarks/evidence_coverage.py --from-fit
+    SKVI_DATA=folder python -m benchmarks.evidence_coverage     # hours; resumes
+    SKVI_DATA=folder python -m benchmarks.evidence_coverage --seeds 2
+    python -m benchmarks.evidence_coverage --summary            # no runs
+    SKVI_DATA=folder python -m benchmarks.evidence_coverage --from-fit
 
 Five sets, three families, six objectives, and so many seeds.
 
@@ -19,30 +19,24 @@ truths, and a harder task for a q that resembles the posterior little.
 """
 
 import argparse
-import csv
 import json
 import math
-import os
 import statistics
 import time
 import warnings
 import zlib
 from collections import defaultdict
 from itertools import product
-from pathlib import Path
 
 import torch
-from evidence_truths import RESULT, SETS, load
 
+from benchmarks.evidence_truths import RESULT, SETS, load
+from benchmarks.runs import MACHINE, read, sweep
 from skvi.linear_model import BayesianLogisticRegression
 
 FAMILIES = ("mean_field", "full_rank", "low_rank")
 OBJECTIVES = ("elbo", "eubo", "renyi", "alpha_energy", "iwelbo", "chi")
-FIELDS = (
-    *("set", "family", "objective", "seed", "lower", "upper", "lower_se", "upper_se"),
-    *("estimate", "estimate_se", "khat", "reliable", "reason", "method", "converged"),
-    *("fit_seconds", "seconds", "cpu_seconds", "contains"),
-)
+KEYS = ("set", "family", "objective", "seed")
 # The statement that a reliable upper bound always carries.
 USUAL = "the upper bound is valid if the chains have mixed"
 
@@ -63,10 +57,9 @@ class FromFit(BayesianLogisticRegression):
         return super()._bound_evidence(target, generator, **options)
 
 
-def one_run(data, truth, run, estimator):
+def one_run(name, family, objective, seed, truth, estimator):
     """One row of the result file."""
-    _, family, objective, seed = run
-    row = dict(zip(FIELDS, run, strict=False))
+    data, run = load(name), (name, family, objective, seed)
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whether it converged is a column
@@ -84,7 +77,7 @@ def one_run(data, truth, run, estimator):
     if bounds.reason.startswith(USUAL) and ";" in bounds.reason:
         reason = bounds.reason.split("; ", 1)[1]
     bridge = bounds.table["bridge"]
-    return row | {
+    return dict(zip(KEYS, run, strict=True)) | {
         "lower": f"{bounds.lower:.5f}",
         "upper": f"{bounds.upper:.5f}",
         "lower_se": f"{bounds.lower_se:.5f}",
@@ -101,41 +94,6 @@ def one_run(data, truth, run, estimator):
         "cpu_seconds": f"{time.process_time() - cpu:.2f}",
         "contains": int(low <= truth <= high),
     }
-
-
-def read(path):
-    if not path.exists():
-        return []
-    lines = [line for line in path.read_text().splitlines() if line[:1] != "#"]
-    return list(csv.DictReader(lines))
-
-
-def write_head(path, machine):
-    """Header, once; the date is that of the first run."""
-    if path.exists():
-        return
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        "# Evidence sandwiches of logistic regressions against evidence_truths.json; "
-        f"begun {time.strftime('%Y-%m-%d')}; {machine}\n{','.join(FIELDS)}\n"
-    )
-
-
-def sweep(options, path):
-    truths = json.loads(RESULT.read_text())["sets"]
-    done = {tuple(row[k] for k in FIELDS[:4]) for row in read(path)}
-    estimator = FromFit if options.from_fit else BayesianLogisticRegression
-    runs = product(range(options.seeds), options.sets, options.objectives, FAMILIES)
-    write_head(path, options.machine)
-    for seed, name, objective, family in runs:
-        run = name, family, objective, seed
-        if tuple(map(str, run)) in done:
-            continue
-        row = one_run(load(name), truths[name]["log_evidence"], run, estimator)
-        with path.open("a", newline="") as file:
-            csv.DictWriter(file, FIELDS, lineterminator="\n").writerow(row)
-        if not (int(row["contains"]) and int(row["reliable"])):
-            print(*row.values(), flush=True)
 
 
 def width(row):
@@ -192,7 +150,7 @@ def summarize(rows, truths):
             )
         )
     for row in unreliable:
-        print("  ", *(row[k] for k in FIELDS[:4]), row["reason"])
+        print("  ", *(row[k] for k in KEYS), row["reason"])
 
 
 def main():
@@ -202,15 +160,29 @@ def main():
     parser.add_argument("--objectives", nargs="*", default=OBJECTIVES)
     parser.add_argument("--from-fit", action="store_true")
     parser.add_argument("--summary", action="store_true")
-    parser.add_argument("--machine", default="2 cores, x86_64, runs on one thread")
+    parser.add_argument("--machine", default=MACHINE)
     options = parser.parse_args()
     name = "evidence_from_fit.csv" if options.from_fit else "evidence_coverage.csv"
     path = RESULT.parent / name
+    truths = json.loads(RESULT.read_text())["sets"]
     if not options.summary:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch.set_num_threads(1)
-        sweep(options, path)
-    summarize(read(path), json.loads(Path(RESULT).read_text())["sets"])
+        estimator = FromFit if options.from_fit else BayesianLogisticRegression
+        title = "Evidence sandwiches of logistic regressions, see evidence_truths.json"
+        seeds = range(options.seeds)
+        runs = (
+            (name, family, objective, seed)
+            for seed, name, objective, family in product(
+                seeds, options.sets, options.objectives, FAMILIES
+            )
+        )
+
+        def one(name, *rest):
+            return one_run(name, *rest, truths[name]["log_evidence"], estimator)
+
+        for row in sweep(path, KEYS, runs, one, title, options.machine):
+            if not (int(row["contains"]) and int(row["reliable"])):
+                print(*row.values(), flush=True)
+    summarize(read(path), truths)
 
 
 if __name__ == "__main__":

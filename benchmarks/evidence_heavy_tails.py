@@ -1,9 +1,9 @@
 """Evidence bounds under heavy-tailed priors, against quadrature.
 
-    python benchmarks/evidence_heavy_tails.py              # 250 problems; resumes
-    python benchmarks/evidence_heavy_tails.py --problems 20
-    python benchmarks/evidence_heavy_tails.py --first 1000 --result held_out.csv
-    python benchmarks/evidence_heavy_tails.py --summary    # no runs
+    python -m benchmarks.evidence_heavy_tails              # 250 problems; resumes
+    python -m benchmarks.evidence_heavy_tails --problems 20
+    python -m benchmarks.evidence_heavy_tails --first 1000 --result held_out.csv
+    python -m benchmarks.evidence_heavy_tails --summary    # no runs
 
 Random models of one coefficient: Student-t and horseshoe priors with scales from 0.003
 to 100, signals of up to 20 standard errors, linear regression with a given noise and
@@ -15,9 +15,7 @@ probability below 2.5 % while the result is reliable.
 """
 
 import argparse
-import csv
 import math
-import os
 import statistics
 import time
 import warnings
@@ -25,18 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy.special import betaln, exp1, log_expit, logsumexp, roots_legendre
 
+from benchmarks.runs import MACHINE, read, sweep
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.priors import Horseshoe, StudentT
 
 RESULT = Path(__file__).parent / "results" / "evidence_heavy_tails.csv"
-FIELDS = (
-    *("problem", "model", "prior", "n_rows", "signal", "truth", "quadrature_error"),
-    *("low", "high", "lower_se", "upper_se", "khat", "reliable", "miss", "miss_in_se"),
-    *("method", "reason", "cpu_seconds", "seconds"),
-)
 LEVEL = 0.05  # both sides of the interval together, at most
 FIXED = 0
 
@@ -186,30 +179,6 @@ def one_run(index):
     }
 
 
-def read(path):
-    if not path.exists():
-        return []
-    lines = [line for line in path.read_text().splitlines() if line[:1] != "#"]
-    return list(csv.DictReader(lines))
-
-
-def sweep(indices, path, machine):
-    done = {int(row["problem"]) for row in read(path)}
-    if not path.exists():
-        path.write_text(
-            "# One coefficient under heavy-tailed priors, against quadrature; "
-            f"begun {time.strftime('%Y-%m-%d')}; {machine}\n{','.join(FIELDS)}\n"
-        )
-    for index in indices:
-        if index in done:
-            continue
-        row = one_run(index)
-        with path.open("a", newline="") as file:
-            csv.DictWriter(file, FIELDS, lineterminator="\n").writerow(row)
-        if float(row["miss"]) > 0 or row["reliable"] == 0:
-            print(*row.values(), flush=True)
-
-
 def summarize(rows):
     """Print what has to hold, and what holds."""
     n = len(rows)
@@ -260,13 +229,15 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="index of the first one")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--result", type=Path, default=RESULT)
-    parser.add_argument("--machine", default="2 cores, x86_64, runs on one thread")
+    parser.add_argument("--machine", default=MACHINE)
     options = parser.parse_args()
     if not options.summary:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch.set_num_threads(1)
-        indices = range(options.first, options.first + options.problems)
-        sweep(indices, options.result, options.machine)
+        runs = ((options.first + i,) for i in range(options.problems))
+        title = "One coefficient under heavy-tailed priors, against quadrature"
+        keys = ("problem",)
+        for row in sweep(options.result, keys, runs, one_run, title, options.machine):
+            if float(row["miss"]) > 0 or row["reliable"] == 0:
+                print(*row.values(), flush=True)
     summarize(read(options.result))
 
 

@@ -1,8 +1,8 @@
 """Evidence of networks: against truths that skvi has no part in, and on real data.
 
-    python benchmarks/evidence_networks.py small    # 1 to 3 units, 20 seeds each
-    python benchmarks/evidence_networks.py search   # the number of units, 40 seeds
-    SKVI_DATA=folder python benchmarks/evidence_networks.py ten
+    python -m benchmarks.evidence_networks small    # 1 to 3 units, 20 seeds each
+    python -m benchmarks.evidence_networks search   # the number of units, 40 seeds
+    SKVI_DATA=folder python -m benchmarks.evidence_networks ten
 
 small
     Data of 20 rows, drawn from the network's prior. The output's weights and intercept
@@ -29,14 +29,16 @@ Rows are appended to benchmarks/results/evidence_networks_*.csv.
 """
 
 import argparse
-import csv
 import os
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import make_moons
+
+from benchmarks.runs import sweep
 
 RESULTS = Path(__file__).parent / "results"
 NOISE, N_ROWS, SMALL_ERROR = 0.3, 20, 0.01
@@ -131,27 +133,6 @@ def mean_and_error(parts):
 # Runs --------------------------------------------------------------------------------
 
 
-def done(name, *keys):
-    """What the file of results has already."""
-    path = RESULTS / f"evidence_networks_{name}.csv"
-    if not path.exists():
-        return set()
-    with path.open(newline="") as file:
-        return {tuple(row[key] for key in keys) for row in csv.DictReader(file)}
-
-
-def write(name, row):
-    row = {"date": time.strftime("%Y-%m-%d"), "machine": "2 cores, x86_64"} | row
-    path = RESULTS / f"evidence_networks_{name}.csv"
-    is_new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, row)
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
-    print(row, flush=True)
-
-
 def small_data(activation, units, d, seed, n=N_ROWS, noise=NOISE, width=1.0):
     rng = np.random.default_rng(1000 * seed + 10 * units + d)
     X = rng.normal(size=(n, d))
@@ -160,88 +141,74 @@ def small_data(activation, units, d, seed, n=N_ROWS, noise=NOISE, width=1.0):
     return X, y
 
 
-def run_small(seeds):
+def run_small(activation, units, d, seed):
     from skvi.neural_network import BayesianMLPRegressor
 
-    known = done("small", "activation", "units", "features", "seed")
-    for seed in seeds:
-        for activation, units, d in SMALL:
-            if (activation, str(units), str(d), str(seed)) in known:
-                continue
-            X, y = small_data(activation, units, d, seed)
-            model = BayesianMLPRegressor(
-                hidden_layer_sizes=units,
-                activation=activation,
-                prior="normal",  # that of the truth: nothing learned
-                noise_scale=NOISE,
-                normalize_y=False,
-                max_iter=30,
-                random_state=seed,
-            ).fit(X, y)
-            begin = time.perf_counter()
-            bounds = model.evidence_bounds(X, y, random_state=seed)
-            seconds = time.perf_counter() - begin
-            value, error, how = truth(activation, units, X, y)
-            low, high = bounds.interval()
-            write(
-                "small",
-                {
-                    "activation": activation,
-                    "units": units,
-                    "features": d,
-                    "seed": seed,
-                    "truth": round(float(value), 4),
-                    "truth_se": round(float(error), 4),
-                    "how": how,
-                    "low": round(low, 4),
-                    "high": round(high, 4),
-                    "estimate": round(bounds.estimate, 4),
-                    "particles": round(bounds.table["particles"].value, 4),
-                    "reliable": bounds.reliable,
-                    "contains": bool(low - 2 * error <= value <= high + 2 * error),
-                    "seconds": round(seconds, 1),
-                },
-            )
+    X, y = small_data(activation, units, d, seed)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=units,
+        activation=activation,
+        prior="normal",  # that of the truth: nothing learned
+        noise_scale=NOISE,
+        normalize_y=False,
+        max_iter=30,
+        random_state=seed,
+    ).fit(X, y)
+    begin = time.perf_counter()
+    bounds = model.evidence_bounds(X, y, random_state=seed)
+    seconds = time.perf_counter() - begin
+    value, error, how = truth(activation, units, X, y)
+    low, high = bounds.interval()
+    return {
+        "activation": activation,
+        "units": units,
+        "features": d,
+        "seed": seed,
+        "truth": round(float(value), 4),
+        "truth_se": round(float(error), 4),
+        "how": how,
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "estimate": round(bounds.estimate, 4),
+        "particles": round(bounds.table["particles"].value, 4),
+        "reliable": bounds.reliable,
+        "contains": bool(low - 2 * error <= value <= high + 2 * error),
+        "seconds": round(seconds, 1),
+    }
 
 
-def run_search(seeds, n=40, noise=0.3, width=4.0):
+def run_search(seed, n=40, noise=0.3, width=4.0):
     from skvi.model_selection import EvidenceSearch
     from skvi.neural_network import BayesianMLPRegressor
     from skvi.priors import Normal
 
-    for seed in seeds:
-        if (str(seed),) in done("search", "seed"):
-            continue
-        units = 1 + seed % 3
-        X, y = small_data("tanh", units, 2, 500 + seed, n, noise, width)
-        model = BayesianMLPRegressor(
-            activation="tanh",
-            prior=Normal(width),
-            noise_scale=noise,
-            normalize_y=False,
-            max_iter=30,
-            random_state=0,
-        )
-        begin = time.perf_counter()
-        search = EvidenceSearch(
-            model,
-            {"hidden_layer_sizes": [(1,), (2,), (3,)]},
-            min_difference=0.5,
-            precision=0.2,
-            random_state=seed,
-        ).fit(X, y)
-        write(
-            "search",
-            {
-                "seed": seed,
-                "true": units,
-                "best": search.best_params_["hidden_layer_sizes"][0],
-                "decided": search.decided_,
-                "estimates": search.results_["estimate"].round(2).tolist(),
-                "reliable": search.results_["reliable"].tolist(),
-                "seconds": round(time.perf_counter() - begin, 1),
-            },
-        )
+    units = 1 + seed % 3
+    X, y = small_data("tanh", units, 2, 500 + seed, n, noise, width)
+    model = BayesianMLPRegressor(
+        activation="tanh",
+        prior=Normal(width),
+        noise_scale=noise,
+        normalize_y=False,
+        max_iter=30,
+        random_state=0,
+    )
+    begin = time.perf_counter()
+    search = EvidenceSearch(
+        model,
+        {"hidden_layer_sizes": [(1,), (2,), (3,)]},
+        min_difference=0.5,
+        precision=0.2,
+        random_state=seed,
+    ).fit(X, y)
+    return {
+        "seed": seed,
+        "true": units,
+        "best": search.best_params_["hidden_layer_sizes"][0],
+        "decided": search.decided_,
+        "estimates": search.results_["estimate"].round(2).tolist(),
+        "reliable": search.results_["reliable"].tolist(),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
 
 
 def real_data(name):
@@ -258,44 +225,35 @@ def real_data(name):
     return (X - X.mean(0)) / np.where(X.std(0) > 0, X.std(0), 1.0), y
 
 
-def run_ten(sets, seeds, max_seconds):
+def run_ten(name, seed, max_seconds):
     from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
-    for seed in seeds:
-        for name in sets:
-            if (name, str(seed)) in done("ten", "set", "seed"):
-                continue
-            X, y = real_data(name)
-            # A prior that is not learned: all fits have the same evidence.
-            options = {"hidden_layer_sizes": 10, "activation": "tanh"}
-            options |= {"prior": "normal", "max_iter": 100, "random_state": seed}
-            if name == "moons":
-                model = BayesianMLPClassifier(**options)
-            else:
-                noise = {"yacht": 0.1, "boston": 0.3}[name] * y.std()
-                model = BayesianMLPRegressor(noise_scale=noise, **options)
-            model.fit(X, y)
-            begin, work = time.perf_counter(), time.process_time()
-            bounds = model.evidence_bounds(
-                X, y, max_seconds=max_seconds, random_state=seed
-            )
-            low, high = bounds.interval()
-            write(
-                "ten",
-                {
-                    "set": name,
-                    "seed": seed,
-                    "elbo_of_fit": round(model.lower_bound_, 2),
-                    "low": round(low, 3),
-                    "high": round(high, 3),
-                    "width": round(high - low, 3),
-                    "particles": round(bounds.table["particles"].value, 2),
-                    "reliable": bounds.reliable,
-                    "reason": bounds.reason,
-                    "seconds": round(time.perf_counter() - begin, 1),
-                    "processor_seconds": round(time.process_time() - work, 1),
-                },
-            )
+    X, y = real_data(name)
+    # A prior that is not learned: all fits have the same evidence.
+    options = {"hidden_layer_sizes": 10, "activation": "tanh"}
+    options |= {"prior": "normal", "max_iter": 100, "random_state": seed}
+    if name == "moons":
+        model = BayesianMLPClassifier(**options)
+    else:
+        noise = {"yacht": 0.1, "boston": 0.3}[name] * y.std()
+        model = BayesianMLPRegressor(noise_scale=noise, **options)
+    model.fit(X, y)
+    begin, work = time.perf_counter(), time.process_time()
+    bounds = model.evidence_bounds(X, y, max_seconds=max_seconds, random_state=seed)
+    low, high = bounds.interval()
+    return {
+        "set": name,
+        "seed": seed,
+        "elbo_of_fit": round(model.lower_bound_, 2),
+        "low": round(low, 3),
+        "high": round(high, 3),
+        "width": round(high - low, 3),
+        "particles": round(bounds.table["particles"].value, 2),
+        "reliable": bounds.reliable,
+        "reason": bounds.reason,
+        "seconds": round(time.perf_counter() - begin, 1),
+        "processor_seconds": round(time.process_time() - work, 1),
+    }
 
 
 def main():
@@ -307,12 +265,16 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     seeds = options.seeds or range({"small": 20, "search": 40, "ten": 2}[options.what])
-    if options.what == "small":
-        run_small(seeds)
-    elif options.what == "search":
-        run_search(seeds)
-    else:
-        run_ten(options.sets, seeds, options.max_seconds)
+    ten = partial(run_ten, max_seconds=options.max_seconds)
+    small = (case + (seed,) for seed in seeds for case in SMALL)
+    keys, runs, one_run = {
+        "small": (("activation", "units", "features", "seed"), small, run_small),
+        "search": (("seed",), ((seed,) for seed in seeds), run_search),
+        "ten": (("set", "seed"), ((s, k) for k in seeds for s in options.sets), ten),
+    }[options.what]
+    path = RESULTS / f"evidence_networks_{options.what}.csv"
+    for row in sweep(path, keys, runs, one_run, "Evidence of networks"):
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Coverage of evidence intervals where quadrature knows the truth, path by path.
 
-    python benchmarks/evidence_paths.py                 # resumes; seeds outermost
-    python benchmarks/evidence_paths.py --runs 20 horseshoe-1 tall-loose
-    python benchmarks/evidence_paths.py --summary       # no runs
+    python -m benchmarks.evidence_paths                 # resumes; seeds outermost
+    python -m benchmarks.evidence_paths --runs 20 horseshoe-1 tall-loose
+    python -m benchmarks.evidence_paths --summary       # no runs
 
 Logistic regressions with one or two coefficients and no intercept, each run with data
 of its own: priors with spikes, nearly normal posteriors of many rows at two precisions,
@@ -29,19 +29,19 @@ and of seconds of processor time beside other work (rows of several days and mac
 """
 
 import argparse
-import csv
 import math
-import os
 import time
 import warnings
 from collections import Counter
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.special import log_expit, logsumexp
 
+from benchmarks.runs import MACHINE, read, sweep
 from skvi.base import Layout
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import ARD, HalfCauchy, Horseshoe, Normal, build_prior
@@ -67,10 +67,6 @@ PRIORS = {
 }
 # Smallest coefficient of the grid but 0, largest asinh in its units, points on a line.
 GRIDS = {"normal": (1.0, 2.8, 200), "auto": (1e-6, 28.0, 1400)}
-FIELDS = (
-    *("case", "seed", "truth", "low", "high", "lower", "upper", "estimate"),
-    *("reliable", "method", "cpu_seconds", "contains"),
-)
 
 
 def data(case, seed):
@@ -142,39 +138,15 @@ def one_run(case, seed):
     )
     seconds = time.process_time() - start
     exact, (low, high) = truth(X, y, weight, prior), bounds.interval()
-    numbers = (exact, low, high, bounds.lower, bounds.upper, bounds.estimate)
-    return dict(
-        zip(
-            FIELDS,
-            (
-                *(case, seed, *(f"{number:.5f}" for number in numbers)),
-                *(int(bounds.reliable), bounds.method, f"{seconds:.2f}"),
-                int(low - 1e-5 <= exact <= high + 1e-5),
-            ),
-            strict=True,
-        )
-    )
-
-
-def read():
-    if not RESULT.exists():
-        return []
-    with RESULT.open() as file:
-        return list(csv.DictReader(line for line in file if line[:1] != "#"))
-
-
-def sweep(cases, runs, machine):
-    done = {(row["case"], row["seed"]) for row in read()}
-    if not RESULT.exists():
-        begun = f"# begun {time.strftime('%Y-%m-%d')}; {machine}\n"
-        RESULT.write_text(begun + ",".join(FIELDS) + "\n")
-    for seed in range(runs):
-        for case in cases:
-            if (case, str(seed)) in done:
-                continue
-            row = one_run(case, seed)
-            with RESULT.open("a", newline="") as file:
-                csv.DictWriter(file, FIELDS, lineterminator="\n").writerow(row)
+    numbers = {"truth": exact, "low": low, "high": high, "lower": bounds.lower}
+    numbers |= {"upper": bounds.upper, "estimate": bounds.estimate}
+    return {"case": case, "seed": seed} | {
+        **{name: f"{number:.5f}" for name, number in numbers.items()},
+        "reliable": int(bounds.reliable),
+        "method": bounds.method,
+        "cpu_seconds": f"{seconds:.2f}",
+        "contains": int(low - 1e-5 <= exact <= high + 1e-5),
+    }
 
 
 def summarize(rows):
@@ -187,7 +159,8 @@ def summarize(rows):
         mine = [row for row in rows if row["case"] == case]
         number = {
             name: np.array([float(row[name]) for row in mine])
-            for name in (*FIELDS[2:8], "reliable", "contains", "cpu_seconds")
+            for name in mine[0]
+            if name not in ("case", "seed", "method")
         }
         width = np.median(number["high"] - number["low"])
         print(
@@ -206,13 +179,14 @@ def main():
     parser.add_argument("cases", nargs="*", choices=[[], *CASES])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--summary", action="store_true")
-    parser.add_argument("--machine", default="2 cores, x86_64, runs on one thread")
+    parser.add_argument("--machine", default=MACHINE)
     options = parser.parse_args()
     if not options.summary:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        torch.set_num_threads(1)
-        sweep(options.cases or list(CASES), options.runs, options.machine)
-    summarize(read())
+        runs = product(range(options.runs), options.cases or CASES)
+        runs = ((case, seed) for seed, case in runs)
+        title = "Logistic regressions against quadrature"
+        list(sweep(RESULT, ("case", "seed"), runs, one_run, title, options.machine))
+    summarize(read(RESULT))
 
 
 if __name__ == "__main__":

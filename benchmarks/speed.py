@@ -7,6 +7,8 @@
 
 logistic    BayesianLogisticRegression beside LogisticRegression("newton-cholesky")
 linear      BayesianLinearRegression beside BayesianRidge and ARDRegression
+steps       ten epochs of a network of 50 relu units with 10 draws and batches of 100 of
+            9,000 rows, beside a deterministic loop in torch
 prediction  mean and deviation of 100,000 rows over 100 networks of 50 relu units,
             beside a loop written by hand over blocks of rows and networks
 detector    the changepoint detector beside ``bayesian_changepoint_detection`` 0.2.dev1
@@ -123,6 +125,34 @@ def concrete():
     return table[:, :-1], table[:, -1]
 
 
+def torch_loop(X, y, epochs):
+    """A deterministic network, trained by Adam."""
+    X, y = torch.from_numpy(X), torch.from_numpy(y)[:, None]
+    layers = torch.nn.Linear(X.shape[1], 50), torch.nn.ReLU(), torch.nn.Linear(50, 1)
+    network = torch.nn.Sequential(*layers).to(X.dtype)
+    optimizer = torch.optim.Adam(network.parameters(), 0.02)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(X)).split(100):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(network(X[rows]), y[rows]).backward()
+            optimizer.step()
+
+
+def steps(n_rows=9000, epochs=10):
+    for dtype in ("float32", "float64"):
+        X, y = (part.astype(dtype) for part in normal(n_rows, 8))
+        ours = BayesianMLPRegressor(
+            hidden_layer_sizes=50,
+            activation="relu",
+            batch_size=100,
+            n_draws=10,
+            max_iter=epochs,
+            random_state=0,
+        )
+        fits = partial(torch_loop, X, y, epochs), partial(ours.fit, X, y)
+        compare(f"ten epochs, {dtype}", *fits, 5)
+
+
 def by_hand(model, X, block=8192):
     """Mean and standard deviation of a network's predictions, noise included."""
     theta, X = torch.from_numpy(model._theta), torch.from_numpy(X)
@@ -151,7 +181,9 @@ def by_hand(model, X, block=8192):
 def prediction(n_rows=100_000):
     for dtype in ("float32", "float64"):
         X, y = normal(500, 8)
-        model = BayesianMLPRegressor(50, max_iter=3, random_state=0)
+        model = BayesianMLPRegressor(
+            hidden_layer_sizes=50, activation="relu", max_iter=3, random_state=0
+        )
         model.fit(X.astype(dtype), y)
         X = np.random.default_rng(1).standard_normal((n_rows, 8)).astype(dtype)
         ours = partial(model.predict, X, return_std=True)
@@ -308,7 +340,8 @@ def fits(*names):
         subprocess.run([sys.executable, __file__, "fits", name], check=True)
 
 
-PARTS = {f.__name__: f for f in (logistic, linear, prediction, detector, search, fits)}
+PARTS = (logistic, linear, steps, prediction, detector, search, fits)
+PARTS = {f.__name__: f for f in PARTS}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
