@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from skvi.base._units import Units
 from skvi.likelihoods import NoiseLikelihood
-from skvi.utils._robust import median_distance, weighted_median
+from skvi.utils._arrays import median_distance, weighted_median
 from skvi.utils._validation import interval_levels
 
 __all__ = [

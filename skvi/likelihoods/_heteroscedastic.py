@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from skvi.likelihoods._gaussian import GaussianLikelihood
-from skvi.likelihoods._noise import NoiseLikelihood
-from skvi.likelihoods._noise_pass import NoisePass
+from skvi.likelihoods._noise import NoiseLikelihood, NoisePass
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._row_pass import RowBuffers, RowPass
 

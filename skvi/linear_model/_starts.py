@@ -17,7 +17,7 @@ from skvi.solvers._alternating import Alternating
 from skvi.solvers._hyper import check_noise
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.targets import HierarchicalTarget
-from skvi.utils._robust import median_distance
+from skvi.utils._arrays import median_distance
 
 __all__ = ["approach", "start_near"]
 

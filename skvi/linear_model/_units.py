@@ -18,7 +18,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior
 from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import as_tensor, row_chunks
-from skvi.utils._shifted import ShiftedRows
+from skvi.utils._dense_rows import ShiftedRows
 from skvi.utils._sparse import SparseRows, as_rows
 
 __all__ = ["HierarchicalLinearModel", "LinearModel", "feature_units", "offset_mean"]

@@ -12,7 +12,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._device import CPU
-from skvi.utils._gamma import log_gamma_density, log_gamma_draws
+from skvi.utils._random import log_gamma_density, log_gamma_draws
 
 __all__ = ["Gamma", "Product"]
 

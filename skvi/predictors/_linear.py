@@ -10,8 +10,7 @@ from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
-from skvi.utils._congruence import times_transpose
-from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
+from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense, times_transpose
 from skvi.utils._sparse import (
     Features,
     SparseRows,

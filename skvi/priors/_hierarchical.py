@@ -5,11 +5,9 @@ import math
 import torch
 
 from skvi.base import Layout
-from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._scales import POSITIVE
-from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
-from skvi.utils._gamma import log_gamma_draws
-from skvi.utils._random import randn
+from skvi.priors.base import VAGUE_SCALE, BuiltPrior, GammaHyperprior, Prior
+from skvi.utils._random import log_gamma_draws, randn
 
 __all__ = ["HierarchicalNormal"]
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Layout
 from skvi.expectations._log_square import (
     HORSESHOE,
     expected_log,
@@ -12,7 +12,7 @@ from skvi.expectations._log_square import (
     log_scaled_e1_slope,
 )
 from skvi.priors._scale_mixture import HorseshoeScales, ScaleMixture, all_mixed
-from skvi.priors._scales import SCALE, scaled
+from skvi.priors._scales import SCALE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._random import rand, randn
 
@@ -68,46 +68,22 @@ class Horseshoe(Prior):
         return scaled(layout, self.scale, _BuiltHorseshoe)
 
 
-class _BuiltHorseshoe(BuiltPrior):
-    has_expected_log_prob = True
-    has_log_prob_terms = True
+class _BuiltHorseshoe(BuiltIndependent):
+    constant = -0.5 * math.log(2 * math.pi**3)
 
-    def __init__(self, scale: torch.Tensor) -> None:
-        self.scale = scale
+    def _log_density(self, u: torch.Tensor) -> torch.Tensor:
+        return self.constant + log_scaled_e1(0.5 * u.square())
 
-    @property
-    def _constant(self) -> torch.Tensor:
-        return -0.5 * math.log(2 * math.pi**3) - self.scale.log()
+    def _slope(self, u: torch.Tensor) -> torch.Tensor:
+        return log_scaled_e1_slope(0.5 * u.square()) * u
 
-    @property
-    def _width(self) -> torch.Tensor:
-        return math.sqrt(2) * self.scale
+    def _expected(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        root = math.sqrt(2)
+        return self.constant - expected_log(mean / root, std / root, HORSESHOE)
 
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.log_prob_terms(theta).sum(1)
-
-    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        kernel = log_scaled_e1((theta / self._width).square())
-        return self._constant + kernel
-
-    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        slope = log_scaled_e1_slope((theta / self._width).square())
-        return slope * theta / self.scale.square()
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        shape = n_draws, len(self.scale)
+    def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
         local = torch.tan(0.5 * math.pi * rand(generator, *shape))
-        return self.scale * local * randn(generator, *shape)
-
-    def matching_normal(self) -> NormalForm:
-        return NormalForm(torch.zeros_like(self.scale), self.scale)
+        return local * randn(generator, *shape)
 
     def scale_mixture(self) -> ScaleMixture:
         return all_mixed(HorseshoeScales(self.scale), self.scale)
-
-    def tail_precision(self) -> torch.Tensor:
-        return torch.zeros_like(self.scale)
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        width = self._width
-        return self._constant - expected_log(mean / width, std / width, HORSESHOE)

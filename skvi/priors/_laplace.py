@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from skvi.base import Layout, NormalForm
-from skvi.priors._scales import SCALE, scaled
+from skvi.base import Layout
+from skvi.priors._scales import SCALE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._random import rand
 
@@ -40,36 +40,22 @@ class Laplace(Prior):
         return scaled(layout, self.scale, _BuiltLaplace)
 
 
-class _BuiltLaplace(BuiltPrior):
-    has_expected_log_prob = True
-    has_log_prob_terms = True
+class _BuiltLaplace(BuiltIndependent):
     is_log_concave = True
+    width = math.sqrt(2)
 
-    def __init__(self, scale: torch.Tensor) -> None:
-        self.scale = scale
+    def _log_density(self, u: torch.Tensor) -> torch.Tensor:
+        return -u.abs() - math.log(2)
 
-    def matching_normal(self) -> NormalForm:
-        return NormalForm(torch.zeros_like(self.scale), math.sqrt(2) * self.scale)
+    def _slope(self, u: torch.Tensor) -> torch.Tensor:
+        return -u.sign()
 
-    def tail_precision(self) -> torch.Tensor:
-        return torch.zeros_like(self.scale)
-
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.log_prob_terms(theta).sum(1)
-
-    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        return -theta.abs() / self.scale - torch.log(2 * self.scale)
-
-    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        return -theta.sign() / self.scale
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        u = rand(generator, n_draws, len(self.scale)) - 0.5
-        return -self.scale * u.sign() * torch.log1p(-2 * u.abs())
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        # Mean of the folded normal: E|theta|.
+    def _expected(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        # Mean of the folded normal: E|u|.
         z = mean / std
         density = torch.exp(-0.5 * z.square()) * math.sqrt(2 / math.pi)
-        absolute = std * density + mean * torch.erf(z / math.sqrt(2))
-        return -absolute / self.scale - torch.log(2 * self.scale)
+        return -std * density - mean * torch.erf(z / math.sqrt(2)) - math.log(2)
+
+    def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
+        u = rand(generator, *shape) - 0.5
+        return -u.sign() * torch.log1p(-2 * u.abs())

@@ -4,9 +4,10 @@ import math
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Layout
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.expectations._log_square import ZERO, expected_log
+from skvi.priors._scales import BuiltIndependent
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 
 __all__ = ["LogUniform"]
@@ -57,37 +58,23 @@ class LogUniform(Prior):
         return _BuiltLogUniform(layout.natural_scales())
 
 
-class _BuiltLogUniform(BuiltPrior):
-    has_expected_log_prob = True
-    has_log_prob_terms = True
+class _BuiltLogUniform(BuiltIndependent):
     is_proper = False
 
-    def __init__(self, natural: torch.Tensor) -> None:
-        self.natural = natural
+    def _log_density(self, u: torch.Tensor) -> torch.Tensor:
+        return -u.abs().clamp(min=SMALLEST).log() - CONSTANT
 
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.log_prob_terms(theta).sum(1)
+    def _slope(self, u: torch.Tensor) -> torch.Tensor:
+        return torch.where(u.abs() > SMALLEST, -1 / u, 0.0)
 
-    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        return -theta.abs().clamp(min=SMALLEST).log() - CONSTANT
-
-    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        return torch.where(theta.abs() > SMALLEST, -1 / theta, 0.0)
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        raise IncompatibleComponentsError(
-            "LogUniform is improper and cannot be sampled. Use "
-            "Horseshoe() or StudentT(df=1.0), which are sparse and proper."
-        )
-
-    def matching_normal(self) -> NormalForm:
-        return NormalForm(torch.zeros_like(self.natural), self.natural)
-
-    def tail_precision(self) -> torch.Tensor:
-        return torch.zeros_like(self.natural)
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    def _expected(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             size = torch.hypot(mean.double(), std.double())
         unit = expected_log(mean / size, std / size, ZERO)
         return -0.5 * unit - size.log() - CONSTANT
+
+    def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
+        raise IncompatibleComponentsError(
+            "LogUniform is improper and cannot be sampled. Use "
+            "Horseshoe() or StudentT(df=1.0), which are sparse and proper."
+        )

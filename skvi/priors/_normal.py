@@ -1,22 +1,60 @@
-"""Normal priors."""
+"""Normal priors, of a scale that is fixed, learned or unknown."""
 
 import math
 
 import torch
 
-from skvi.base import Layout, NormalForm
-from skvi.priors._half_cauchy import HalfCauchy, log_density, scale_nodes
-from skvi.priors._scales import LEARN_ROWS, POSITIVE, scaled
+from skvi.base import Component, Layout, NormalForm
+from skvi.priors._scales import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import rand, randn
 from skvi.utils._validation import StrOptions
 
-__all__ = ["Normal"]
+__all__ = ["HalfCauchy", "Normal"]
 
 # Least sum of squares of coefficients with an unknown scale: at 0 their density has no
 # bound. Scales of draws are at most so large that squares are finite.
 LEAST_SQUARES, LARGEST_SCALE = 1e-280, 1e140
+# Integral over a log scale: its least number of nodes; their reach from the top, in
+# widths of the integrand; the exponent at which its tail ends; the largest step.
+N_NODES, REACH, TAIL, LONGEST = 161, 10.0, 37.0, 0.15
+
+
+class HalfCauchy(Component):
+    r"""Hyperprior of one scale for all coefficients, which the data determine.
+
+    .. math:: p(s) = \frac{2}{\pi \, c \, (1 + s^2 / c^2)}, \qquad s > 0
+
+    with median c. It is weak: a scale a thousand times larger or smaller than c costs
+    about seven nats, so that even a little information about the size of the
+    coefficients outweighs it. And it is proper: there is an evidence, and the scale
+    remains finite if the data do not limit it, as with separable classes.
+
+    Parameters
+    ----------
+    scale : float, default=1.0
+        c, in units of the block's natural size (`Block.scale`). In linear models it is
+        relative to the columns: c is the median for features whose standard deviations
+        have the root mean square 1, and the fit does not depend on their common unit.
+
+    References
+    ----------
+    Gelman (2006), *Prior distributions for variance parameters in hierarchical
+    models*. Polson and Scott (2012), *On the half-Cauchy prior for a global scale
+    parameter*.
+
+    Examples
+    --------
+    >>> from skvi.priors import HalfCauchy, Normal
+    >>> Normal(scale=HalfCauchy())
+    Normal(scale=HalfCauchy())
+    """
+
+    _parameter_constraints: dict = {"scale": POSITIVE}
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
 
 
 class Normal(Prior):
@@ -58,34 +96,24 @@ class Normal(Prior):
         return scaled(layout, self.scale, _BuiltNormal)
 
 
-class _BuiltNormal(BuiltPrior):
-    has_expected_log_prob = True
-    has_log_prob_terms = True
+class _BuiltNormal(BuiltIndependent):
+    def _log_density(self, u: torch.Tensor) -> torch.Tensor:
+        return -0.5 * (u.square() + LOG_2PI)
 
-    def __init__(self, scale: torch.Tensor) -> None:
-        self.scale = scale
+    def _slope(self, u: torch.Tensor) -> torch.Tensor:
+        return -u
 
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.as_normal().log_prob(theta)
+    def _expected(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        return -0.5 * (mean.square() + std.square() + LOG_2PI)
 
-    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.as_normal().log_prob_terms(theta)
-
-    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        return -theta / self.scale.square()
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        return self.scale * randn(generator, n_draws, len(self.scale))
+    def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
+        return randn(generator, *shape)
 
     def as_normal(self) -> NormalForm:
-        return NormalForm(torch.zeros_like(self.scale), self.scale)
+        return self.matching_normal()
 
-    def marginal(self, where: torch.Tensor) -> BuiltPrior:
-        return _BuiltNormal(self.scale[where])
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        second_moment = (mean.square() + std.square()) / self.scale.square()
-        return -0.5 * second_moment - torch.log(self.scale * math.sqrt(2 * math.pi))
+    def tail_precision(self) -> torch.Tensor:
+        return self.scale.square().reciprocal()
 
 
 class _BuiltMixture(BuiltPrior):
@@ -157,3 +185,40 @@ class _BuiltMixture(BuiltPrior):
         terms = log_weights - 0.5 * squares[..., None] * precisions
         constant = 0.5 * size * LOG_2PI + self.scale.log().sum()
         return torch.logsumexp(terms, -1) - constant
+
+
+def log_density(log_scale: torch.Tensor) -> torch.Tensor:
+    """Log density of the log of a half-Cauchy scale of median 1: 1 / (pi cosh)."""
+    away = log_scale.abs()
+    return math.log(2 / math.pi) - away - torch.log1p(torch.exp(-2 * away))
+
+
+def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values of 1 / s^2 and log weights, (..., n_nodes), to integrate over a scale s.
+
+    ``sum(exp(log_weights - squares * precisions / 2))`` is the integral of the
+    half-Cauchy density of s (median 1) times ``s^-size exp(-squares / (2 s^2))``.
+    """
+    # Steps of log s are equal, around the top of the integrand, which falls
+    # exponentially: the trapezoidal rule is exact but for rounding. Above a top that is
+    # far below the median it falls slowly up to that; for one coefficient it is flat.
+    half = 0.5 * (squares - (size - 1))
+    root = torch.sqrt(half.square() + (size + 1) * squares)
+    # s^2 at the top is a root of a quadratic equation; without cancellation.
+    top = torch.where(half > 0, (half + root) / (size + 1), squares / (root - half))
+    width = (2 * size + 1) ** -0.5
+    log_top, reach = 0.5 * top.log(), REACH * width
+    low = torch.full_like(top, -reach)
+    if size == 1:
+        low = torch.minimum(low, 0.5 * (0.5 * squares / TAIL).log() - log_top)
+    high = TAIL / (size + 1) - log_top.clamp(max=0)
+    high = high.clamp(reach, max(reach, TAIL / (size - 1)) if size > 1 else None)
+    widest = float((high - low).max())
+    # Squares that are not finite have none, and leave a density that is not.
+    n_steps = math.ceil(widest / LONGEST) if math.isfinite(widest) else 0
+    n_nodes = max(N_NODES, n_steps + 1)
+    line = torch.linspace(0, 1, n_nodes, dtype=torch.float64, device=squares.device)
+    log_scale = (log_top + low)[..., None] + (high - low)[..., None] * line
+    log_step = ((high - low) / (n_nodes - 1)).log()[..., None]
+    log_weights = log_step + log_density(log_scale) - size * log_scale
+    return torch.exp(-2 * log_scale), log_weights

@@ -1,17 +1,18 @@
-"""Scales of priors: fixed or learned."""
+"""Independent coordinates of one density, with scales that are fixed or learned."""
 
 from collections.abc import Callable
+from copy import copy
 from itertools import chain
 from numbers import Real
 
 import torch
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
 from skvi.priors.base import BuiltPrior
 from skvi.utils._device import CPU
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["LEARN_ROWS", "POSITIVE", "SCALE", "scaled"]
+__all__ = ["LEARN_ROWS", "POSITIVE", "SCALE", "BuiltIndependent", "scaled"]
 
 POSITIVE = [Interval(Real, 0, None, closed="neither")]
 #: Constraint of every parameter `scale`.
@@ -38,6 +39,58 @@ def _row_sizes(layout: Layout) -> list[int]:
     """Number of coordinates of each row of every block."""
     shapes = [(block.shape or (1,), block.size) for block in layout.values()]
     return list(chain(*([size // shape[0]] * shape[0] for shape, size in shapes)))
+
+
+class BuiltIndependent(BuiltPrior):
+    """Coordinates ``scale * u``; a subclass has the density of u, and what follows."""
+
+    has_expected_log_prob = True
+    has_log_prob_terms = True
+    #: Standard deviation of u, if it exists; otherwise a measure of its width.
+    width = 1.0
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+
+    def _log_density(self, u: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _slope(self, u: torch.Tensor) -> torch.Tensor:
+        """Derivative of the log density."""
+        raise NotImplementedError
+
+    def _expected(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        """Expected log density for a normal u."""
+        raise NotImplementedError
+
+    def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
+        raise NotImplementedError
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return self.log_prob_terms(theta).sum(1)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        return self._log_density(theta / self.scale) - self.scale.log()
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        return self._slope(theta / self.scale) / self.scale
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        return self._expected(mean / self.scale, std / self.scale) - self.scale.log()
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        return self.scale * self._draw(generator, n_draws, len(self.scale))
+
+    def matching_normal(self) -> NormalForm:
+        return NormalForm(torch.zeros_like(self.scale), self.width * self.scale)
+
+    def tail_precision(self) -> torch.Tensor:
+        return torch.zeros_like(self.scale)
+
+    def marginal(self, where: torch.Tensor) -> BuiltPrior:
+        part = copy(self)
+        part.scale = self.scale[where]
+        return part
 
 
 class _LearnedScale(BuiltPrior):

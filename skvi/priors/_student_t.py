@@ -8,12 +8,11 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.special import betaln
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Layout
 from skvi.expectations._log_square import ONE, expected_inverse, expected_log
-from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._scale_mixture import GammaScales, ScaleMixture, all_mixed
-from skvi.priors._scales import POSITIVE, SCALE, scaled
-from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
+from skvi.priors._scales import POSITIVE, SCALE, BuiltIndependent, scaled
+from skvi.priors.base import VAGUE_SCALE, BuiltPrior, GammaHyperprior, Prior
 from skvi.utils._random import rand
 
 __all__ = ["ARD", "StudentT"]
@@ -144,53 +143,32 @@ class ARD(Prior):
         return (self.shape + 0.5) / self.rate * found.reshape(mean.shape)
 
 
-class _BuiltStudentT(BuiltPrior):
-    has_expected_log_prob = True
-    has_log_prob_terms = True
-
+class _BuiltStudentT(BuiltIndependent):
     def __init__(self, df: float, scale: torch.Tensor) -> None:
-        self.df, self.scale = df, scale
-
-    @property
-    def _constant(self) -> torch.Tensor:
+        super().__init__(scale)
+        self.df = df
         # gamma((df + 1) / 2) / gamma(df / 2), without cancellation for large df.
-        norm = -float(betaln(self.df / 2, 0.5)) - 0.5 * math.log(self.df)
-        return norm - self.scale.log()
+        self.constant = -float(betaln(df / 2, 0.5)) - 0.5 * math.log(df)
+        # Just above two degrees of freedom the variance is not a measure of the width.
+        self.width = math.sqrt(df / (df - 2)) if df > 2.2 else 1.0
 
-    @property
-    def _width(self) -> torch.Tensor:
-        return math.sqrt(self.df) * self.scale
+    def _log_density(self, u: torch.Tensor) -> torch.Tensor:
+        return self.constant - 0.5 * (self.df + 1) * torch.log1p(u.square() / self.df)
 
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.log_prob_terms(theta).sum(1)
+    def _slope(self, u: torch.Tensor) -> torch.Tensor:
+        return -(self.df + 1) * u / (self.df + u.square())
 
-    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        kernel = torch.log1p((theta / self._width).square())
-        return self._constant - 0.5 * (self.df + 1) * kernel
+    def _expected(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        root = math.sqrt(self.df)
+        kernel = expected_log(mean / root, std / root, ONE)
+        return self.constant - 0.5 * (self.df + 1) * kernel
 
-    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        return -(self.df + 1) * theta / (self._width.square() + theta.square())
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+    def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
         # Bailey (1994): the polar method, for every df.
-        shape = n_draws, len(self.scale)
         log_radius = -2 / self.df * torch.log1p(-rand(generator, *shape))
         squared = self.df * torch.expm1(log_radius.clamp(max=LARGEST_LOG))
         angle = 2 * math.pi * rand(generator, *shape)
-        return self.scale * squared.sqrt() * torch.cos(angle)
-
-    def matching_normal(self) -> NormalForm:
-        # Just above two degrees of freedom the variance is not a measure of the width.
-        ratio = self.df / (self.df - 2) if self.df > 2.2 else 1.0
-        return NormalForm(torch.zeros_like(self.scale), math.sqrt(ratio) * self.scale)
+        return squared.sqrt() * torch.cos(angle)
 
     def scale_mixture(self) -> ScaleMixture:
         return all_mixed(GammaScales(self.scale, 0.5 * self.df), self.scale)
-
-    def tail_precision(self) -> torch.Tensor:
-        return torch.zeros_like(self.scale)
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        width = self._width
-        kernel = expected_log(mean / width, std / width, ONE)
-        return self._constant - 0.5 * (self.df + 1) * kernel

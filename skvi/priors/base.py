@@ -1,21 +1,44 @@
 """What every prior must implement."""
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
 
 from skvi.base import Component, Layout, NormalForm
-from skvi.priors._hyperprior import GammaHyperprior
 from skvi.utils._device import CPU, Movable
 
 if TYPE_CHECKING:
     from skvi.priors._scale_mixture import ScaleMixture
 
-__all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
+__all__ = ["VAGUE_SCALE", "BuiltPrior", "GammaHyperprior", "Prior"]
 
 # Scale of weak priors of intercepts.
 VAGUE_SCALE = 10.0
+
+
+@dataclass(frozen=True)
+class GammaHyperprior:
+    """Prior Gamma distribution of a precision.
+
+    Parameters
+    ----------
+    shape, rate : float
+        Parameters of the Gamma distribution of the precision, in the units of the fit.
+    is_shared : bool, default=True
+        One precision for all coefficients, or one for each.
+
+    Examples
+    --------
+    >>> from skvi.priors import GammaHyperprior
+    >>> GammaHyperprior(1.0, 1.0).is_shared
+    True
+    """
+
+    shape: float
+    rate: float
+    is_shared: bool = True
 
 
 class BuiltPrior(Movable):

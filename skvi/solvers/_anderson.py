@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from skvi.utils._congruence import congruence
+from skvi.utils._dense_rows import congruence
 
 __all__ = ["Anderson", "combined"]
 

@@ -28,9 +28,8 @@ from skvi.targets._precision_nodes import (
 )
 from skvi.targets._precisions import ConjugateForm, Precision
 from skvi.utils._device import CPU
-from skvi.utils._gamma import log_gamma_density
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import rand, randn
+from skvi.utils._random import log_gamma_density, rand, randn
 
 __all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
 

@@ -19,7 +19,7 @@ from skvi.solvers._mode import (
 )
 from skvi.solvers._unknown_scale import UnknownScale
 from skvi.solvers.base import Problem
-from skvi.utils._congruence import congruence
+from skvi.utils._dense_rows import congruence
 
 __all__ = ["NOWHERE", "NormalPoint", "point_at", "point_of", "singularity"]
 

@@ -19,8 +19,8 @@ from skvi.targets._precisions import (
 )
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._arrays import median_distance, weighted_median
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._sparse import SparseRows
 
 __all__ = ["HierarchicalTarget"]

@@ -12,9 +12,8 @@ from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._device import Movable
-from skvi.utils._gamma import log_gamma_density, log_gamma_draws
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import randn
+from skvi.utils._random import log_gamma_density, log_gamma_draws, randn
 
 __all__ = [
     "BuiltHierarchy",

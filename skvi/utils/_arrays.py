@@ -65,3 +65,15 @@ def exp_(values: torch.Tensor) -> torch.Tensor:
         return values.exp_()
     np.exp(values.numpy(), out=values.numpy())
     return values
+
+
+def weighted_median(values: np.ndarray, w: np.ndarray) -> float:
+    """Smallest value with half of the weight at or below it."""
+    order = np.argsort(values)
+    below = np.cumsum(w[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])
+
+
+def median_distance(values: np.ndarray, w: np.ndarray, center: float) -> float:
+    """1.4826 times the median distance from the center: a standard deviation."""
+    return 1.4826 * weighted_median(np.abs(values - center), w)

@@ -1,4 +1,4 @@
-"""Products over the rows of a dense matrix in CPU memory, for one column of f.
+"""Rows of dense matrices, shifted when read, and products that BLAS does in half.
 
 Rows pass through a buffer that stays in the cache, from which symmetric and triangular
 products of BLAS need half of the multiplications. Elementwise operations use numpy, in
@@ -14,18 +14,69 @@ import numpy as np
 import torch
 from scipy.linalg.blas import dtrmm
 
-from skvi.utils._shifted import ShiftedRows
+from skvi.utils._device import Movable
 from skvi.utils._threads import over_threads
 
-Dense = torch.Tensor | ShiftedRows
-
-__all__ = ["dense_gram", "dense_moments", "is_dense"]
+__all__ = [
+    "ShiftedRows",
+    "congruence",
+    "dense_gram",
+    "dense_moments",
+    "is_dense",
+    "times_transpose",
+]
 
 # Elements in the buffer, and rows below which products of wide matrices are slow.
 BUFFER_ELEMENTS, MIN_ROWS = 2**17, 512
 # Block size of a triangular matrix: larger blocks waste products with zeros, smaller
 # ones are slow.
 BLOCK_COLUMNS = 48
+
+
+class ShiftedRows(Movable):
+    """Dense rows minus an offset and divided by a scale, without a copy of them.
+
+    Selecting rows gives a tensor in float64. X can be a memory map.
+    """
+
+    def __init__(
+        self, X: torch.Tensor, offset: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> None:
+        self.X, self.offset = X, offset.double()
+        self.scale = torch.ones_like(self.offset) if scale is None else scale.double()
+        self.shape, self.dtype = X.shape, X.dtype
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.X)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the rows are in the CPU's memory."""
+        return self.X.is_cpu
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.X.device
+
+    def __getitem__(self, rows: Any) -> torch.Tensor:
+        """Select rows, by a slice or a tensor of indices."""
+        return (self.X[rows].double() - self.offset) / self.scale
+
+    def fill(self, rows: slice, out: np.ndarray) -> None:
+        """Write some rows into an array in double precision."""
+        np.subtract(self.X[rows].numpy(), self.offset.numpy(), out=out)
+        out /= self.scale.numpy()
+
+    def to(self, target: Any) -> Any:
+        """All rows in a dtype, as a tensor; or the same rows on a device."""
+        if isinstance(target, torch.dtype):
+            return self[:].to(target)
+        return super().to(target)
+
+
+Dense = torch.Tensor | ShiftedRows
 
 
 def is_dense(X: Any) -> TypeGuard[Dense]:
@@ -100,3 +151,21 @@ def _chunks(X: Dense, rows: slice, width: int) -> Iterator[tuple[slice, np.ndarr
         else:
             part[:, :d] = X[at].numpy()
         yield at, part
+
+
+def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return ``scale' @ matrix @ scale``: lower triangular scale, symmetric matrix."""
+    if not scale.is_cpu or scale.requires_grad or matrix.requires_grad:
+        return scale.T @ matrix @ scale
+    # Transposes have the order that BLAS takes.
+    upper = scale.numpy().T
+    left = dtrmm(1.0, upper, matrix.numpy().T)
+    return torch.from_numpy(dtrmm(1.0, upper, left, side=1, trans_a=1, overwrite_b=1))
+
+
+def times_transpose(scale: torch.Tensor) -> torch.Tensor:
+    """Return ``scale @ scale'`` for a lower triangular scale in double precision."""
+    if not scale.is_cpu or scale.requires_grad:
+        return scale @ scale.T
+    upper = scale.numpy().T
+    return torch.from_numpy(dtrmm(1.0, upper, upper, trans_a=1))

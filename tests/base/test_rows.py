@@ -7,7 +7,7 @@ from scipy import sparse
 
 from skvi.base import Rows
 from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS
-from skvi.utils._shifted import ShiftedRows
+from skvi.utils._dense_rows import ShiftedRows
 
 N = 40
 RNG = np.random.default_rng(0)

@@ -7,8 +7,7 @@ from scipy.sparse import csr_array
 from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor
 from skvi.utils import _dense_rows, _threads
-from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
-from skvi.utils._shifted import ShiftedRows
+from skvi.utils._dense_rows import ShiftedRows, dense_gram, dense_moments, is_dense
 from skvi.utils._sparse import SparseRows
 
 N, D = 53, 4
