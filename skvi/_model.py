@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi.base import Rows
+from skvi.base._rows import Rows
 from skvi.base._units import Units
 from skvi.losses import LogLoss
 from skvi.targets import SupervisedTarget, Target

@@ -8,19 +8,7 @@ __all__ = ["GammaForm"]
 
 
 class GammaForm(NamedTuple):
-    """Independent Gamma distributions of positive parameters.
-
-    Parameters
-    ----------
-    shape, rate : Tensor of shape (P,)
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base._gamma_form import GammaForm
-    >>> GammaForm(torch.tensor([3.0]), torch.tensor([6.0])).mean
-    tensor([0.5000])
-    """
+    """Independent Gamma distributions of positive parameters, (P,)."""
 
     shape: torch.Tensor
     rate: torch.Tensor

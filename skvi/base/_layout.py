@@ -1,12 +1,11 @@
 """The layout of the flat parameter vector."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
-from skvi.base._bijections import BIJECTIONS, Bijection, Exp, Identity
 from skvi.utils._device import CPU
 
 __all__ = ["ROLES", "Block", "Layout"]
@@ -17,41 +16,27 @@ __all__ = ["ROLES", "Block", "Layout"]
 #: parameter of the likelihood) and "prior" (a parameter of the prior), which fits may
 #: learn.
 ROLES = ("weight", "intercept", "affine", "scale", "noise", "prior")
+#: From real coordinates to the values that a parameter can take.
+BIJECTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "identity": lambda x: x,
+    "exp": torch.exp,
+    "softplus": lambda x: -torch.nn.functional.logsigmoid(-x),
+}
 UNLIMITED = (-math.inf, math.inf)
-REAL = Identity()
 
 
 @dataclass(frozen=True)
 class Block:
-    """One named block of the parameter vector.
+    """One named block of the parameter vector: its place, and what its numbers are.
 
-    Parameters
-    ----------
-    start : int
-        First position.
-    shape : tuple of int
-        Shape of the block when unpacked.
-    bijection : Bijection, default=Identity()
-        Maps the unconstrained coordinates to the parameter.
-    scale : float, default=1.0
-        Natural size of the parameters, which priors multiply: 1 over the square root of
-        the number of inputs for the weights of a network, so that its layers preserve
-        the variance of their inputs.
-    role : str, default="weight"
-        Role of the block in the model, one of `ROLES`.
-    limits : (float, float), default=(-inf, inf)
-        Lower and upper limit of a coordinate, which solvers respect.
-
-    Examples
-    --------
-    >>> from skvi.base import Block
-    >>> Block(start=2, shape=(1, 3)).slice
-    slice(2, 5, None)
+    `scale` is the natural size of the parameters, which priors multiply: 1 over the
+    square root of the number of inputs for the weights of a network, so that its layers
+    preserve the variance of their inputs. Solvers respect the `limits` of coordinates.
     """
 
     start: int
     shape: tuple[int, ...]
-    bijection: Bijection = REAL
+    bijection: str = "identity"
     scale: float = 1.0
     role: str = "weight"
     limits: tuple[float, float] = UNLIMITED
@@ -75,8 +60,7 @@ class Layout(Mapping):
     shapes : mapping of str to tuple of int
         Shape of every block, in their order in theta. Names are arbitrary, for example
         those of a torch module, such as "conv1.weight".
-    bijections : mapping of str to {"identity", "exp", "softplus"} or Bijection, \
-default=None
+    bijections : mapping of str to {"identity", "exp", "softplus"}, default=None
         Blocks that are constrained; the others are real.
     scales : mapping of str to float, default=None
         Natural sizes of blocks, see `Block`; 1 for the others.
@@ -103,7 +87,7 @@ default=None
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        bijections: Mapping[str, str | Bijection] | None = None,
+        bijections: Mapping[str, str] | None = None,
         scales: Mapping[str, float] | None = None,
         roles: Mapping[str, str] | None = None,
         limits: Mapping[str, tuple[float, float]] | None = None,
@@ -112,18 +96,20 @@ default=None
         scales, limits = scales or {}, limits or {}
         for given in (bijections, roles, scales, limits):
             _check_names(given, shapes)
-        blocks, start = {}, 0
+        _check_values("bijection", bijections, BIJECTIONS)
+        _check_values("role", roles, ROLES)
+        self._blocks: dict[str, Block] = {}
+        self.size = 0
         for name, shape in shapes.items():
-            blocks[name] = Block(
-                start,
+            self._blocks[name] = Block(
+                self.size,
                 tuple(shape),
-                _bijection(name, bijections.get(name, "identity")),
+                bijections.get(name, "identity"),
                 scales.get(name, 1.0),
-                _role(name, roles.get(name, "weight")),
+                roles.get(name, "weight"),
                 limits.get(name, UNLIMITED),
             )
-            start += blocks[name].size
-        self._blocks, self.size = blocks, start
+            self.size += self._blocks[name].size
 
     def __getitem__(self, name: str) -> Block:
         """Return the block of that name."""
@@ -152,7 +138,7 @@ default=None
     @property
     def positive(self) -> list[str]:
         """Names of the blocks whose logarithms are in theta, such as precisions."""
-        return [name for name, b in self._blocks.items() if b.bijection == Exp()]
+        return [name for name, b in self._blocks.items() if b.bijection == "exp"]
 
     def only(self, *names: str) -> "Layout":
         """Layout of some blocks alone.
@@ -228,10 +214,9 @@ default=None
         low, high : Tensor of shape (P,)
             In float64; infinite if there is no limit.
         """
-        limits = [block.limits for block in self._blocks.values()]
-        return self._fill([low for low, _ in limits]), self._fill(
-            [h for _, h in limits]
-        )
+        blocks = self._blocks.values()
+        low = self._fill([block.limits[0] for block in blocks])
+        return low, self._fill([block.limits[1] for block in blocks])
 
     def _fill(self, numbers: list[float]) -> torch.Tensor:
         """Repeat one value of each block for all of its parameters."""
@@ -257,39 +242,17 @@ default=None
         out = {}
         for name, block in self._blocks.items():
             value = theta[:, block.slice].reshape(-1, *block.shape)
-            out[name] = block.bijection.forward(value)
+            out[name] = BIJECTIONS[block.bijection](value)
         return out
-
-    def log_abs_det_jacobian(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log determinant of the map from theta to the constrained parameters.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-            Unconstrained coordinates.
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            In nats, summed over the blocks; 0 if nothing is constrained.
-        """
-        total = torch.zeros_like(theta[:, 0])
-        for block in self._blocks.values():
-            if block.bijection != REAL:
-                logs = block.bijection.log_abs_det_jacobian(theta[:, block.slice])
-                total = total + logs.sum(1)
-        return total
 
 
 def _layout_of(blocks: Mapping[str, Block]) -> Layout:
     """The same blocks, with positions from 0."""
-    return Layout(
-        {name: block.shape for name, block in blocks.items()},
-        {name: block.bijection for name, block in blocks.items()},
-        {name: block.scale for name, block in blocks.items()},
-        {name: block.role for name, block in blocks.items()},
-        {name: block.limits for name, block in blocks.items()},
-    )
+    layout = Layout({})
+    for name, block in blocks.items():
+        layout._blocks[name] = replace(block, start=layout.size)
+        layout.size += block.size
+    return layout
 
 
 def _check_names(given: Iterable[str], known: Iterable[str]) -> None:
@@ -298,19 +261,10 @@ def _check_names(given: Iterable[str], known: Iterable[str]) -> None:
         raise ValueError(f"There are no blocks {unknown}, but {sorted(known)}.")
 
 
-def _bijection(name: str, given: str | Bijection) -> Bijection:
-    found = BIJECTIONS.get(given) if isinstance(given, str) else given
-    if not isinstance(found, Bijection):
-        raise ValueError(
-            f"The bijection of block {name!r} must be one of {sorted(BIJECTIONS)} or a "
-            f"Bijection. Got {given!r} instead."
-        )
-    return found
-
-
-def _role(name: str, given: str) -> str:
-    if given not in ROLES:
-        raise ValueError(
-            f"The role of block {name!r} must be one of {ROLES}. Got {given!r} instead."
-        )
-    return given
+def _check_values(kind: str, given: Mapping[str, str], known: Iterable[str]) -> None:
+    for name, value in given.items():
+        if value not in known:
+            raise ValueError(
+                f"The {kind} of block {name!r} must be one of {tuple(known)}. Got "
+                f"{value!r} instead."
+            )

@@ -22,29 +22,11 @@ SAMPLED_ROWS = 32
 
 @dataclass(frozen=True, eq=False)
 class Rows(Movable):
-    """Features, targets, weights and offsets of n rows.
+    """Features (n, ...), targets, weights and offsets (n,) of n rows.
 
     X is kept as it is given: it is never converted from float32, or read from a memory
-    map, as a whole. Code that needs every row iterates over `chunks`.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, ...) or SparseRows of shape (n, d)
-    y : Tensor of shape (n,)
-    weight : Tensor of shape (n,), default=None
-        None is 1 for every row.
-    offset : Tensor of shape (n,), default=None
-        Added to f of every row; None is 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi.base import Rows
-    >>> rows = Rows.of(np.ones((5, 2, 3), np.float32), np.arange(5.0))
-    >>> len(rows), rows.width, rows.dtype
-    (5, 6, torch.float32)
-    >>> rows.take(slice(3, 5)).y
-    tensor([3., 4.], dtype=torch.float64)
+    map, as a whole. Code that needs every row iterates over `chunks`. Without weights
+    each is 1; offsets are added to f.
     """
 
     X: Features
@@ -54,18 +36,7 @@ class Rows(Movable):
 
     @classmethod
     def of(cls, X: Any, y: Any, weight: Any = None, offset: Any = None) -> Self:
-        """Rows of numpy arrays, whose memory is shared if possible.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, ...) or sparse matrix of shape (n, d)
-        y : ndarray of shape (n,)
-        weight, offset : ndarray of shape (n,), default=None
-
-        Returns
-        -------
-        Rows
-        """
+        """Rows of numpy arrays, or of a sparse matrix; memory is shared if possible."""
         optional = [None if v is None else as_tensor(v) for v in (weight, offset)]
         return cls(as_rows(X), as_tensor(y), *optional)
 
@@ -94,17 +65,7 @@ class Rows(Movable):
         return float(len(self) if self.weight is None else self.weight.sum())
 
     def take(self, index: slice | torch.Tensor | None) -> Self:
-        """Some of the rows.
-
-        Parameters
-        ----------
-        index : slice or Tensor of int, or None
-            None is all of them. A slice shares memory.
-
-        Returns
-        -------
-        Rows
-        """
+        """Some of the rows, all for None; a slice shares memory."""
         is_slice = isinstance(index, slice)
         if index is None or (is_slice and index == slice(0, self.y.shape[0])):
             return self
@@ -113,46 +74,24 @@ class Rows(Movable):
         return type(self)(_take(self.X, index), _take(self.y, index), *taken)
 
     def chunks(self, width: int = 1) -> list[slice]:
-        """Cut the rows into pieces of bounded size.
+        """Cut the rows into slices; `width` numbers are computed for each row.
 
-        Parameters
-        ----------
-        width : int, default=1
-            Number of elements computed for each row. Those of a chunk fit into the
-            cache, and a copy of its features in double precision takes at most 16 MiB.
-
-        Returns
-        -------
-        list of slice
-            Slices of successive rows, in order; at least one row each.
+        Those of a chunk fit into the cache, and a copy of its features in double
+        precision takes at most 16 MiB.
         """
         per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)
         return row_chunks(len(self), per_row, CACHE_ELEMENTS)
 
     def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Partition all rows at random.
-
-        Parameters
-        ----------
-        n_batches : int
-        generator : torch.Generator
-
-        Returns
-        -------
-        list of Tensor of int
-            Rows of every batch, on the device of the generator; see `deal`.
-        """
+        """Partition all rows at random; see `deal`."""
         return deal(len(self), n_batches, generator)
 
     def fingerprint(self) -> tuple[int, ...]:
         """Checksums that distinguish data, cheaply.
 
-        Returns
-        -------
-        tuple of int
-            The number of rows; then checksums of the features of 32 of them, of
-            targets, weights and offsets: the same for a dense and a sparse matrix of
-            the same values, in single and double precision.
+        The number of rows, then sums of the features of 32 of them, of targets, weights
+        and offsets: the same for a dense and a sparse matrix of the same values, in
+        single and double precision.
         """
         sampled = np.linspace(0, len(self) - 1, SAMPLED_ROWS).astype(int)
         X = self.X[torch.from_numpy(sampled)].to(torch.float64)
@@ -163,25 +102,9 @@ class Rows(Movable):
 
 
 def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """Partition rows at random.
+    """Partition rows at random, on the device of the generator.
 
-    Parameters
-    ----------
-    n_rows, n_batches : int
-    generator : torch.Generator
-
-    Returns
-    -------
-    list of Tensor of int
-        Rows of every batch. Their sizes differ by at most one: a small last batch would
-        be very noisy.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base._rows import deal
-    >>> [len(batch) for batch in deal(8, 3, torch.Generator())]
-    [3, 3, 2]
+    Sizes differ by at most one: a small last batch would be very noisy.
     """
     order = torch.randperm(n_rows, generator=generator, device=generator.device)
     return list(order.tensor_split(n_batches))

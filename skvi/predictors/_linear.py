@@ -39,24 +39,8 @@ class LinearPredictor(Predictor):
 
     The design matrix A maps theta to all f: ``[X, 1]`` for one column, one such block
     for each of K columns. Only `design` builds it: `project`, `pull_back` and `gram`
-    apply A, its transpose and ``A' H A``. With K = 1 their arguments have no axis of
-    columns. X may be a tensor or `SparseRows`.
-
-    Parameters
-    ----------
-    n_features, n_outputs : int
-        d and K.
-    fit_intercept : bool, default=True
-        Whether theta has a block "intercept" of shape (K,) after "coef".
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import LinearPredictor
-    >>> predictor = LinearPredictor(2, 1)
-    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
-    >>> predictor.forward(theta, torch.ones(1, 2))
-    tensor([[[3.5000]]])
+    apply A, its transpose and ``A' H A``, in float64. With K = 1 their arguments have
+    no axis of columns. X, (n, d), may be a tensor or `SparseRows`.
     """
 
     def __init__(
@@ -73,18 +57,7 @@ class LinearPredictor(Predictor):
     has_moments = has_design = True
 
     def forward(self, theta: torch.Tensor, X: Features) -> torch.Tensor:
-        """Evaluate f.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        X : Tensor or SparseRows of shape (n, d)
-
-        Returns
-        -------
-        Tensor of shape (S, n, K)
-            In the dtype of `theta`, differentiable in it.
-        """
+        """f, (S, n, K); see `Predictor.forward`."""
         blocks = self.layout.unpack(theta)
         n_draws, n_outputs, n_features = blocks["coef"].shape
         coef = blocks["coef"].reshape(-1, n_features)
@@ -101,35 +74,13 @@ class LinearPredictor(Predictor):
         return LinearPredictor(n_params, fit_intercept=False), self.design(X)
 
     def project(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
-        """Return ``A @ matrix``.
-
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-        matrix : Tensor of shape (P, m)
-
-        Returns
-        -------
-        Tensor of shape (n, m), or (n, K, m) for K > 1
-            In float64.
-        """
+        """Return ``A @ matrix``, (n, m), or (n, K, m), of a matrix (P, m)."""
         width = self.n_outputs * matrix.shape[1]
         parts = [self.project_chunk(chunk, matrix) for _, chunk in _chunks(X, width)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def project_chunk(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
-        """Return `project` for few rows, without chunks.
-
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-            In float64.
-        matrix : Tensor of shape (P, m)
-
-        Returns
-        -------
-        Tensor of shape (n, m), or (n, K, m) for K > 1
-        """
+        """Return `project` for few rows in float64, without chunks."""
         if self.n_outputs == 1 and not self.fit_intercept:
             return X @ matrix
         k, d, m = self.n_outputs, self.n_features, matrix.shape[1]
@@ -141,49 +92,16 @@ class LinearPredictor(Predictor):
         return out if k == 1 else out.reshape(-1, k, m)
 
     def design(self, X: torch.Tensor) -> torch.Tensor:
-        """Build A for one column.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-
-        Returns
-        -------
-        Tensor of shape (n, P)
-            In float64.
-        """
+        """Build A for one column, (n, P)."""
         X = X.to(torch.float64)
         return torch.nn.functional.pad(X, (0, int(self.fit_intercept)), value=1.0)
 
     def pull_back(self, X: Features, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``A' rows``.
-
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-        rows : Tensor of shape (n,), or (n, K) for K > 1
-            One value for each f, such as dloss_i / df_i.
-
-        Returns
-        -------
-        Tensor of shape (P,)
-            In float64.
-        """
+        """Return ``A' rows``, (P,), for a value of each f, (n,) or (n, K)."""
         return self.pull_back_draws(X, rows[None])[0]
 
     def pull_back_draws(self, X: Features, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``rows @ A``: `pull_back` for S vectors at once.
-
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-        rows : Tensor of shape (S, n), or (S, n, K) for K > 1
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-            In float64.
-        """
+        """Return ``rows @ A``, (S, P): `pull_back` for S vectors at once."""
         n_draws = rows.shape[0]
         if rows.ndim == 3:
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
@@ -195,18 +113,9 @@ class LinearPredictor(Predictor):
         return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
 
     def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
-        """Return ``A' H A``, with one symmetric block of H for each row.
+        """Return ``A' H A``, (P, P), with one symmetric block of H for each row.
 
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-        h : Tensor of shape (n,), or (n, K, K) for K > 1
-            Weights of the rows, of any sign.
-
-        Returns
-        -------
-        Tensor of shape (P, P)
-            In float64.
+        H is (n,), or (n, K, K) for K > 1.
         """
         if self.n_outputs == 1:
             if is_dense(X) and float(h.min()) >= 0:
@@ -241,19 +150,7 @@ class LinearPredictor(Predictor):
         return out
 
     def gram_diagonal(self, X: Features, h: torch.Tensor) -> torch.Tensor:
-        """Diagonal of `gram`, without the matrix.
-
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-        h : Tensor of shape (n,), or (n, K, K) for K > 1
-            Weights of the rows, of any sign.
-
-        Returns
-        -------
-        Tensor of shape (P,)
-            In float64.
-        """
+        """Diagonal of `gram`, (P,), without the matrix."""
         h = h[None] if h.ndim == 1 else h.diagonal(dim1=1, dim2=2).T
         size = self.n_outputs * self.n_features
         out = h.new_zeros(self.layout.size)
@@ -266,20 +163,9 @@ class LinearPredictor(Predictor):
     def moments(
         self, X: Features, normal: NormalForm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and (co)variance of f when theta is normal; f is then normal too.
+        """Mean and (co)variance of each row's f when theta is normal, in float64.
 
-        Parameters
-        ----------
-        X : Tensor or SparseRows of shape (n, d)
-        normal : NormalForm
-            Over theta.
-
-        Returns
-        -------
-        mean : Tensor of shape (n,), or (n, K) for K > 1
-        variance : Tensor of shape (n,), or (n, K, K) for K > 1
-            Marginal moments of each row's f, exact, in float64: for K > 1 its
-            covariance matrix.
+        Of shape (n,) and (n,), or (n, K) and (n, K, K).
         """
         mean, scale, factor = normal.mean, normal.scale, normal.factor
         if factor is None and not (mean.requires_grad or scale.requires_grad):

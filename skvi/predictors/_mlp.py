@@ -43,32 +43,13 @@ FIRST_SPREAD = {"tanh": 2.0, "logistic": 2.0}
 class MLPPredictor(Predictor):
     """A multilayer perceptron with all weights in one flat vector.
 
-    Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out) and ``intercept_{i}``
-    of shape (fan_out,). The natural scale of ``coef_{i}`` is ``gain / sqrt(fan_in)``,
-    at which a layer preserves the variance of its input.
-
-    Parameters
-    ----------
-    n_features, n_outputs : int
-        d and K.
-    hidden_layer_sizes : tuple of int, default=(50,)
-        Units of each hidden layer; an empty tuple gives a linear model.
-    activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
-        Applied after every layer except the last.
-    input_scale, output_scale : float, default=1.0
-        Multiply the gains of the first hidden and of the last layer: 1 for standardized
-        targets, more for log odds, which are large, and change quickly, if classes are
-        well separated.
-    flat_outputs : sequence of int, default=()
-        Columns of f that are 0 everywhere at the start, such as the log of a scale.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import MLPPredictor
-    >>> predictor = MLPPredictor(2, 1, hidden_layer_sizes=(3,))
-    >>> predictor.forward(torch.zeros(5, predictor.layout.size), torch.ones(4, 2)).shape
-    torch.Size([5, 4, 1])
+    Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out) and ``intercept_{i}`` of
+    shape (fan_out,). The natural scale of ``coef_{i}`` is ``gain / sqrt(fan_in)``, at
+    which a layer preserves the variance of its input. `input_scale` and `output_scale`
+    multiply the gains of the first hidden and of the last layer: 1 for standardized
+    targets, more for log odds, which are large, and change quickly, if classes are well
+    separated. Columns `flat_outputs` of f are 0 everywhere at the start, such as the
+    log of a scale.
     """
 
     has_local_draws = True
@@ -150,17 +131,10 @@ class MLPPredictor(Predictor):
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Random start: with equal weights all units of a layer would stay equal.
 
-        Parameters
-        ----------
-        generator : torch.Generator
-
-        Returns
-        -------
-        NormalForm
-            Means of the size that preserves variances from layer to layer, a fifth of
-            it in the last layer; 0 for intercepts, except those of a first layer of
-            "tanh" or "logistic" units, which bend all over standardized features.
-            Narrow, so that training starts from a single network, which is nearly flat.
+        Means of the size that preserves variances from layer to layer, a fifth of it in
+        the last layer; 0 for intercepts, except those of a first layer of "tanh" or
+        "logistic" units, which bend all over standardized features. Narrow, so that
+        training starts from a single network, which is nearly flat.
         """
         scale = self.layout.natural_scales().to(generator.device)
         mean = scale * randn(generator, self.layout.size)
@@ -180,18 +154,7 @@ class MLPPredictor(Predictor):
         return FIRST_SPREAD.get(self.activation_name, 0.0) * size
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        """Evaluate f.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        X : Tensor of shape (n, d)
-
-        Returns
-        -------
-        Tensor of shape (S, n, K)
-            In the dtype of `theta`; all draws in one batched pass.
-        """
+        """f, (S, n, K), all draws in one batched pass; see `Predictor.forward`."""
         blocks = self.layout.unpack(theta)
         h = X.to(theta.dtype).expand(len(theta), *X.shape)
         for i in range(self.n_layers):
@@ -202,35 +165,16 @@ class MLPPredictor(Predictor):
     def passes(
         self, n_members: int, n_draws: int, n_rows: int, like: torch.Tensor
     ) -> MLPPasses:
-        """Make the buffers of many networks, evaluated and differentiated together.
+        """Buffers of many networks, evaluated and differentiated together.
 
-        Parameters
-        ----------
-        n_members, n_draws, n_rows : int
-            M, S and n: M data sets of n rows, S networks for each of them.
-        like : Tensor
-            Tensor with the dtype and the device of the buffers.
-
-        Returns
-        -------
-        MLPPasses
+        For M data sets of n rows, and S networks for each of them; `like` has the dtype
+        and the device.
         """
         name = self.activation_name
         return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, like)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
-        """Return a function that evaluates f for many blocks of rows, in buffers.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        n_rows : int
-            Rows in a block.
-
-        Returns
-        -------
-        MLPBlocks
-        """
+        """In buffers; see `Predictor.block_forward`."""
         return MLPBlocks(self.layout, self.n_layers, self.activation, theta, n_rows)
 
     def sample_locally(
@@ -240,26 +184,11 @@ class MLPPredictor(Predictor):
         n_draws: int,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Draw f by sampling activations instead of weights.
+        """Draw f, (S, n, K), by sampling activations instead of weights.
 
         Every row gets its own weights (Kingma et al. 2015, section 2): valid for sums
-        over rows of per-row expectations under a factorized normal, but not for
-        quantities that need one theta for all rows.
-
-        Parameters
-        ----------
-        normal : NormalForm
-            Over theta; only its variances are used.
-        X : Tensor of shape (n, d)
-        n_draws : int
-            S.
-        generator : torch.Generator
-
-        Returns
-        -------
-        Tensor of shape (S, n, K)
-            Differentiable in `normal`. Means over S draws of a function of one
-            row's f are unbiased, with less noise than those from draws of theta.
+        over rows of per-row expectations under a factorized normal, with less noise
+        than draws of theta, but not for quantities that need one theta for all rows.
         """
         mean = self.layout.unpack(normal.mean[None])
         variance = self.layout.unpack(normal.variance[None])

@@ -35,50 +35,20 @@ NEEDS_INTEGERS = (
 class ModulePredictor(Predictor):
     """Any `torch.nn.Module`, with its parameters in one flat vector.
 
-    Blocks have the names of the parameters, such as "conv1.weight". Those of
-    normalization layers have the role "affine", other biases "intercept", the rest is
-    "weight". The natural scale of a weight is ``gain / sqrt(fan_in)``, at which a layer
-    preserves the variance of its input. Parameters with ``requires_grad=False`` and
-    buffers are not changed.
+    Its ``forward`` maps rows (n, ...) to (n, K), or to (n,) for K = 1; it is tried on a
+    few rows of X. It is not changed, and its parameters are the start of fits. Blocks
+    have the names of the parameters, such as "conv1.weight". Those of normalization
+    layers have the role "affine", other biases "intercept", the rest is "weight". The
+    natural scale of a weight is ``gain / sqrt(fan_in)``, at which a layer preserves the
+    variance of its input; the root of two suits layers before relu, `output_gain` is
+    that of the last weight with two or more dimensions. Parameters with
+    ``requires_grad=False`` and buffers are fixed. With `shuffle` the entries of each
+    weight are permuted at every start, a new random one if they were drawn
+    independently. `outputs` says in messages what the outputs are.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Not changed. Its ``forward`` maps rows (n, ...) to (n, K), or to (n,) for K = 1.
-        Its parameters are the start of fits.
-    X : Tensor of shape (n, ...)
-        Some rows, such as those of the fit: the module is tried on a few of them.
-    n_outputs : int, default=1
-        K.
-    gain, output_gain : float, default=2 ** 0.5 and 1.0
-        Gain of all weights, and of the last one with two or more dimensions. The square
-        root of two suits layers before relu.
-    shuffle : bool, default=False
-        Whether to permute the entries of each weight at every start, which gives a new
-        random start if they were drawn independently.
-    outputs : str, default="one column for each number that it predicts"
-        What the outputs are, for messages.
-
-    Raises
-    ------
-    IncompatibleComponentsError
-        Its output for a row depends on the other rows, is random, or changes buffers:
-        batch normalization, dropout and spectral normalization in training mode. The
-        message names what to use.
-    ValueError
-        It has no parameters, fails on these rows, or has another number of outputs.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import ModulePredictor
-    >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-    >>> predictor = ModulePredictor(net, torch.zeros(2, 2, 2), n_outputs=3)
-    >>> predictor.layout
-    Layout({'1.weight': (3, 4), '1.bias': (3,)})
-    >>> theta = torch.zeros(5, predictor.layout.size)
-    >>> predictor.forward(theta, torch.ones(7, 2, 2)).shape
-    torch.Size([5, 7, 3])
+    IncompatibleComponentsError if an output depends on other rows, is random, or
+    changes buffers; ValueError if there are no parameters, or another number of
+    outputs.
     """
 
     def __init__(
@@ -131,16 +101,7 @@ class ModulePredictor(Predictor):
         return self._width
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
-        """Start of a fit: narrow, at the parameters of the module.
-
-        Parameters
-        ----------
-        generator : torch.Generator
-
-        Returns
-        -------
-        NormalForm
-        """
+        """Start of a fit: narrow, at the parameters of the module."""
         device, mean = generator.device, self._start.to(generator.device).clone()
         for block in self.layout.values():
             if self.shuffle and block.role == "weight":
@@ -150,18 +111,7 @@ class ModulePredictor(Predictor):
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        """Evaluate f.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        X : Tensor of shape (n, ...)
-
-        Returns
-        -------
-        Tensor of shape (S, n, K)
-            In the dtype of `theta`; draws together, as many as fit into memory.
-        """
+        """f, (S, n, K), of as many draws together as fit into memory."""
         blocks, X = self.layout.unpack(theta), X.to(theta.dtype)
         fixed = {name: _as(value, theta) for name, value in self._fixed.items()}
         if len(theta) == 1 or self._loops:
@@ -176,19 +126,7 @@ class ModulePredictor(Predictor):
     def outputs_of_random_parameters(
         self, X: torch.Tensor, n_draws: int = 16
     ) -> torch.Tensor:
-        """Outputs for parameters of several scales around zero: what can come out.
-
-        Parameters
-        ----------
-        X : Tensor of shape (n, ...)
-        n_draws : int, default=16
-            Number of them for each scale.
-
-        Returns
-        -------
-        Tensor of shape (n_scales, n_draws, n, K)
-            For increasing scales.
-        """
+        """Outputs for random parameters of increasing scales, (scales, draws, n, K)."""
         generator = torch.Generator().manual_seed(0)
         size = n_draws, self.layout.size
         unit = torch.randn(size, generator=generator, dtype=torch.float64, device=CPU)

@@ -17,35 +17,11 @@ SEED = 0
 
 
 class PartialPredictor(Predictor):
-    """A predictor with some blocks as point parameters, not part of theta.
+    """A predictor with the blocks `names` as point parameters, not part of theta.
 
     They are learned by type-II maximum likelihood, like noise and prior scales: for
     example a normalization layer, or an embedding whose uncertainty is of no interest.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        It still receives its full theta.
-    names : iterable of str
-        Blocks of its layout. They start at the mean of `Predictor.initial_normal`, if
-        there is one, else at 0.
-
-    Raises
-    ------
-    IncompatibleComponentsError
-        The predictor has no such block, or no other block.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.predictors._partial import PartialPredictor
-    >>> partial = PartialPredictor(LinearPredictor(2), ["intercept"])
-    >>> partial.layout, partial.point_layout
-    (Layout({'coef': (1, 2)}), Layout({'intercept': (1,)}))
-    >>> fixed = partial.bind(torch.tensor([10.0]))
-    >>> fixed.forward(torch.tensor([[1.0, 2.0]]), torch.ones(1, 2))
-    tensor([[[13.]]])
+    They start at the mean of `Predictor.initial_normal`, if there is one, else at 0.
     """
 
     def __init__(self, predictor: Predictor, names: Iterable[str]) -> None:

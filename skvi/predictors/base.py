@@ -9,7 +9,7 @@ from skvi.predictors._symmetry import Symmetry
 from skvi.utils._device import CPU, Movable
 from skvi.utils._sparse import Features
 
-__all__ = ["BlockForward", "Predictor"]
+__all__ = ["Predictor"]
 
 
 class Predictor(Movable):
@@ -157,23 +157,6 @@ class BlockForward:
     """f of a block of rows, by a product of constant size; without gradients.
 
     Matrix products of other sizes may round differently.
-
-    Parameters
-    ----------
-    predictor : Predictor
-    theta : Tensor of shape (S, P)
-    n_rows : int
-        Rows in a block.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.predictors.base import BlockForward
-    >>> predictor = LinearPredictor(2, 1)
-    >>> forward = BlockForward(predictor, torch.tensor([[1.0, 2.0, 0.5]]), n_rows=3)
-    >>> forward(torch.ones(1, 2))[0, :, 0]
-    tensor([3.5000, 0.5000, 0.5000])
     """
 
     def __init__(self, predictor: Predictor, theta: torch.Tensor, n_rows: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skvi.base import Rows
+from skvi.base._rows import Rows
 from skvi.targets._expected_loss import gather, term_chunks
 from skvi.targets._rows import shift_mean
 from skvi.utils._arrays import like_rows

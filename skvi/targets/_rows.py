@@ -7,7 +7,8 @@ from typing import Any, Self
 
 import torch
 
-from skvi.base import Layout, NormalForm, Rows
+from skvi.base import Layout, NormalForm
+from skvi.base._rows import Rows
 from skvi.predictors._partial import PartialPredictor
 from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows, weighted_sum

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from skvi.base import NormalForm, Rows
+from skvi.base import NormalForm
+from skvi.base._rows import Rows
 from skvi.priors import BuiltPrior
 from skvi.targets._expected_loss import (
     ExpectedLoss,

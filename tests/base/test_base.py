@@ -30,6 +30,7 @@ def find_specifications():
                 if Component not in (obj, *obj.__bases__):
                     found[name] = obj
     found.pop("CallableLoss")  # a function has no repr that can be evaluated
+    found.pop("OverScales")  # around another solver, and made by a fit only
     needed = {
         "CategoricalLikelihood": {"n_classes": 3},
         "FDivergence": {"generator": "hellinger"},
@@ -103,18 +104,6 @@ def test_layout_unpacks_in_order():
     torch.testing.assert_close(blocks["noise"], theta[:, 6].exp().log1p())
     # Wrong variant: the unconstrained coordinates themselves.
     torch.testing.assert_close(blocks["scale"], theta[:, 7:].exp())
-
-
-def test_layout_jacobian():
-    # Wrong variants: no Jacobian, or its reciprocal.
-    theta = torch.linspace(-1, 1, 9, dtype=torch.float64)
-
-    def constrained(t):
-        return torch.cat([b.reshape(-1) for b in LAYOUT.unpack(t[None]).values()])
-
-    jacobian = torch.autograd.functional.jacobian(constrained, theta)
-    expected = torch.linalg.slogdet(jacobian).logabsdet
-    torch.testing.assert_close(LAYOUT.log_abs_det_jacobian(theta[None])[0], expected)
 
 
 def test_parts_of_a_layout():

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from skvi.base import Rows
-from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS
+from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS, Rows
 from skvi.utils._dense_rows import ShiftedRows
 
 N = 40

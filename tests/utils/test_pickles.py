@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from skvi.base import Layout, NormalForm, Rows
+from skvi.base import Layout, NormalForm
+from skvi.base._rows import Rows
 from skvi.divergences import KL
 from skvi.likelihoods import (
     BernoulliLikelihood,

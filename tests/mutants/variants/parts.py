@@ -19,11 +19,8 @@ VARIANTS = [
         find="z.square().sum(-1) - inner.square().sum(-1)",
         put="z.square().sum(-1) + inner.square().sum(-1)",
         test="tests/base/test_base.py::test_low_rank_normal"),
-    Variant("jacobian-sign", where="Layout.log_abs_det_jacobian",
-        find="total + logs.sum(1)", put="total - logs.sum(1)",
-        test="tests/base/test_base.py::test_layout_jacobian"),
-    Variant("softplus-jacobian", where="Softplus.log_abs_det_jacobian", find="x",
-        put="-x", test="tests/base/test_base.py::test_layout_jacobian"),
+    Variant("exp-coordinates-as-they-are", where="BIJECTIONS", find="torch.exp",
+        put="torch.abs", test="tests/base/test_base.py::test_layout_unpacks_in_order"),
     # utils
     Variant("log-mean-exp-count", where="log_mean_exp",
         find="torch.logsumexp(values, dim) - math.log(values.shape[dim])",
