@@ -19,8 +19,9 @@ VARIANTS = [
         find="z.square().sum(-1) - inner.square().sum(-1)",
         put="z.square().sum(-1) + inner.square().sum(-1)",
         test="tests/base/test_base.py::test_low_rank_normal"),
-    Variant("exp-coordinates-as-they-are", where="BIJECTIONS", find="torch.exp",
-        put="torch.abs", test="tests/base/test_base.py::test_layout_unpacks_in_order"),
+    Variant("coordinates-as-they-are", where="Layout.unpack",
+        find="BIJECTIONS[block.bijection](value)", put="value",
+        test="tests/base/test_base.py::test_layout_unpacks_in_order"),
     # utils
     Variant("log-mean-exp-count", where="log_mean_exp",
         find="torch.logsumexp(values, dim) - math.log(values.shape[dim])",
