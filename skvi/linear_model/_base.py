@@ -14,7 +14,7 @@ from skvi._registry import POSTERIORS, PRIORS
 from skvi.base._units import Units
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.linear_model._blocks import normal_of_predictor
+from skvi.linear_model._blocks import MAX_FULL, normal_of_predictor
 from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import coefficient_ends, summary
@@ -49,7 +49,7 @@ PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
 # Parameters up to which "auto" takes a full covariance. With a fixed scale a fit with
 # one column then takes a few seconds, one with fifty classes ten. Where it needs one
 # factorization in all, or has so few rows, it takes as long up to more parameters.
-MAX_FULL, MAX_QUICK, MAX_QUICK_ROWS = 1000, 3000, 1500
+MAX_QUICK, MAX_QUICK_ROWS = 3000, 1500
 #: Name of a scale that another fit to the same data found, in `plug_in`.
 PLUGGED_SCALE = "prior_scale"
 # Draws behind the moments and predictions of posteriors that are not normal.

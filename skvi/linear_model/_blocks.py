@@ -8,6 +8,7 @@ from skvi.posteriors import Family, Posterior, Product
 from skvi.priors import GammaHyperprior
 
 __all__ = [
+    "MAX_FULL",
     "check_gammas",
     "check_noise_hyperprior",
     "join_independent",
@@ -15,6 +16,9 @@ __all__ = [
     "with_logarithm",
     "with_positive_blocks",
 ]
+
+# Parameters up to which a covariance is factorized in every step of a fit.
+MAX_FULL = 1000
 
 
 def with_positive_blocks(family: Family, blocks: list[str]) -> Family:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from skvi._regressors import names_of_units, noise_in, units_of, with_noise_scale
-from skvi._warm_start import at_last_scales
 from skvi.evidence import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
@@ -39,7 +38,6 @@ from skvi.priors import (
 )
 from skvi.solvers import NaturalGradient
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
-from skvi.solvers._solution import State
 
 __all__ = ["GaussianRegression"]
 
@@ -200,17 +198,8 @@ class GaussianRegression(BayesianLinearModel):
     def _continue(self, problem, before, solver):
         if isinstance(self.posterior_family_, Exact):
             return None  # nothing to start from
-        last, target = before["posterior_"].as_prior(), problem.target
-        same = type(last) is type(problem.posterior)
-        same = same and len(last.params) == len(problem.posterior.params)
-        if dict(last.layout) != dict(target.layout) or not same:
-            raise ValueError(
-                f"warm_start=True continues from a fit with {last.layout}; these data "
-                f"and parameters need {target.layout}, or another family. Use the "
-                "same features and parts, or warm_start=False."
-            )
-        posterior = problem.posterior.at(last.params.clone())
-        return State(posterior, at_last_scales(target, before))
+        last = before["posterior_"].as_prior()
+        return super()._continue(problem, {**before, "posterior_": last}, solver)
 
     def _prepare(self, problem, solver):
         robust = not self.loss_function_.is_log_loss

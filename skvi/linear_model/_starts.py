@@ -8,7 +8,7 @@ import torch
 from skvi.base._gamma_form import GammaForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
-from skvi.linear_model._base import MAX_FULL
+from skvi.linear_model._blocks import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior

@@ -7,7 +7,6 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 
-from skvi._estimator import BaseVariational
 from skvi._identity import describe
 from skvi._registry import SHORTHANDS
 from skvi.posteriors import Posterior
@@ -81,7 +80,7 @@ def model_key(estimator: Any) -> str:
     if hasattr(estimator, "steps"):
         *features, (_, last) = estimator.steps
         return describe([step for _, step in features]) + model_key(last)
-    if not isinstance(estimator, BaseVariational):
+    if not hasattr(estimator, "evidence_bounds"):
         return describe(estimator)
     params = estimator.get_params(deep=False).items()
     kept = {k: _resolve(k, value) for k, value in params if k not in INFERENCE}

@@ -7,6 +7,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from skvi._regressors import LARGEST
 from skvi.divergences import KL, Divergence
+from skvi.utils._robust import median_distance
 
 __all__ = [
     "explained_log_loss",
@@ -110,7 +111,7 @@ def has_outliers(residual: np.ndarray, weight: np.ndarray) -> bool:
 
 def _robust_deviation(values: np.ndarray) -> float:
     """Standard deviation of a normal distribution with the same median distance."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return median_distance(values, np.ones(len(values)), float(np.median(values)))
 
 
 def worse_message(explained: float | None, error: str) -> str:

@@ -379,12 +379,3 @@ def test_exposure_is_routed():
         assert worst > 0.2 or not ROUTES_TO_SCORES
         pipeline.fit(X, Y, exposure=T)
         assert pipeline[-1].coef_ == pytest.approx(direct.coef_, rel=1e-9)
-
-
-def test_shapes_and_dtypes():
-    model = BayesianPoissonRegressor(prior="normal").fit(X.astype(np.float32), Y)
-    assert model.coef_.shape == model.coef_std_.shape == (3,)
-    assert isinstance(model.intercept_, float)
-    assert model.predict(X.astype(np.float32)).dtype == np.float32
-    bare = BayesianPoissonRegressor(fit_intercept=False, prior="normal").fit(X, Y)
-    assert bare.intercept_ == 0.0

@@ -1,6 +1,5 @@
 """Linear regression with its precisions integrated: against sums over a dense grid."""
 
-import pickle
 import warnings
 
 import numpy as np
@@ -9,7 +8,6 @@ import torch
 from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
 
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
@@ -18,7 +16,6 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.metrics import neg_crps_scorer
 from skvi.neural_network import BayesianMLPClassifier
 from skvi.posteriors import Exact, Product
 from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
@@ -344,21 +341,6 @@ def test_posteriors_are_priors_of_later_rows():
     later = MODEL(prior=first.posterior_, noise_scale="hyperprior").fit(X[20:], y[20:])
     whole = MODEL(**PARTS).fit(X, y)
     assert np.abs(later.coef_ - whole.coef_).max() < 0.3 * whole.coef_std_.min()
-
-
-def test_pickles_targets_and_searches():
-    """Wrong variant: one exact posterior for all targets."""
-    X, y, new = make_data(8, 2)
-    both = MODEL(**PARTS).fit(X, np.column_stack([y, -2 * y]))
-    one = pickle.loads(pickle.dumps(MODEL(**PARTS).fit(X, -2 * y)))
-    found = both.predict_interval(new)[:, :, 1]
-    np.testing.assert_allclose(found, one.predict_interval(new), rtol=1e-12)
-    np.testing.assert_allclose(both.coef_std_[1], one.coef_std_)
-    grid = {"noise_scale": [GammaHyperprior(1.0, 1.0), "hyperprior"]}
-    search = GridSearchCV(MODEL(), grid, scoring=neg_crps_scorer, cv=2).fit(X, y)
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    with pytest.raises(ValueError, match="positive shape"):
-        MODEL(noise_scale=GammaHyperprior(0.0, 1.0)).fit(X, y)
 
 
 def curve(n_powers):

@@ -590,29 +590,6 @@ def test_eubo_has_wider_posteriors():
     assert eubo.lower_bound_ < elbo.lower_bound_
 
 
-@pytest.mark.parametrize(
-    ("n", "d", "n_classes", "scale"),
-    [(12, 40, 3, 1.0), (30, 5, 4, 1e4), (9, 1, 3, 1e-4), (5, 2, 5, 1.0)],
-)
-@pytest.mark.filterwarnings("ignore:.*the features have ranges")
-def test_odd_shapes(n, d, n_classes, scale):
-    """More features than rows, huge and tiny scales, one row per class, constants."""
-    rng = np.random.default_rng(0)
-    X, y = scale * rng.standard_normal((n, d)), np.arange(n) % n_classes
-    X = np.column_stack([X, np.ones(n), np.zeros(n)])
-    posterior = "mean_field" if d == 2 else "full_rank"
-    with np.errstate(all="raise"):
-        model = BayesianLogisticRegression(
-            posterior=posterior, max_iter=200, prior="normal"
-        )
-        model.fit(X, y)
-    assert np.isfinite(model.lower_bound_)
-    # Without data a coefficient keeps its prior.
-    assert model.coef_[:, -1] == pytest.approx(0, abs=1e-6)
-    assert model.coef_std_[:, -1] == pytest.approx(1, abs=1e-6)
-    assert model.predict_proba(X).sum(1) == pytest.approx(1)
-
-
 def test_an_unknown_scale_of_separable_classes(recwarn):
     """Converges quickly, and warns of nothing, where f is wide.
 
@@ -636,25 +613,6 @@ def test_stochastic_solver_agrees():
     assert model.diagnostics_["solver"] == Stochastic.name
     exact = fitted("iris", "mean_field").lower_bound_
     assert model.lower_bound_ == pytest.approx(exact, abs=0.05)
-
-
-def test_threads_change_nothing():
-    X, y = (array[::3] for array in data("iris"))
-    results = []
-    for n_jobs in (None, 2):
-        model = BayesianLogisticRegression(n_jobs=n_jobs, prior="normal").fit(X, y)
-        binary = BayesianLogisticRegression(n_jobs=n_jobs, prior="normal").fit(X, y > 0)
-        bounds = binary.evidence_bounds(X, y > 0, n_draws=64, random_state=0)
-        results.append((model.lower_bound_, model.predict_proba(X), bounds.estimate))
-    one, two = results
-    assert two[0] == pytest.approx(one[0], abs=1e-8)
-    assert two[1] == pytest.approx(one[1], abs=1e-8)
-    assert two[2] == pytest.approx(one[2], abs=1e-3)
-    before = torch.get_num_threads()
-    for bad in (1.5, "all"):
-        with pytest.raises(ValueError, match="n_jobs"):
-            BayesianLogisticRegression(n_jobs=bad, prior="normal").fit(X, y)
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(

@@ -472,8 +472,8 @@ def test_fits_continue():
     model.fit(X, y)
     assert model.n_iter_ <= 2
     assert model.lower_bound_ == pytest.approx(value, abs=1e-5)
-    with pytest.raises(ValueError, match="another family"):
-        model.set_params(posterior="mean_field").fit(X, y)
+    model.set_params(posterior="mean_field").fit(X, y)
+    assert model.lower_bound_ < value
     with pytest.raises(ValueError, match="warm_start=True continues"):
         clone(model).fit(X, y).fit(X[:, :2], y)
 
@@ -487,13 +487,6 @@ def test_not_converged_is_said():
     # Without noise the learned noise has no interior optimum.
     with pytest.warns(ConvergenceWarning, match="fix noise_scale"):
         MODEL(noise_scale="learn", max_iter=1000).fit(X, X @ np.ones(4))
-
-
-def test_progress(capsys):
-    MODEL(verbose=2).fit(*make_data())
-    out = capsys.readouterr().out
-    assert "iteration 1/100: minimized" in out
-    assert "ELBO" in out
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, scale
+from sklearn.preprocessing import PolynomialFeatures
 
 import skvi
 from skvi.linear_model import (
@@ -168,12 +167,3 @@ def test_probability_intervals_of_other_models():
         BayesianLogisticRegression(prior="normal").fit(X, y).predict_proba_interval(X)
     )
     np.testing.assert_allclose(found.mean((0, 1)), exact.mean((0, 1)), atol=0.03)
-
-
-def test_scale_matters_for_nothing_here():
-    """float32 in, float32 out. Wrong variant: double precision."""
-    y = (F + RNG.logistic(size=80) > 0).astype(int)
-    model = clone(BayesianLogisticRegression(prior="normal")).fit(
-        scale(X).astype(np.float32), y
-    )
-    assert model.predict_proba_interval(X.astype(np.float32)).dtype == np.float32

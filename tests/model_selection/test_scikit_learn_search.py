@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -124,26 +123,6 @@ def test_set_params_promotes_shorthands():
 def test_set_params_errors(params, message):
     with pytest.raises(ValueError, match=message):
         BayesianLogisticRegression(prior="normal").set_params(**params)
-
-
-def test_clone_and_fit_leave_parameters_alone(data):
-    """Fitted parts are clones; two estimators may share a specification."""
-    shared = KL(weight=0.7)
-    model = BayesianLogisticRegression(divergence=shared, prior={"coef": Laplace()})
-    model.set_params(intercept_prior=Normal(5.0))
-    before = repr(model)
-    copy = clone(model)
-    assert copy.divergence is not shared
-    assert copy.prior["coef"] is not model.prior["coef"]
-    assert repr(copy) == before
-    model.fit(*data)
-    assert model.divergence is shared
-    assert model.divergence_ is not shared
-    assert repr(model) == before
-    shared.set_params(weight=0.2)
-    assert model.divergence_.weight == 0.7
-    assert repr(model.prior_["intercept"]) == "Normal(scale=5.0)"
-    assert not hasattr(clone(model), "posterior_")
 
 
 def test_object_and_shorthand_agree(data):

@@ -8,13 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import norm
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
-from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
@@ -76,33 +74,6 @@ def test_mean_and_standard_deviation(fitted):
 
 
 @quick
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_predictions_do_not_depend_on_neighbors(dtype):
-    """To the last bit, alone, in another place, or in a batch.
-
-    Wrong variants: a short block is not filled up; blocks of 256 rows, for float64.
-    """
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((500, 3)).astype(dtype)
-    y = np.digitize(X[:, 0], [-0.5, 0.5])
-    options = {"hidden_layer_sizes": (11, 5), "max_iter": 2, "random_state": 0}
-    regressor = BayesianMLPRegressor(**options).fit(X, y)
-    classifier = BayesianMLPClassifier(**options).fit(X, y)
-    order = rng.permutation(len(X))
-    for predict in (
-        lambda rows: np.stack(regressor.predict(X[rows], return_std=True), 1),
-        lambda rows: regressor.predict_log_density(X[rows], y[rows]),
-        lambda rows: regressor.predict_quantiles(X[rows], 0.3),
-        lambda rows: classifier.predict_proba(X[rows]),
-    ):
-        together = predict(np.arange(len(X)))
-        assert np.array_equal(predict(order), together[order])
-        assert np.array_equal(predict(order[:7]), together[order[:7]])
-        for i in (0, 191, 255, 499):
-            assert np.array_equal(predict([i]), together[[i]])
-
-
-@quick
 def test_moments_far_from_zero(fitted):
     """Wrong variant: variances as differences of mean squares."""
     model, X, _ = fitted
@@ -129,12 +100,6 @@ def test_quantiles_invert_the_mixture(fitted):
     interval = model.predict_interval(X, coverage=0.8)
     assert np.allclose(interval, model.predict_quantiles(X, [0.1, 0.9]), rtol=1e-9)
     assert model.predict_quantiles(X, 0.5).shape == (len(X), 1)
-
-
-def test_mixture_quantiles_of_one_normal():
-    means = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
-    found = normal_mixture_quantiles(means, 3.0, np.array([0.1]))
-    assert np.allclose(found[:, 0], [1 + 3 * norm.ppf(0.1), -2 + 3 * norm.ppf(0.1)])
 
 
 @quick
@@ -227,16 +192,6 @@ def test_bounds_are_on_the_density_of_y():
     assert math.isclose(
         again.lower_bound_, weighted.lower_bound_ - 2 * shift, rel_tol=1e-6
     )
-
-
-@quick
-def test_normalize_y_is_only_a_change_of_units():
-    X, y = wave(40)
-    z = (y - y.mean()) / y.std()
-    inside = BayesianMLPRegressor(**FAST).fit(X, y)
-    outside = BayesianMLPRegressor(normalize_y=False, **FAST).fit(X, z)
-    assert np.allclose(inside.predict(X), y.mean() + y.std() * outside.predict(X))
-    assert math.isclose(inside.noise_scale_, y.std() * outside.noise_scale_)
 
 
 @quick
