@@ -35,6 +35,11 @@ def in_pipeline(**parts):
     )
 
 
+# Weak divergences leave posteriors wider than the prior, which is reported.
+wide = pytest.mark.filterwarnings("ignore:.*the posterior is wider than its prior")
+
+
+@wide
 @pytest.mark.parametrize("n_jobs", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_grid_over_divergences_in_a_pipeline(data, n_jobs):
     """Strings with nested names; every candidate scores as if fitted by hand.
@@ -83,6 +88,7 @@ def test_grid_over_objectives_and_objects(data):
     assert scores[1] == scores[2] != scores[0]
 
 
+@wide
 def test_impossible_candidates_are_scored_as_failures(data):
     """A search goes on with error_score; alone the same pair is refused."""
     grid = {"model__objective": ["elbo", "eubo"], "model__divergence": ["renyi"]}
@@ -158,7 +164,7 @@ def test_evidence_of_pipelines_and_searches(data):
         assert bounds.lower == pytest.approx(exact.lower, abs=1e-6)
         assert bounds.upper == pytest.approx(exact.upper, abs=1e-6)
     low, high = exact.interval()
-    assert low < -20.5306 < high < low + 0.1
+    assert low < -20.5306 < high < low + 0.2
 
 
 def test_evidence_of_other_things_is_refused(data):
