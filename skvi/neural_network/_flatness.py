@@ -7,7 +7,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from skvi._regressors import LARGEST
 from skvi.divergences import KL, Divergence
-from skvi.utils._robust import median_distance
+from skvi.utils._arrays import median_distance
 
 __all__ = [
     "explained_log_loss",
