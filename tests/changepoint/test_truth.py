@@ -60,7 +60,7 @@ def changes_of(number, n):
 
 
 class AtLeast(Hazard):
-    """No segment is shorter than five rows, but for the last one."""
+    """No segment is shorter than five rows, except the last one."""
 
     def probability(self, length):
         return np.where(length < 5, 0.0, 0.15)
@@ -73,17 +73,16 @@ def small_series(n):
     return X
 
 
-def test_all_segmentations_of_eighteen_rows():
+@pytest.mark.parametrize("hazard", [ConstantHazard(6.0), AtLeast()])
+def test_all_segmentations_of_eighteen_rows(hazard):
     """Evidence, most probable segmentation, and the probability of every change.
 
     Wrong variants: the best segmentation by the filtered probabilities, as the slides
-    print it; the first segment pays the hazard.
+    print it; the first segment pays the hazard; the hazard of another length.
     """
-    n, models = (
-        18,
-        [Regression(noise_scale=1.0), Regression(noise_scale=1.0, noise_df=np.inf)],
-    )
-    X, hazard = small_series(n), ConstantHazard(6.0)
+    n = 18
+    models = [Regression(noise_scale=1.0), Regression(noise_scale=1.0, noise_df=np.inf)]
+    X = small_series(n)
     weights, paths = enumerate_all(*evidences(models, X, hazard, np.ones(1)))
     assert len(weights) == 2 ** (n - 1)
     detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT, **ALL).fit(X)
@@ -97,69 +96,6 @@ def test_all_segmentations_of_eighteen_rows():
         has = numbers % 2**t >= 2 ** (t - 1)
         probability[t] = total[has].sum()
     np.testing.assert_allclose(detector.change_probability_, probability, atol=1e-12)
-
-
-def compositions(n, least):
-    """All ways to cut n rows into segments of at least so many, but for the last."""
-    for first in range(least, n):
-        for rest in compositions(n - first, least):
-            yield [first, *rest]
-    yield [n]
-
-
-def test_all_segmentations_of_thirty_rows():
-    """Those with segments of five rows and more: the hazard forbids all others."""
-    n, models, hazard = 30, [Regression(noise_scale=1.0)], AtLeast()
-    X = small_series(n)
-    segments, log_hazard, log_survival = evidences(models, X, hazard, np.ones(1))
-    terms = []
-    for lengths in compositions(n, 5):
-        s, term = 0, 0.0
-        for i, length in enumerate(lengths):
-            term += segments[s, s + length, 0] + log_survival[1:length].sum()
-            term += log_hazard[length] if i < len(lengths) - 1 else 0.0
-            s += length
-        terms.append(term)
-    assert len(terms) > 200
-    detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT, **ALL).fit(X)
-    best = list(compositions(n, 5))[int(np.argmax(terms))]
-    assert detector.changepoints_.tolist() == np.cumsum(best)[:-1].tolist()
-    evidence = np.logaddexp.reduce(terms)
-    assert detector.log_evidence_ == pytest.approx(evidence, abs=1e-10)
-
-
-@pytest.mark.slow
-def test_every_segmentation_of_thirty_rows():
-    """2^29 of them: those of 21 rows at once, times the ways to go on from each."""
-    n, head, models = 30, 21, [Regression(noise_scale=1.0)]
-    X, hazard = small_series(n), ConstantHazard(6.0)
-    segments, log_hazard, log_survival = evidences(models, X, hazard, np.ones(1))
-    summed = segments[:, :, 0]
-    going = np.concatenate([[0.0, 0.0], np.cumsum(log_survival[1:])])
-    weights, starts = np.zeros(1), np.zeros(1, int)
-    for t in range(1, head):
-        ends = going[t - starts] + log_hazard[t - starts]
-        weights = np.concatenate([weights, weights + summed[starts, t] + ends])
-        starts = np.concatenate([starts, np.full(len(starts), t)])
-    totals = []
-    for pattern in range(2 ** (n - head)):
-        cuts = [head + i for i in range(n - head) if pattern >> i & 1]
-        tail, s = 0.0, cuts[0] if cuts else None
-        for t in cuts[1:]:
-            tail += summed[s, t] + going[t - s] + log_hazard[t - s]
-            s = t
-        if cuts:
-            tail += summed[s, n] + going[n - s]
-            first = summed[:, cuts[0]] + going[cuts[0] - np.arange(n)]
-            first = first + log_hazard[cuts[0] - np.arange(n)]
-        else:
-            first = summed[:, n] + going[n - np.arange(n)]
-        values = weights + first[starts] + tail
-        top = values.max()
-        totals.append(top + np.log(np.exp(values - top).sum()))
-    detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT).fit(X)
-    expected = np.logaddexp.reduce(totals)
-    assert detector.log_evidence_ == pytest.approx(expected, abs=1e-9)
 
 
 def simulate(model, n, hazard, rng):
