@@ -7,13 +7,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL, Divergence
 from skvi.priors import BuiltPrior, Normal
-from skvi.testing._ensure import (
-    N_SE,
-    check_component,
-    ensure,
-    ensure_close,
-    numeric_gradient,
-)
+from skvi.testing._ensure import N_SE, Check, check_component, numeric_gradient
 from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
@@ -49,42 +43,34 @@ def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
     """
     check_component(divergence)
     divergence.check_regularizer()
-    generator, name = make_generator(random_state), repr(divergence)
+    generator, check = make_generator(random_state), Check(repr(divergence))
     same = randn(generator, 100)
-    ensure_close(
-        divergence.monte_carlo(same, same),
-        torch.zeros((), device=CPU),
-        f"{name}: monte_carlo at q = prior",
-    )
-    _check_monte_carlo(divergence, name, generator)
+    check.close(divergence.monte_carlo(same, same), 0.0, "monte_carlo at q = prior")
+    _check_monte_carlo(divergence, check, generator)
     prior = Normal(PRIOR_SCALE).build(Layout({"coef": (SIZE,)}))
     pi = prior.as_normal()
     if pi is None or not divergence.has_closed_form(prior):
         return
-    ensure_close(
-        divergence.closed_form(pi, prior),
-        torch.zeros((), device=CPU),
-        f"{name}: closed_form at q = prior",
-    )
+    check.close(divergence.closed_form(pi, prior), 0.0, "closed_form at q = prior")
     for kind in ("diagonal", "full", "low_rank"):
         q = _some_normal(kind, generator)
         value = divergence.closed_form(q, prior)
-        ensure(value.shape == (), f"{name}: closed_form must return a scalar.")
-        ensure(value >= 0, f"{name}: closed_form is {float(value):g}, below 0.")
+        check(value.shape == (), "closed_form must return a scalar.")
+        check(value >= 0, f"closed_form is {float(value):g}, below 0.")
         if divergence.is_standard:
-            ensure_close(
+            check.close(
                 value,
                 KL().closed_form(q, prior),
-                f"{name}: is_standard is True, but closed_form",
+                "is_standard is True, but closed_form",
             )
         if kind != "low_rank":
-            _check_terms(divergence, q, prior, f"{name} ({kind})")
+            _check_terms(divergence, q, prior, Check(f"{divergence!r} ({kind})"))
     for factor in (1e-4, 1e2):
         wide = NormalForm(pi.mean, factor * pi.scale)
         value = divergence.closed_form(wide, prior)
-        ensure(
+        check(
             not torch.isnan(value),
-            f"{name}: closed_form is NaN for a posterior {factor:g} times as wide as "
+            f"closed_form is NaN for a posterior {factor:g} times as wide as "
             "the prior; outside its range a divergence is inf.",
         )
 
@@ -103,16 +89,16 @@ def _some_normal(kind: str, generator: torch.Generator) -> NormalForm:
 
 
 def _check_terms(
-    divergence: Divergence, q: NormalForm, prior: BuiltPrior, name: str
+    divergence: Divergence, q: NormalForm, prior: BuiltPrior, check: Check
 ) -> None:
     terms = divergence.terms(q, prior)
-    ensure_close(terms.value, divergence.closed_form(q, prior), f"{name}: terms.value")
+    check.close(terms.value, divergence.closed_form(q, prior), "terms.value")
 
     def by_mean(mean: torch.Tensor) -> torch.Tensor:
         return divergence.closed_form(NormalForm(mean, q.scale), prior)
 
     gradient = numeric_gradient(by_mean, q.mean)
-    ensure_close(terms.gradient, gradient, f"{name}: terms.gradient", 1e-5, 1e-6)
+    check.close(terms.gradient, gradient, "terms.gradient", 1e-5, 1e-6)
 
     def by_variance(variance: torch.Tensor) -> torch.Tensor:
         # Along the diagonal of the covariance, for factorized and full q alike.
@@ -125,11 +111,11 @@ def _check_terms(
     natural = terms.precision_gradient
     natural = natural if natural.ndim == 1 else natural.diagonal()
     expected = 2 * numeric_gradient(by_variance, q.variance, 1e-6)
-    ensure_close(natural, expected, f"{name}: terms.precision_gradient", 1e-4, 1e-5)
+    check.close(natural, expected, "terms.precision_gradient", 1e-4, 1e-5)
 
 
 def _check_monte_carlo(
-    divergence: Divergence, name: str, generator: torch.Generator
+    divergence: Divergence, check: Check, generator: torch.Generator
 ) -> None:
     """One dimension, where joint forms and sums over coordinates agree."""
     prior = Normal(PRIOR_SCALE).build(Layout({"coef": (1,)}))
@@ -142,22 +128,22 @@ def _check_monte_carlo(
         theta = q.transform(randn(generator, BATCH, 1))
         values.append(divergence.monte_carlo(q.log_prob(theta), prior.log_prob(theta)))
     estimates = torch.stack(values)
-    ensure(estimates.shape == (N_BATCHES,), f"{name}: monte_carlo must be a scalar.")
+    check(estimates.shape == (N_BATCHES,), "monte_carlo must be a scalar.")
     (gradient,) = torch.autograd.grad(estimates.mean(), leaf, allow_unused=True)
-    ensure(
+    check(
         gradient is not None and torch.isfinite(gradient).all(),
-        f"{name}: monte_carlo must be differentiable in log_q and log_prior.",
+        "monte_carlo must be differentiable in log_q and log_prior.",
     )
     error = float(estimates.detach().std()) / N_BATCHES**0.5
     mean = float(estimates.detach().mean())
-    ensure(mean >= -N_SE * error, f"{name}: monte_carlo is {mean:g}, below 0.")
+    check(mean >= -N_SE * error, f"monte_carlo is {mean:g}, below 0.")
     if divergence.has_closed_form(prior):
         with torch.no_grad():
             exact = divergence.closed_form(q, prior)
-        ensure_close(
+        check.close(
             mean,
             exact,
-            f"{name}: closed_form and monte_carlo disagree; the latter",
+            "closed_form and monte_carlo disagree; the latter",
             2e-3,  # its bias, if it is not linear in means
             N_SE * error,
         )

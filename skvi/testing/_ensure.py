@@ -10,12 +10,12 @@ from sklearn.base import clone
 
 from skvi.base import Component
 
-__all__ = ["check_component", "ensure", "ensure_close", "numeric_gradient", "pickled"]
+__all__ = ["Check", "check_component", "ensure", "numeric_gradient", "pickled"]
 
 T = TypeVar("T")
 
-# Errors of a Monte Carlo estimate that are allowed, in standard errors.
-N_SE = 5.0
+# Errors of a Monte Carlo estimate that are allowed, in standard errors; and draws.
+N_SE, N_DRAWS = 5.0, 50_000
 
 
 def ensure(condition: bool | torch.Tensor, message: str) -> None:
@@ -24,29 +24,47 @@ def ensure(condition: bool | torch.Tensor, message: str) -> None:
         raise AssertionError(message)
 
 
-def ensure_close(
-    found: torch.Tensor | float,
-    expected: torch.Tensor | float,
-    what: str,
-    rtol: float = 1e-6,
-    atol: float = 1e-8,
-) -> None:
-    """Raise unless two tensors agree; a tolerance may be a tensor."""
-    found, expected = (torch.as_tensor(v).detach().double() for v in (found, expected))
-    if found.shape != expected.shape:
-        raise AssertionError(
+class Check:
+    """Assertions about one part, whose name begins every message."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, condition: bool | torch.Tensor, message: str) -> None:
+        """Raise unless the condition holds."""
+        ensure(condition, f"{self.name}: {message}")
+
+    def close(
+        self,
+        found: torch.Tensor | float,
+        expected: torch.Tensor | float,
+        what: str,
+        rtol: float = 1e-6,
+        atol: float | torch.Tensor = 1e-8,
+    ) -> None:
+        """Raise unless two tensors agree; a number stands for equal entries.
+
+        A tolerance may be a tensor.
+        """
+        found = torch.as_tensor(found).detach().double()
+        if isinstance(expected, float):
+            expected = torch.full_like(found, expected)
+        expected = expected.detach().double()
+        self(
+            found.shape == expected.shape,
             f"{what} must have the shape {tuple(expected.shape)}. "
-            f"Got {tuple(found.shape)}."
+            f"Got {tuple(found.shape)}.",
         )
-    gap = (found - expected).abs()
-    wrong = ~(gap <= atol + rtol * expected.abs())
-    if bool(wrong.any()):
-        at = int(gap.nan_to_num(nan=torch.inf).argmax())
-        raise AssertionError(
-            f"{what} is wrong: got {float(found.flatten()[at]):.8g}, expected "
-            f"{float(expected.flatten()[at]):.8g} (the largest of "
-            f"{int(wrong.sum())} deviations)."
-        )
+        gap = (found - expected).abs()
+        wrong = ~(gap <= atol + rtol * expected.abs())
+        if bool(wrong.any()):
+            at = int(gap.nan_to_num(nan=torch.inf).argmax())
+            self(
+                False,
+                f"{what} is wrong: got {float(found.flatten()[at]):.8g}, expected "
+                f"{float(expected.flatten()[at]):.8g} (the largest of "
+                f"{int(wrong.sum())} deviations).",
+            )
 
 
 def numeric_gradient(

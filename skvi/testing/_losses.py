@@ -11,20 +11,13 @@ from skvi.likelihoods import (
     Likelihood,
 )
 from skvi.losses import Loss
-from skvi.testing._ensure import (
-    N_SE,
-    check_component,
-    ensure,
-    ensure_close,
-    numeric_gradient,
-)
+from skvi.testing._ensure import N_DRAWS, N_SE, Check, check_component, numeric_gradient
 from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
 __all__ = ["check_likelihood", "check_loss"]
 
 LIKELIHOODS = (GaussianLikelihood(0.7), BernoulliLikelihood(), CategoricalLikelihood(3))
-N_DRAWS = 100_000
 # Nodes and half width, in standard deviations, of the reference integral.
 N_NODES, HALF_WIDTH = 8001, 9.0
 
@@ -64,29 +57,29 @@ def check_loss(
 
 
 def _check_with(loss: Loss, likelihood: Likelihood, generator: torch.Generator) -> None:
-    name = f"{loss!r} with {likelihood!r}"
+    check = Check(f"{loss!r} with {likelihood!r}")
     f = randn(generator, 4, 6, likelihood.n_outputs)
     y = likelihood.sample(f[:1], generator)[0]
     values = loss(likelihood, f, y)
     alone = [loss(likelihood, f[:, [i]], y[[i]])[:, 0] for i in range(6)]
-    what = f"{name}: the loss of a row, beside other rows and alone,"
-    ensure_close(values, torch.stack(alone, 1), what)
+    what = "the loss of a row, beside other rows and alone,"
+    check.close(values, torch.stack(alone, 1), what)
     if loss.is_log_loss:
-        what = f"{name}: is_log_loss is True, but the loss"
-        ensure_close(values, -likelihood.log_prob(f, y), what)
+        what = "is_log_loss is True, but the loss"
+        check.close(values, -likelihood.log_prob(f, y), what)
     far = loss(likelihood, 30 * f.sign(), y)
-    ensure(torch.isfinite(far).all(), f"{name} is not finite at f = +-30.")
-    _check_gradient(lambda g: loss(likelihood, g, y).sum(), f, name)
-    _check_expected(loss, likelihood, f[0], y, name, generator)
+    check(torch.isfinite(far).all(), "not finite at f = +-30.")
+    _check_gradient(lambda g: loss(likelihood, g, y).sum(), f, check)
+    _check_expected(loss, likelihood, f[0], y, check, generator)
 
 
 def _check_gradient(
-    function: Callable[[torch.Tensor], torch.Tensor], f: torch.Tensor, name: str
+    function: Callable[[torch.Tensor], torch.Tensor], f: torch.Tensor, check: Check
 ) -> None:
     leaf = f.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(function(leaf), leaf)
     expected = numeric_gradient(function, f)
-    ensure_close(gradient, expected, f"{name}: the gradient in f", 1e-5, 1e-6)
+    check.close(gradient, expected, "the gradient in f", 1e-5, 1e-6)
 
 
 def _check_expected(
@@ -94,7 +87,7 @@ def _check_expected(
     likelihood: Likelihood,
     mean: torch.Tensor,
     y: torch.Tensor,
-    name: str,
+    check: Check,
     generator: torch.Generator,
 ) -> None:
     n, k = mean.shape
@@ -103,17 +96,17 @@ def _check_expected(
         for width in (0.0, 0.3, 3.0):
             std = torch.full((n,), width, dtype=torch.float64, device=CPU)
             found = loss.expected(likelihood, mean[:, 0], std, y)
-            compare_integrals(found, function, mean[:, 0], std, f"{name}: expected")
+            compare_integrals(found, function, mean[:, 0], std, check, "expected")
         return
     root = 0.5 * randn(generator, n, k, k)
     found = loss.expected(likelihood, mean, root @ root.mT, y)
     eps = randn(generator, N_DRAWS, n, k, 1)
     draws = loss(likelihood, mean + (root @ eps)[..., 0], y)
     error = draws.std(0) / N_DRAWS**0.5
-    ensure_close(found[0], draws.mean(0), f"{name}: expected", 0, 1e-3 + N_SE * error)
-    ensure(
+    check.close(found[0], draws.mean(0), "expected", 0, 1e-3 + N_SE * error)
+    check(
         found[1].shape == mean.shape and found[2].shape == root.shape,
-        f"{name}: expected must return shapes (n,), (n, K) and (n, K, K).",
+        "expected must return shapes (n,), (n, K) and (n, K, K).",
     )
 
 
@@ -122,7 +115,8 @@ def compare_integrals(
     function: Callable[[torch.Tensor], torch.Tensor],
     mean: torch.Tensor,
     std: torch.Tensor,
-    name: str,
+    check: Check,
+    what: str,
 ) -> None:
     """Compare value and derivatives of E function(f), f ~ N(mean, std^2)."""
     z = torch.linspace(
@@ -135,15 +129,15 @@ def compare_integrals(
         return weights @ function((mean + z[:, None] * std)[..., None])
 
     width = f"(std {float(std[0]):g})"
-    ensure_close(found[0], integral(mean, std), f"{name} value {width}", 1e-4, 1e-5)
+    check.close(found[0], integral(mean, std), f"{what} value {width}", 1e-4, 1e-5)
     if float(std[0]) == 0:
         return
     h = 1e-3 * float(std[0])
     slope = (integral(mean + h, std) - integral(mean - h, std)) / (2 * h)
-    ensure_close(found[1], slope, f"{name} first derivative {width}", 1e-3, 1e-4)
+    check.close(found[1], slope, f"{what} first derivative {width}", 1e-3, 1e-4)
     # d/dv E g = E g'' / 2, and dv = 2 s ds.
     curvature = (integral(mean, std + h) - integral(mean, std - h)) / (2 * h * std)
-    ensure_close(found[2], curvature, f"{name} second derivative {width}", 1e-3, 1e-4)
+    check.close(found[2], curvature, f"{what} second derivative {width}", 1e-3, 1e-4)
 
 
 def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
@@ -170,17 +164,17 @@ def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
     >>> check_likelihood(BernoulliLikelihood())
     """
     check_component(likelihood)
-    generator, name = make_generator(random_state), repr(likelihood)
+    generator, check = make_generator(random_state), Check(repr(likelihood))
     f = randn(generator, 1, 5, likelihood.n_outputs)
     many = f.expand(N_DRAWS, -1, -1)
     y = likelihood.sample(many, generator)
-    ensure(y.shape == (N_DRAWS, 5), f"{name}: sample must have the shape (S, n).")
+    check(y.shape == (N_DRAWS, 5), "sample must have the shape (S, n).")
     log_p = likelihood.log_prob(f.expand(200, -1, -1), y[0])
-    ensure(log_p.shape == (200, 5), f"{name}: log_prob must have the shape (S, n).")
-    ensure_close(
+    check(log_p.shape == (200, 5), "log_prob must have the shape (S, n).")
+    check.close(
         likelihood.log_power_integral(f, 1.0),
-        torch.zeros(1, 5, device=CPU),
-        f"{name}: the log integral of the density",
+        0.0,
+        "the log integral of the density",
         0,
         1e-6,
     )
@@ -188,32 +182,30 @@ def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
     for c in (1.3, 2.0):
         powers = torch.exp((c - 1) * log_p)
         error = powers.std(0) / len(powers) ** 0.5
-        ensure_close(
+        check.close(
             likelihood.log_power_integral(f, c)[0].exp(),
             powers.mean(0),
-            f"{name}: the integral of the density to the power {c}",
+            f"the integral of the density to the power {c}",
             0,
             1e-6 + N_SE * error,
         )
     if likelihood.n_outputs == 1:
         error = y.std(0) / N_DRAWS**0.5
-        ensure_close(
-            likelihood.mean(f)[0], y.mean(0), f"{name}: mean", 0, 1e-9 + N_SE * error
-        )
-    _check_derivatives(likelihood, f, y[0], name)
+        check.close(likelihood.mean(f)[0], y.mean(0), "mean", 0, 1e-9 + N_SE * error)
+    _check_derivatives(likelihood, f, y[0], check)
 
 
 def _check_derivatives(
-    likelihood: Likelihood, f: torch.Tensor, y: torch.Tensor, name: str
+    likelihood: Likelihood, f: torch.Tensor, y: torch.Tensor, check: Check
 ) -> None:
     def total(g: torch.Tensor) -> torch.Tensor:
         return likelihood.log_prob(g, y).sum()
 
-    _check_gradient(total, f, name)
+    _check_gradient(total, f, check)
     value, first, _ = likelihood.log_prob_derivatives(f, y)
-    ensure_close(value, likelihood.log_prob(f, y), f"{name}: log_prob_derivatives")
+    check.close(value, likelihood.log_prob(f, y), "log_prob_derivatives")
     expected = numeric_gradient(total, f).reshape(first.shape)
-    ensure_close(first, expected, f"{name}: the derivative in f", 1e-5, 1e-6)
+    check.close(first, expected, "the derivative in f", 1e-5, 1e-6)
     if likelihood.n_outputs > 1:
         return
     mean = f[0, :, 0]
@@ -225,5 +217,6 @@ def _check_derivatives(
             lambda g: -likelihood.log_prob(g, y),
             mean,
             std,
-            f"{name}: expected_log_loss",
+            check,
+            "expected_log_loss",
         )

@@ -8,19 +8,16 @@ from skvi.base import Draw, Layout, NormalForm
 from skvi.base._draw import SIDES
 from skvi.posteriors import Family, Posterior
 from skvi.testing._ensure import (
+    N_DRAWS,
     N_SE,
+    Check,
     check_component,
-    ensure,
-    ensure_close,
     numeric_gradient,
     pickled,
 )
-from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
 __all__ = ["check_family"]
-
-N_DRAWS = 50_000
 
 
 def check_family(family: Family, random_state: int = 0) -> None:
@@ -49,65 +46,62 @@ def check_family(family: Family, random_state: int = 0) -> None:
     >>> check_family(FullRankNormal())
     """
     check_component(family)
-    generator, name = make_generator(random_state), repr(family)
+    generator, check = make_generator(random_state), Check(repr(family))
     layout = Layout({"coef": (1, 2), "intercept": (1,)})
     posterior = family.build(layout, generator)
     params = posterior.params
-    ensure(params.ndim == 1, f"{name}: params must be one flat vector.")
+    check(params.ndim == 1, "params must be one flat vector.")
     posterior = posterior.at(params + 0.3 * randn(generator, len(params)))
     side = posterior.side
-    ensure(side in SIDES, f"{name}: side must be one of {SIDES}; got {side!r}.")
-    theta, log_q = _check_draws(posterior, layout.size, name)
+    check(side in SIDES, f"side must be one of {SIDES}; got {side!r}.")
+    theta, log_q = _check_draws(posterior, layout.size, check)
     if side == "exact":
-        _check_density(posterior, theta[:100], log_q[:100], name)
-        _check_score(posterior, theta, name)
-        _check_mass(posterior, theta, name, generator)
-    _check_normal(posterior, theta, name)
+        _check_density(posterior, theta[:100], log_q[:100], check)
+        _check_score(posterior, theta, check)
+        _check_mass(posterior, theta, check, generator)
+    _check_normal(posterior, theta, check)
 
 
 def _check_draws(
-    posterior: Posterior, size: int, name: str
+    posterior: Posterior, size: int, check: Check
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.no_grad():
         draw, again, copied = (
             source.draw(N_DRAWS, make_generator(1))
             for source in (posterior, posterior, pickled(posterior))
         )
-    ensure(
+    check(
         isinstance(draw, Draw) and draw.side == posterior.side,
-        f"{name}: draw must return a Draw whose side is {posterior.side!r}; "
-        f"got {draw!r}.",
+        f"draw must return a Draw whose side is {posterior.side!r}; got {draw!r}.",
     )
     theta, log_q = draw.theta, draw.log_q
     shapes = tuple(theta.shape), tuple(log_q.shape)
-    ensure(
+    check(
         shapes == ((N_DRAWS, size), (N_DRAWS,)),
-        f"{name}: draws must have the shapes (S, P) and (S,); got {shapes}.",
+        f"draws must have the shapes (S, P) and (S,); got {shapes}.",
     )
-    ensure(torch.isfinite(theta).all(), f"{name}: draws are not finite.")
-    ensure_close(again.theta, theta, f"{name}: draws from the same generator state")
-    ensure_close(copied.theta, theta, f"{name}: draws after pickling")
+    check(torch.isfinite(theta).all(), "draws are not finite.")
+    check.close(again.theta, theta, "draws from the same generator state")
+    check.close(copied.theta, theta, "draws after pickling")
     leaf = posterior.params.clone().requires_grad_()
     draw = posterior.at(leaf).draw(5, make_generator(1))
     values = ((draw.theta.square().sum(), "draws"), (draw.log_q.sum(), "log q"))
     for value, what in values:
-        ensure(value.requires_grad, f"{name}: {what} must be differentiable in params.")
+        check(value.requires_grad, f"{what} must be differentiable in params.")
         (gradient,) = torch.autograd.grad(
             value, leaf, retain_graph=True, allow_unused=True
         )
-        ensure(
+        check(
             gradient is not None and torch.isfinite(gradient).all(),
-            f"{name}: {what} must be differentiable in params.",
+            f"{what} must be differentiable in params.",
         )
     return theta, log_q
 
 
 def _check_density(
-    posterior: Posterior, theta: torch.Tensor, log_q: torch.Tensor, name: str
+    posterior: Posterior, theta: torch.Tensor, log_q: torch.Tensor, check: Check
 ) -> None:
-    ensure_close(
-        posterior.log_prob(theta), log_q, f"{name}: log_prob at draws, beside log q,"
-    )
+    check.close(posterior.log_prob(theta), log_q, "log_prob at draws, beside log q,")
 
     def total(params: torch.Tensor) -> torch.Tensor:
         return posterior.log_prob(theta[:5], params).sum()
@@ -115,10 +109,10 @@ def _check_density(
     leaf = posterior.params.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(total(leaf), leaf)
     expected = numeric_gradient(total, posterior.params)
-    ensure_close(gradient, expected, f"{name}: the gradient in params", 1e-4, 1e-5)
+    check.close(gradient, expected, "the gradient in params", 1e-4, 1e-5)
 
 
-def _check_score(posterior: Posterior, theta: torch.Tensor, name: str) -> None:
+def _check_score(posterior: Posterior, theta: torch.Tensor, check: Check) -> None:
     """E_q[d log q / d params] = 0, in batches."""
     leaf = posterior.params.clone().requires_grad_()
     scores = []
@@ -127,17 +121,13 @@ def _check_score(posterior: Posterior, theta: torch.Tensor, name: str) -> None:
         scores.append(torch.autograd.grad(value, leaf)[0])
     score = torch.stack(scores)
     error = score.std(0) / len(score) ** 0.5
-    ensure_close(
-        score.mean(0),
-        torch.zeros_like(error),
-        f"{name}: the mean of the score over draws",
-        0,
-        1e-9 + N_SE * error,
+    check.close(
+        score.mean(0), 0.0, "the mean of the score over draws", 0, 1e-9 + N_SE * error
     )
 
 
 def _check_mass(
-    posterior: Posterior, theta: torch.Tensor, name: str, generator: torch.Generator
+    posterior: Posterior, theta: torch.Tensor, check: Check, generator: torch.Generator
 ) -> None:
     """Importance sampling of the density's integral from a wider Student-t."""
     mean, covariance = theta.mean(0), torch.cov(theta.T)
@@ -152,36 +142,26 @@ def _check_mass(
     log_t -= root.diagonal().log().sum()
     ratio = torch.exp(posterior.log_prob(mean + t @ root.T) - log_t)
     error = ratio.std() / N_DRAWS**0.5
-    ensure_close(
-        ratio.mean(),
-        torch.ones((), device=CPU),
-        f"{name}: the integral of the density",
-        0,
-        1e-6 + N_SE * error,
+    check.close(
+        ratio.mean(), 1.0, "the integral of the density", 0, 1e-6 + N_SE * error
     )
 
 
-def _check_normal(posterior: Posterior, theta: torch.Tensor, name: str) -> None:
+def _check_normal(posterior: Posterior, theta: torch.Tensor, check: Check) -> None:
     normal = posterior.as_normal()
     if normal is None:
         return
     error = theta.std(0) / N_DRAWS**0.5
-    ensure_close(
-        normal.mean, theta.mean(0), f"{name}: the mean of as_normal", 0, N_SE * error
-    )
+    check.close(normal.mean, theta.mean(0), "the mean of as_normal", 0, N_SE * error)
     # The variance of a normal's sample variance is 2 sigma^4 / S.
     tolerance = N_SE * (2 / N_DRAWS) ** 0.5
-    ensure_close(
-        normal.variance,
-        theta.var(0),
-        f"{name}: the variance of as_normal",
-        tolerance,
-        0,
+    check.close(
+        normal.variance, theta.var(0), "the variance of as_normal", tolerance, 0
     )
     simple = NormalForm(normal.mean + 1, normal.variance.sqrt())
     posterior = posterior.near(simple)
     found = posterior.as_normal()
     if found is None:
-        raise AssertionError(f"{name}: as_normal is None after near.")
-    ensure_close(found.mean, simple.mean, f"{name}: the mean after near")
-    ensure_close(found.variance, simple.variance, f"{name}: the variance after near")
+        raise AssertionError("as_normal is None after near.")
+    check.close(found.mean, simple.mean, "the mean after near")
+    check.close(found.variance, simple.variance, "the variance after near")

@@ -7,9 +7,9 @@ from scipy import stats
 from skvi.base import Layout
 from skvi.priors import BuiltPrior, Prior
 from skvi.testing._ensure import (
+    N_DRAWS,
+    Check,
     check_component,
-    ensure,
-    ensure_close,
     numeric_gradient,
     pickled,
 )
@@ -24,7 +24,6 @@ LOG_RANGE, N_LINE = 300.0, 60_001
 # Missing mass at which a density counts as not normalized, and the smallest p-value of
 # a passed test.
 MASS_ERROR, P_VALUE = 1e-4, 1e-7
-N_DRAWS = 20_000
 
 
 def check_prior(prior: Prior, random_state: int = 0) -> None:
@@ -52,33 +51,35 @@ def check_prior(prior: Prior, random_state: int = 0) -> None:
     >>> check_prior(Laplace(scale=0.5))
     """
     check_component(prior)
-    generator, name = make_generator(random_state), repr(prior)
+    generator, check = make_generator(random_state), Check(repr(prior))
     layout = Layout({"coef": (1, 2), "intercept": (1,)})
     built = prior.build(layout)
     theta = randn(generator, 6, layout.size)
     log_p = built.log_prob(theta)
-    ensure(log_p.shape == (6,), f"{name}: log_prob must have the shape (S,).")
+    check(log_p.shape == (6,), "log_prob must have the shape (S,).")
     copy = pickled(built)
-    ensure_close(copy.log_prob(theta), log_p, f"{name}: log_prob after pickling")
+    check.close(copy.log_prob(theta), log_p, "log_prob after pickling")
     gradient = built.log_prob_gradient(theta)
     expected = numeric_gradient(lambda t: built.log_prob(t).sum(), theta)
-    ensure_close(gradient, expected, f"{name}: log_prob_gradient", 1e-5, 1e-6)
+    check.close(gradient, expected, "log_prob_gradient", 1e-5, 1e-6)
     one = prior.build(Layout({"coef": (1,)}))
     scaled = prior.build(Layout({"coef": (1,)}, scales={"coef": 0.25}))
     points = theta[:, :1]
-    ensure_close(
+    check.close(
         scaled.log_prob(0.25 * points) + np.log(0.25),
         one.log_prob(points),
-        f"{name}: the density in a block of natural scale 0.25",
+        "the density in a block of natural scale 0.25",
     )
     if built.is_proper:
-        _check_distribution(one, name, generator)
-    _check_normals(one, points, name)
+        _check_distribution(one, check, generator)
+    _check_normals(one, points, check)
     if built.has_expected_log_prob:
-        _check_expected(one, name)
+        _check_expected(one, check)
 
 
-def _check_distribution(one: BuiltPrior, name: str, generator: torch.Generator) -> None:
+def _check_distribution(
+    one: BuiltPrior, check: Check, generator: torch.Generator
+) -> None:
     """Integrate the density over both signs, and test the draws against it."""
     u = torch.linspace(-LOG_RANGE, LOG_RANGE, N_LINE, dtype=torch.float64, device=CPU)
     half = u.exp()
@@ -87,47 +88,45 @@ def _check_distribution(one: BuiltPrior, name: str, generator: torch.Generator) 
     total = float(masses[0].sum() + masses[1].sum())
     # A tail that extends to exp(300) contains mass that no rule sees.
     edge = float(max(part[-1] for part in density))
-    ensure(
+    check(
         total <= 1 + MASS_ERROR and (total >= 1 - MASS_ERROR or edge > 1e-12),
-        f"{name}: the density integrates to {total:.6g} instead of 1. Improper priors "
+        f"the density integrates to {total:.6g} instead of 1. Improper priors "
         "have is_proper = False.",
     )
     if edge > 1e-12:
         return
     draws = one.sample(N_DRAWS, generator)
-    ensure(draws.shape == (N_DRAWS, 1), f"{name}: sample must have the shape (S, P).")
+    check(draws.shape == (N_DRAWS, 1), "sample must have the shape (S, P).")
     line = np.concatenate([-half.flip(0).numpy(), half.numpy()])
     steps = torch.cat([masses[0].flip(0), masses[1]]).numpy()
     cdf = np.cumsum(steps) - 0.5 * steps
     result = stats.kstest(draws[:, 0].numpy(), lambda x: np.interp(x, line, cdf))
-    ensure(
+    check(
         result.pvalue > P_VALUE,
-        f"{name}: sample and log_prob are different distributions (largest difference "
+        f"sample and log_prob are different distributions (largest difference "
         f"of the distribution functions {result.statistic:.3g} in {N_DRAWS} draws).",
     )
 
 
-def _check_normals(one: BuiltPrior, points: torch.Tensor, name: str) -> None:
+def _check_normals(one: BuiltPrior, points: torch.Tensor, check: Check) -> None:
     normal = one.as_normal()
     if normal is not None:
-        ensure_close(
-            normal.log_prob(points), one.log_prob(points), f"{name}: as_normal"
-        )
+        check.close(normal.log_prob(points), one.log_prob(points), "as_normal")
     start = one.matching_normal()
     if start is not None:
-        ensure(
+        check(
             torch.isfinite(start.scale).all() and (start.scale > 0).all(),
-            f"{name}: matching_normal must have positive finite scales, or be None.",
+            "matching_normal must have positive finite scales, or be None.",
         )
     tail = one.tail_precision()
     if tail is not None:
-        ensure(
+        check(
             tail.shape == (1,) and float(tail) >= 0,
-            f"{name}: tail_precision must have the shape (P,) and not be negative.",
+            "tail_precision must have the shape (P,) and not be negative.",
         )
 
 
-def _check_expected(one: BuiltPrior, name: str) -> None:
+def _check_expected(one: BuiltPrior, check: Check) -> None:
     """Against the mean over a fine line of quantiles, singular at 0 or not."""
     u = torch.linspace(-60, 8, 40_001, dtype=torch.float64, device=CPU)
     half = u.exp()
@@ -142,10 +141,10 @@ def _check_expected(one: BuiltPrior, name: str) -> None:
             torch.tensor([mean], dtype=torch.float64, device=CPU),
             torch.tensor([std], dtype=torch.float64, device=CPU),
         )
-        ensure_close(
+        check.close(
             found,
             torch.tensor([total], device=CPU),
-            f"{name}: expected_log_prob for N({mean:g}, {std:g}^2)",
+            f"expected_log_prob for N({mean:g}, {std:g}^2)",
             1e-4,
             1e-5,
         )
