@@ -1,6 +1,5 @@
 """Jeffreys divergence."""
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -118,45 +117,13 @@ class Jeffreys(Divergence):
         sandwich = _congruent(precision, pi) + (
             moved.square() if q.is_diagonal and pi.is_diagonal else moved.outer(moved)
         )
-        return _JeffreysTerms(
+        return DivergenceTerms(
             self.closed_form(q, prior),
             apply(curvature, shift),
             curvature,
             subtract(own, sandwich),
-            _force(sandwich, q),
-            sandwich,
-            q,
+            2 * _force(sandwich, q),  # which itself falls with the width
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _JeffreysTerms(DivergenceTerms):
-    """Solves for the step, as D is not a multiple of the entropy."""
-
-    sandwich: torch.Tensor
-    q: NormalForm
-    solves_for_steps = True
-
-    def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Newton step of the precision; see `DivergenceTerms.precision_step`.
-
-        If the precision changes by X, ``precision S precision`` changes by ``X S
-        precision`` and its transpose.
-        """
-        if gradient.ndim == 1:
-            sandwich = (
-                self.sandwich if self.sandwich.ndim == 1 else self.sandwich.diagonal()
-            )
-            return gradient / (2 * sandwich * self.q.variance)
-        scale = self.q.scale
-        if scale.ndim == 1:
-            scale = torch.linalg.cholesky(self.q.covariance())
-        # In coordinates in which q is a standard normal, both are symmetric.
-        values, basis = torch.linalg.eigh(scale.T @ self.sandwich @ scale)
-        root = scale @ basis
-        step = (root.T @ gradient @ root) / (values[:, None] + values)
-        back = torch.linalg.solve_triangular(scale.T, basis, upper=True)
-        return back @ step @ back.T
 
 
 def _has_infinite_variance(prior: PriorDensity) -> bool:
@@ -173,8 +140,7 @@ def _force(sandwich: torch.Tensor, q: NormalForm) -> torch.Tensor:
     """-dD / d(log width) relative to KL: for each coordinate, or the mean."""
     if sandwich.ndim == 1:
         return sandwich * q.variance
-    covariance = torch.diag(q.variance) if q.is_diagonal else q.covariance()
-    return (covariance * sandwich).sum() / len(sandwich)
+    return (q.covariance() * sandwich).sum() / len(sandwich)
 
 
 def _congruent(precision: torch.Tensor, pi: NormalForm) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -37,7 +36,8 @@ class DivergenceTerms:
     entropy_weight : float or Tensor of shape () or (P,)
         How strongly D keeps q from collapsing, relative to KL: the factor c in ``dD =
         -(c/2) d log det(cov)`` for a q much narrower than the prior, of each coordinate
-        if it has shape (P,). It scales the natural step.
+        if it has shape (P,). The natural step is divided by it; where c itself depends
+        on the width, its logarithmic slope is a factor.
 
     Examples
     --------
@@ -56,23 +56,6 @@ class DivergenceTerms:
     curvature: torch.Tensor
     precision_gradient: torch.Tensor
     entropy_weight: float | torch.Tensor
-    #: Whether `precision_step` is more than a division by `entropy_weight`.
-    solves_for_steps: ClassVar[bool] = False
-
-    def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Turn the gradient of an objective into a step of the precision of q.
-
-        Parameters
-        ----------
-        gradient : Tensor of shape (P,) or (P, P)
-            Twice the derivative in the covariance.
-
-        Returns
-        -------
-        Tensor of the same shape
-            0 at the optimum of ``loss + D``, and close to Newton's step near it.
-        """
-        return gradient / self.entropy_weight
 
 
 class Divergence(Component):

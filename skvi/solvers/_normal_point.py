@@ -60,16 +60,13 @@ class NormalPoint:
         terms, gradient = self.terms, self.mean_gradient()
         step = -self._solve(gradient)
         by_cov = self._precision_gradient()
-        move, scale = terms.precision_step(by_cov), self.normal.scale
+        move = by_cov / terms.entropy_weight
         if self.precision.ndim == 1:
             inner = move / self.precision
             squared = (inner * by_cov / self.precision).sum()
         else:
-            inner = congruence(scale, move)
-            other = congruence(scale, by_cov) if terms.solves_for_steps else inner
-            squared = (inner * other).sum()
-            if not terms.solves_for_steps:
-                squared = squared * terms.entropy_weight
+            inner = congruence(self.normal.scale, move)
+            squared = inner.square().sum() * terms.entropy_weight
         gap = float(0.5 * (0.5 * squared - gradient @ step))
         if self.target.prior.n_unknown_scales != 1:
             return step, move, gap

@@ -2,7 +2,6 @@
 
 import math
 
-import mpmath
 import pytest
 import torch
 from sklearn.base import clone
@@ -16,10 +15,10 @@ from skvi.divergences import (
     Divergence,
     FDivergence,
     GammaDivergence,
+    Jeffreys,
     Renyi,
 )
 from skvi.divergences._power_integral import log_power_integral
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal, build_prior
 from tests.divergences.normals import as_full
@@ -82,55 +81,6 @@ def test_log_power_integral(pair, q_kind, pi_kind, a, b):
     expected = log_integral(lambda t: a * q.log_prob(t) + b * pi.log_prob(t), 2)
     torch.testing.assert_close(
         log_power_integral(q, pi, a, b), expected, rtol=1e-8, atol=0
-    )
-
-
-@every_kind
-@pytest.mark.parametrize("alpha", [-0.2, 0, 1e-4, 0.3, 0.9, 1 - 1e-4, 1, 1.0005, 1.7])
-def test_renyi_is_its_integral(pair, q_kind, pi_kind, alpha):
-    # Wrong variants: the classical scaling without 1/alpha; q and pi swapped.
-    q, pi = pair(q_kind, pi_kind)
-
-    def integral(theta):
-        return alpha * q.log_prob(theta) + (1 - alpha) * pi.log_prob(theta)
-
-    if alpha in (0, 1):  # the limits: KL(pi || q) and KL(q || pi)
-        p, other = (q, pi) if alpha else (pi, q)
-        reference = kl_by_torch(p, other)
-    else:
-        reference = log_integral(integral, 2) / (alpha * (alpha - 1))
-    rtol = 1e-8 if min(abs(alpha), abs(1 - alpha)) > 0.01 else 1e-6  # it cancels
-    value = Renyi(alpha).closed_form(q, as_prior(pi))
-    torch.testing.assert_close(value, reference, rtol=rtol, atol=0)
-
-
-@pytest.mark.parametrize("limit", [0, 1])
-@pytest.mark.parametrize("delta", [1.1e-2, -1e-5, 1.01e-7, 0.99e-7, 1e-13, 0])
-@pytest.mark.parametrize("ratio", [0.02, 0.98, 3.0])
-def test_renyi_near_its_limits(limit, delta, ratio):
-    """Both branches against fifty digits, and both limits.
-
-    Wrong variants: the plain formula everywhere, which cancels; the other limit.
-    """
-    alpha = limit + delta
-    q = NormalForm(torch.tensor([0.3]).double(), torch.tensor([ratio]).double().sqrt())
-    pi = NormalForm(torch.zeros(1).double(), torch.ones(1).double())
-    with mpmath.workdps(50):
-        a, v, m = (
-            mpmath.mpf(alpha),
-            mpmath.mpf(float(q.variance)),
-            mpmath.mpf(float(q.mean)),
-        )
-        if alpha in (0, 1):
-            s, square = (v, m**2) if alpha else (1 / v, m**2 / v)
-            expected = (s + square - 1 - mpmath.log(s)) / 2
-        else:
-            mixed = a + (1 - a) * v
-            log_dets = ((1 - a) * mpmath.log(v) - mpmath.log(mixed)) / 2
-            expected = m**2 / mixed / 2 + log_dets / (a * (a - 1))
-        expected = float(expected)
-    assert float(Renyi(alpha).closed_form(q, as_prior(pi))) == pytest.approx(
-        expected, rel=1e-5 if abs(delta) < 1e-7 else 1e-7
     )
 
 
@@ -271,7 +221,8 @@ def test_entropy_weight(spec, pair, q_kind):
     slope = (value(1e-4) - value(-1e-4)) / 2e-4
     narrow = NormalForm(pi.mean, q.scale * 1e-3)
     weight = torch.as_tensor(spec.terms(narrow, as_prior(pi)).entropy_weight)
-    assert slope == pytest.approx(-float(weight.expand(3).sum()), rel=1e-4)
+    growth = 2 if isinstance(spec, Jeffreys) else 1  # it grows like 1 / width^2
+    assert slope == pytest.approx(-float(weight.expand(3).sum()) / growth, rel=1e-4)
 
 
 @pytest.fixture
@@ -303,35 +254,6 @@ def test_direction_of_the_monte_carlo_bias(alpha, sign, estimate):
     estimates, value = estimate(Renyi(alpha), 50_000, 2)
     se = estimates.std() / math.sqrt(len(estimates))
     assert sign * (estimates.mean() - value) > 5 * se
-
-
-@pytest.mark.parametrize("kind", ["diag", "full"])
-@pytest.mark.parametrize(
-    ("alpha", "edge"), [(1.5, 3), (3, 1.5), (-0.5, 1 / 3), (-3, 0.75)]
-)
-def test_renyi_is_infinite_outside_its_range(kind, alpha, edge, make_normal):
-    """cov(q) < alpha/(alpha-1) cov(pi), or > |alpha|/(1+|alpha|) cov(pi).
-
-    Wrong variant: the log determinant of an indefinite matrix, which is NaN.
-    """
-    pi, divergence = make_normal(3, kind), Renyi(alpha)
-    inside, far = (0.99, 1e8) if alpha > 0 else (1.01, 1e-8)
-    for factor in (inside, 1 / inside, far):
-        stretch = torch.tensor([1, 1, edge * factor], dtype=torch.float64).sqrt()
-        q = NormalForm(pi.mean + 0.1, pi.scale * stretch)  # columns: full stays lower
-        values = [
-            divergence.closed_form(q, as_prior(pi)),
-            divergence.terms(q, as_prior(pi)).value,
-            log_power_integral(q, pi, alpha, 1 - alpha),
-        ]
-        for value in values:
-            assert torch.isfinite(value) if factor == inside else value == math.inf
-
-
-@pytest.mark.parametrize("alpha", [-1.0, 0.0])
-def test_orders_that_cannot_regularize(alpha):
-    with pytest.raises(IncompatibleComponentsError, match=r"Renyi\(alpha=.*alpha > 0"):
-        Renyi(alpha).check_regularizer()
 
 
 @pytest.mark.parametrize(

@@ -211,8 +211,8 @@ VARIANTS = [
              "test_terms_are_derivatives[diag-GammaDivergence()-'diag']"),
     Variant("renyi-classical-scaling", where="Renyi._combine",
         find="self.alpha * (self.alpha - 1)", put="self.alpha - 1",
-        test="tests/divergences/test_closed_forms.py::"
-             "test_renyi_near_its_limits[0.98-0.011-1]"),
+        test="tests/divergences/test_orders.py::"
+             "test_near_the_limit_kl[Renyi-0.1-0.011]"),
     Variant("gamma-without-inverse-order", where="GammaDivergence._combine",
         find="((own - cross) / self._b + norm - cross) / self.gamma",
         put="(own - cross) / self._b + norm - cross",
