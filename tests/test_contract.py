@@ -156,6 +156,37 @@ def test_predictions_agree_with_each_other(name):
     assert below < 0.8 + margin or name in COUNTS
 
 
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_quantiles_invert_the_density(name):
+    """Its integral between two of them is the difference of their levels.
+
+    Wrong variants: a mean of log densities; the density of one unit in another; the
+    quantiles of the normal with the same moments.
+    """
+    model, x = fitted(name), data(name)[0][7:8]
+    levels = np.array([1e-7, 1e-5, 1e-3, 0.05, 0.5, 0.9, 0.999, 1 - 1e-5, 1 - 1e-7])
+    ends = model.predict_quantiles(x, levels)[0]
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    half = np.diff(ends)[:, None] / 2
+    y = ends[:-1, None] + half * (1 + nodes)
+    density = np.exp(model.predict_log_density(np.repeat(x, y.size, 0), y.ravel()))
+    mass = half[:, 0] * (density.reshape(y.shape) @ weights)
+    np.testing.assert_allclose(mass, np.diff(levels), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_quantiles_of_counts_are_the_smallest(name):
+    """Whose probability, with all below, is the level. Wrong variant: one less."""
+    model, x = fitted(name), data(name)[0][7:8]
+    levels = np.array([0.05, 0.5, 0.9, 1 - 1e-6])
+    found = model.predict_quantiles(x, levels)[0].astype(int)
+    counts = np.arange(found[-1] + 1)
+    density = model.predict_log_density(np.repeat(x, len(counts), 0), counts)
+    at_most = np.append(np.exp(density).cumsum(), 0.0)  # of -1: 0
+    assert np.all(at_most[found] >= levels - 1e-9)
+    assert np.all(at_most[found - 1] < levels)
+
+
 @every_problem
 def test_row_wise_is_batched_is_permuted(name):
     """Also far from the data. Networks to the last bit.

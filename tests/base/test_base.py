@@ -15,7 +15,6 @@ from sklearn.base import clone
 import skvi
 from skvi.base import Component, Layout, NormalForm
 from skvi.utils._arrays import as_tensor
-from skvi.utils._device import Movable
 from skvi.utils._random import make_generator
 
 
@@ -144,12 +143,6 @@ def test_layout_refuses_what_it_does_not_know(make, match):
         make()
 
 
-def test_layout_pickles():
-    copy = pickle.loads(pickle.dumps(LAYOUT))
-    assert dict(copy) == dict(LAYOUT)
-    assert repr(copy) == repr(LAYOUT)
-
-
 @pytest.mark.parametrize("kind", ["diag", "full"])
 class TestNormalForm:
     def test_agrees_with_scipy(self, kind, make_normal):
@@ -211,27 +204,6 @@ def test_as_tensor(array, shares):
     tensor = as_tensor(array)
     np.testing.assert_array_equal(tensor.numpy(), array)
     assert np.shares_memory(tensor.numpy(), array) == shares
-
-
-class Stateful(Movable):
-    def __init__(self):
-        self.scalar = torch.tensor(2.0)
-        self.leaf = torch.ones(3, dtype=torch.float64, requires_grad=True)
-        self.name = "x"
-
-
-def test_numpy_state_round_trip():
-    original = Stateful()
-    state = original.__getstate__()
-    assert not any(isinstance(v, torch.Tensor) for v in state.values())
-    state["leaf"][0] = 5.0  # a copy
-    assert float(original.leaf.detach()[0]) == 1
-    copy = Stateful.__new__(Stateful)
-    copy.__setstate__(original.__getstate__())
-    assert vars(copy).keys() == vars(original).keys()
-    assert copy.scalar.shape == ()
-    assert torch.equal(copy.leaf, original.leaf)
-    assert copy.leaf.dtype == torch.float64
 
 
 def test_make_generator_follows_random_state():

@@ -236,21 +236,6 @@ def test_predictions_agree_with_fresh_draws(model):
     np.testing.assert_allclose(np.array(rows), found[:3], rtol=1e-11)
 
 
-@pytest.mark.parametrize("model", CASES, ids=repr)
-def test_densities_integrate_to_one(model):
-    """Over a grid, or all counts. Wrong variant: a mean of log densities."""
-    X, y = data_for(model)
-    model = clone(model).fit(X, y)
-    if isinstance(model, BayesianPoissonRegressor):
-        grid, step = np.arange(0, 4000.0), 1.0
-    else:
-        grid = np.linspace(-2000, 2000, 20_001)
-        step = grid[1] - grid[0]
-    density = model.predict_log_density(np.repeat(X[:1], len(grid), 0), grid)
-    total = np.exp(density).sum() * step
-    assert 0.985 < total < 1.0005
-
-
 class LogisticNoise(NoiseLikelihood):
     """A user's noise: logistic."""
 

@@ -1,8 +1,6 @@
 """Families: draws, densities, variational parameters, pickles."""
 
 import inspect
-import pickle
-import pickletools
 
 import numpy as np
 import pytest
@@ -195,26 +193,6 @@ def test_near_a_normal(family, kind, make_normal):
 def test_numbers_of_variational_parameters():
     assert len(MeanFieldNormal().build(LAYOUT).params) == 2 * SIZE
     assert len(FullRankNormal().build(LAYOUT).params) == SIZE + SIZE * (SIZE + 1) // 2
-
-
-@every_family
-def test_pickle_holds_numpy_only(family, build, generator):
-    # Wrong variant: tensors pickled by torch itself.
-    posterior = build(family)
-    state = posterior.__getstate__()
-    assert not any(isinstance(v, torch.Tensor) for v in state.values())
-    data = pickle.dumps(posterior)
-    names = {str(arg) for _, arg, _ in pickletools.genops(data) if isinstance(arg, str)}
-    assert not [n for n in names if n.split(".")[0].split(" ")[0] == "torch"]
-    copy = pickle.loads(data)
-    assert torch.equal(copy.params, posterior.params)
-    assert dict(copy.layout) == dict(LAYOUT)
-    state = generator.get_state()
-    first = copy.draw(4, generator)
-    generator.set_state(state)
-    second = posterior.draw(4, generator)
-    assert torch.equal(first.theta, second.theta.detach())
-    assert torch.equal(first.log_q, second.log_q.detach())
 
 
 @every_family

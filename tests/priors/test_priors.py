@@ -1,7 +1,6 @@
 """Priors: densities, draws, gradients and blocks of every prior."""
 
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -285,18 +284,6 @@ def test_blocks_must_match(spec):
 def test_bad_scale(spec, scale):
     with pytest.raises(ValueError, match=f"'scale' parameter of {type(spec).__name__}"):
         type(spec)(scale=scale).build(LAYOUT)
-
-
-@pytest.mark.parametrize(
-    "spec", [*SPECS, BLOCKS, {"intercept": Normal(), "coef": StudentT(scale="learn")}]
-)
-def test_pickle(spec):
-    prior = build_prior(spec, LAYOUT)
-    data = pickle.dumps(prior)
-    assert b"torch" not in data  # numpy only
-    hyper = torch.full((len(prior.learned),), 0.3, dtype=torch.float64)
-    copy = pickle.loads(data).bind(hyper)
-    assert torch.equal(copy.log_prob(THETA), prior.bind(hyper).log_prob(THETA))
 
 
 @pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])

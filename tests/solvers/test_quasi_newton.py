@@ -380,28 +380,6 @@ def test_warm_start_and_too_few_iterations():
     assert short.lower_bound_ == pytest.approx(value, abs=1e-4)
 
 
-def test_interrupted_fit_keeps_the_best(monkeypatch):
-    """Wrong variants: the exception is not caught; the point of a failed search."""
-    X, y = real_data("breast_cancer")
-    calls, method = [], SupervisedTarget.expected_loss_at
-
-    def interrupted(*args, **kwargs):
-        calls.append(None)
-        if len(calls) == 25:
-            raise KeyboardInterrupt
-        return method(*args, **kwargs)
-
-    monkeypatch.setattr(SupervisedTarget, "expected_loss_at", interrupted)
-    model = BayesianLogisticRegression(posterior="low_rank", **REFERENCE_PRIOR)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert model.diagnostics_["ending"] == "interrupted"
-    assert len(model.loss_curve_) >= 1
-    assert -model.lower_bound_ <= model.loss_curve_[-1]
-    value = -Problem(X, y).value(*dense_of(model))
-    assert model.lower_bound_ == pytest.approx(value, abs=1e-4)
-
-
 def test_impossible_solvers_are_refused():
     X, y = real_data("virginica")
     for solver, objective in [

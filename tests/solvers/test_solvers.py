@@ -316,31 +316,14 @@ def interrupt_call(monkeypatch, owner, name, number):
     monkeypatch.setattr(owner, name, interrupted)
 
 
-def test_interrupted_natural_gradient_keeps_the_best(monkeypatch):
-    """Wrong variant: the exception is not caught."""
-    X, y = synthetic_data("separable")
-    interrupt_call(monkeypatch, SupervisedTarget, "expected_loss_terms", 5)
-    wide = {"prior": Normal(100.0), "intercept_prior": Normal(100.0)}
-    model = BayesianLogisticRegression(**wide)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert not model.converged_
-    assert model.diagnostics_["ending"] == "interrupted"
-    value = Problem(X, y, scale=100.0).value(*normal_of(model))
-    assert -model.lower_bound_ == pytest.approx(value, abs=1e-4)
-    assert value <= model.loss_curve_[0]
-    assert np.isfinite(model.predict_proba(X)).all()
-
-
-@pytest.mark.parametrize("sweeps", [0, 2])
-def test_interrupted_stochastic_fit_keeps_the_last_sweep(monkeypatch, sweeps):
+def test_interrupted_stochastic_fit_keeps_the_last_sweep(monkeypatch):
     """In the middle of a sweep; a shorter fit has the same posterior.
 
     Wrong variant: the parameters in the middle of the sweep are kept.
     """
     X, y = real_data("virginica")
     parts = {"solver": "stochastic", "random_state": 0}
-    interrupt_call(monkeypatch, ELBO, "surrogate", 100 * sweeps + 50)
+    interrupt_call(monkeypatch, ELBO, "surrogate", 250)
     model = BayesianLogisticRegression(**{"prior": "normal", **parts})
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
@@ -348,14 +331,11 @@ def test_interrupted_stochastic_fit_keeps_the_last_sweep(monkeypatch, sweeps):
     assert not model.converged_
     assert np.isfinite(model.predict_proba(X)).all()
     assert np.isfinite(model.lower_bound_)
-    if sweeps:
-        short = BayesianLogisticRegression(
-            **{"prior": "normal", **parts}, max_iter=sweeps
-        )
-        with pytest.warns(ConvergenceWarning, match="increase max_iter"):
-            short.fit(X, y)
-        assert np.array_equal(model.coef_, short.coef_)
-        assert np.array_equal(model.coef_std_, short.coef_std_)
+    short = BayesianLogisticRegression(prior="normal", **parts, max_iter=2)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        short.fit(X, y)
+    assert np.array_equal(model.coef_, short.coef_)
+    assert np.array_equal(model.coef_std_, short.coef_std_)
 
 
 def test_impossible_solvers_are_refused():

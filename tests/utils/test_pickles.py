@@ -21,7 +21,13 @@ from skvi.likelihoods import (
 )
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal, Product
+from skvi.posteriors import (
+    Ensemble,
+    FullRankNormal,
+    LowRankNormal,
+    MeanFieldNormal,
+    Product,
+)
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import (
     ARD,
@@ -94,7 +100,7 @@ def make_parts():
         StudentTLikelihood(),
         GaussianLikelihood("learn").bind(torch.zeros(1).double()),
     )
-    families = (MeanFieldNormal(), FullRankNormal(), LowRankNormal(2))
+    families = (MeanFieldNormal(), FullRankNormal(), LowRankNormal(2), Ensemble())
     dense = make_target(X)
     return {
         "nested": Nested(),
