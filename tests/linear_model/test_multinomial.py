@@ -25,7 +25,6 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget
-from skvi.utils._sparse import SparseRows
 from tests.linear_model.reference_multinomial import (
     Multinomial,
     gumbel_logsumexp,
@@ -131,10 +130,6 @@ class TestCategoricalLikelihood:
                     torch.tensor([float(y)]),
                 )
                 assert all(bool(torch.isfinite(part).all()) for part in found)
-
-    def test_one_class_is_refused(self):
-        with pytest.raises(ValueError, match="n_classes"):
-            CategoricalLikelihood(1).validate()
 
 
 class TestExpectations:
@@ -284,18 +279,6 @@ class TestExpectations:
                 assert torch.allclose(a, -b[0], atol=1e-12)
 
 
-def design(X, n_outputs, fit_intercept):
-    """The matrix from theta to f, (n, K, P)."""
-    n, d = X.shape
-    size = n_outputs * (d + fit_intercept)
-    out = torch.zeros(n, n_outputs, size, dtype=torch.float64)
-    for k in range(n_outputs):
-        out[:, k, k * d : (k + 1) * d] = X
-        if fit_intercept:
-            out[:, k, n_outputs * d + k] = 1
-    return out
-
-
 @pytest.mark.slow
 def test_wide_correlated_classes_keep_their_curvature():
     """Where a power series fails, points take over: errors stay below 0.05.
@@ -312,49 +295,6 @@ def test_wide_correlated_classes_keep_their_curvature():
     assert float(torch.linalg.eigvalsh(second).min()) > -1e-8
     fine = expect_logsumexp(20 * mean, covariance, refine=8)[2]
     assert float((second - fine).abs().max()) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("k", "fit_intercept", "kind", "as_sparse"),
-    [
-        (3, True, "diag", False),
-        (3, False, "full", True),
-        (7, True, "full", True),
-        (7, False, "diag", False),
-    ],
-)
-def test_predictor_with_several_columns(k, fit_intercept, kind, as_sparse, make_normal):
-    """Against the explicit design.
-
-    Wrong variants: intercepts between coefficients; only one triangle of the products
-    of features.
-    """
-    from scipy.sparse import csr_array
-
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(9, 4, generator=generator, dtype=torch.float64)
-    X[X.abs() < 0.5] = 0
-    predictor = LinearPredictor(4, k, fit_intercept)
-    A, size = design(X, k, fit_intercept), predictor.layout.size
-    features = SparseRows(csr_array(X.numpy())) if as_sparse else X
-    theta = torch.randn(5, size, generator=generator, dtype=torch.float64)
-    f = torch.einsum("nkp,sp->snk", A, theta)
-    assert torch.allclose(predictor.forward(theta, features), f)
-    assert torch.allclose(predictor.project(features, theta.T), f.permute(1, 2, 0))
-    rows = torch.randn(5, 9, k, generator=generator, dtype=torch.float64)
-    back = torch.einsum("nkp,snk->sp", A, rows)
-    assert torch.allclose(predictor.pull_back_draws(features, rows), back)
-    assert torch.allclose(predictor.pull_back(features, rows[0]), back[0])
-    h = torch.randn(9, k, k, generator=generator, dtype=torch.float64)
-    h = h + h.mT
-    gram = torch.einsum("nkp,nkl,nlq->pq", A, h, A)
-    assert torch.allclose(predictor.gram(features, h), gram)
-    assert torch.allclose(predictor.gram_diagonal(features, h), gram.diagonal())
-    normal = make_normal(size, kind)
-    mean, covariance = predictor.moments(features, normal)
-    assert torch.allclose(mean, torch.einsum("nkp,p->nk", A, normal.mean))
-    expected = torch.einsum("nkp,pq,nlq->nkl", A, normal.covariance(), A)
-    assert torch.allclose(covariance, expected)
 
 
 def make_target(name, loss=None, prior=None, weight=None):
@@ -580,14 +520,6 @@ def test_bounds_enclose_the_evidence(name):
     assert abs(bounds.estimate - truth) < 0.03 + 3 * error
     assert bounds.lower > fitted(name, "full_rank").lower_bound_
     assert bounds.gap < 0.2
-
-
-def test_eubo_has_wider_posteriors():
-    """Its optimum has the posterior's own moments: not narrower than the ELBO's."""
-    eubo, elbo = fitted("iris", "mean_field", "eubo"), fitted("iris", "mean_field")
-    assert eubo.converged_
-    assert np.all(eubo.coef_std_ > elbo.coef_std_)
-    assert eubo.lower_bound_ < elbo.lower_bound_
 
 
 def test_an_unknown_scale_of_separable_classes(recwarn):

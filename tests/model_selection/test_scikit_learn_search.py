@@ -136,8 +136,12 @@ def test_object_and_shorthand_agree(data):
         (("elbo", "renyi", "beta"), (ELBO(), Renyi(), BetaLoss())),
         (("eubo", "kl", "log"), (EUBO(), KL(), LogLoss())),
     ]:
-        a = BayesianLogisticRegression(*strings, random_state=0).fit(*data)
-        b = BayesianLogisticRegression(*objects, random_state=0).fit(*data)
+        a, b = (
+            BayesianLogisticRegression(*parts, prior="normal", random_state=0).fit(
+                *data
+            )
+            for parts in (strings, objects)
+        )
         assert np.array_equal(a.coef_, b.coef_)
         assert a.objective_value_ == b.objective_value_
     c = BayesianLogisticRegression(divergence=Renyi(1.0), prior="normal").fit(*data)
