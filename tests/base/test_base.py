@@ -22,14 +22,20 @@ def find_specifications():
     """Every public component that is not a base class, with its defaults."""
     found = {}
     for info in pkgutil.walk_packages(skvi.__path__, "skvi."):
+        if "._" in info.name:
+            continue
         module = importlib.import_module(info.name)
         for name in getattr(module, "__all__", []):
             obj = getattr(module, name)
             if inspect.isclass(obj) and issubclass(obj, Component):
                 if Component not in (obj, *obj.__bases__):
                     found[name] = obj
+<<<<<<< HEAD
     found.pop("CallableLoss")  # a function has no repr that can be evaluated
     found.pop("OverScales")  # around another solver, and made by a fit only
+=======
+    found.pop("CallableLoss", None)  # a function has no repr that can be evaluated
+>>>>>>> 9f0180e (TST Specifications are those of the public modules)
     needed = {
         "CategoricalLikelihood": {"n_classes": 3},
         "FDivergence": {"generator": "hellinger"},
