@@ -30,12 +30,7 @@ def find_specifications():
             if inspect.isclass(obj) and issubclass(obj, Component):
                 if Component not in (obj, *obj.__bases__):
                     found[name] = obj
-<<<<<<< HEAD
-    found.pop("CallableLoss")  # a function has no repr that can be evaluated
-    found.pop("OverScales")  # around another solver, and made by a fit only
-=======
     found.pop("CallableLoss", None)  # a function has no repr that can be evaluated
->>>>>>> 9f0180e (TST Specifications are those of the public modules)
     needed = {
         "CategoricalLikelihood": {"n_classes": 3},
         "FDivergence": {"generator": "hellinger"},
