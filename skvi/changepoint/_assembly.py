@@ -17,12 +17,7 @@ from skvi.changepoint._regression import Regression, RegressionModel
 from skvi.changepoint._robust import RobustGroup
 from skvi.changepoint._scaling import Scaling
 from skvi.changepoint._stream import Stream
-from skvi.changepoint.base import (
-    ConstantHazard,
-    Hazard,
-    ObservationModel,
-    SegmentModel,
-)
+from skvi.changepoint.base import ConstantHazard, Hazard, ObservationModel, SegmentModel
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss

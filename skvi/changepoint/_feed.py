@@ -12,12 +12,7 @@ from typing import Self
 import numpy as np
 
 from skvi.changepoint._assembly import Settings
-from skvi.changepoint._scaling import (
-    first_change,
-    first_observed,
-    measure,
-    scale_of,
-)
+from skvi.changepoint._scaling import first_change, first_observed, measure, scale_of
 from skvi.changepoint._stream import Stream
 
 __all__ = ["Batch", "Feed"]

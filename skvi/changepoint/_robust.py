@@ -17,11 +17,7 @@ from typing import Any
 import numpy as np
 
 from skvi.changepoint._beta import sites
-from skvi.changepoint._conjugate import (
-    RegressionGroup,
-    log_power_integral,
-    log_student,
-)
+from skvi.changepoint._conjugate import RegressionGroup, log_power_integral, log_student
 from skvi.changepoint.base import Row, State
 
 __all__ = ["RobustGroup"]

@@ -68,17 +68,16 @@ class ChangepointTable:
             "mean_before" and "mean_after", with the name of the series if there are
             several.
         """
-        places = ("row", "low", "high")
-        found = {name: getattr(self, name).tolist() for name in places}
+        columns = [self.row, self.low, self.high]
         if self.labels is not None:
-            columns = zip(places, self.labels.T, strict=True)
-            found = {name: list(labels) for name, labels in columns}
-        found["probability"] = self.probability.tolist()
+            columns = [*self.labels.T]
+        names = ["row", "low", "high", "probability"]
+        columns.append(self.probability)
         for j, name in enumerate(self.names):
             end = f" {name}" if len(self.names) > 1 else ""
-            found[f"mean_before{end}"] = self.mean_before[:, j].tolist()
-            found[f"mean_after{end}"] = self.mean_after[:, j].tolist()
-        return found
+            names += [f"mean_before{end}", f"mean_after{end}"]
+            columns += [self.mean_before[:, j], self.mean_after[:, j]]
+        return {n: column.tolist() for n, column in zip(names, columns, strict=True)}
 
     def to_frame(self) -> Any:
         """Return a pandas data frame.
@@ -104,9 +103,9 @@ class ChangepointTable:
         """Return one line for each changepoint, up to a maximum."""
         columns = []
         for name, values in self.to_dict().items():
-            cells = [as_text(name, value) for value in values[:MAX_PRINTED]]
-            width = max(map(len, [name, *cells]))
-            columns.append([cell.rjust(width) for cell in [name, *cells]])
+            cells = [name, *(as_text(name, value) for value in values[:MAX_PRINTED])]
+            width = max(map(len, cells))
+            columns.append([cell.rjust(width) for cell in cells])
         lines = ["  ".join(cells) for cells in zip(*columns, strict=True)]
         if len(self) > MAX_PRINTED:
             lines.append(f"... and {len(self) - MAX_PRINTED} more")

@@ -11,7 +11,7 @@ from skvi.model_selection._candidates import final_step
 from skvi.model_selection._decision import Comparison
 from skvi.model_selection._race import Model, Race
 from skvi.model_selection._work import Outcome
-from skvi.plotting._text import describe_candidates
+from skvi.plotting._rows import describe_candidates
 
 __all__ = ["describe", "make_results", "models_of"]
 

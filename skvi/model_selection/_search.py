@@ -30,7 +30,7 @@ from skvi.model_selection._work import (
     fit_all,
     report_failures,
 )
-from skvi.plotting._text import describe_candidates
+from skvi.plotting._rows import describe_candidates
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["EvidenceSearch"]

@@ -9,13 +9,15 @@ import numpy as np
 from skvi.evidence import EvidenceBounds, evidence_bounds
 from skvi.plotting import _common as common
 from skvi.plotting._rows import (
+    check_quantity,
     draw_bars,
     draw_marks,
     draw_whiskers,
     finite,
+    interval_text,
     label_rows,
+    row_label,
 )
-from skvi.plotting._text import check_quantity, interval_text, row_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

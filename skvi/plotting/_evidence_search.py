@@ -7,8 +7,14 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.plotting import _common as common
-from skvi.plotting._rows import draw_bars, draw_marks, draw_whiskers, label_rows
-from skvi.plotting._text import describe_candidates, row_text
+from skvi.plotting._rows import (
+    describe_candidates,
+    draw_bars,
+    draw_marks,
+    draw_whiskers,
+    label_rows,
+    row_text,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,11 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EvidenceSearchDisplay"]
 
-COLORS = {
-    "best": common.GREEN,
-    "not excluded": common.ORANGE,
-    "excluded": common.BLUE,
-}
+COLORS = {"best": common.GREEN, "not excluded": common.ORANGE, "excluded": common.BLUE}
 
 
 class EvidenceSearchDisplay:

@@ -1,11 +1,15 @@
-"""Models as rows on one axis in nats: bars, whiskers, marks and printed numbers."""
+"""Models as rows on one axis in nats: bars, whiskers, marks, names and numbers."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._result import FROM_TARGET
 from skvi.plotting import _common as common
+from skvi.utils._decimals import n_decimals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,7 +17,23 @@ if TYPE_CHECKING:
     from matplotlib.container import BarContainer
     from matplotlib.lines import Line2D
 
-__all__ = ["draw_bars", "draw_marks", "draw_whiskers", "finite", "label_rows"]
+__all__ = [
+    "check_quantity",
+    "describe_candidates",
+    "draw_bars",
+    "draw_marks",
+    "draw_whiskers",
+    "finite",
+    "interval_text",
+    "label_rows",
+    "row_label",
+    "row_text",
+]
+
+# Probabilities that are printed as less than 0.1 %.
+SMALL = 0.0005
+# Characters of a parameter's value; of longer ones the class is named.
+LONGEST = 40
 
 
 def draw_bars(
@@ -79,3 +99,111 @@ def label_rows(
 def finite(values: np.ndarray) -> np.ndarray:
     """Replace infinities by NaN, which matplotlib leaves out."""
     return np.where(np.isfinite(values), values, np.nan)
+
+
+def describe_candidates(params: Sequence[dict]) -> list[str]:
+    """Name candidates by the parameters in which they differ, without their steps."""
+    keys = sorted({key for candidate in params for key in candidate})
+    shown = [
+        key for key in keys if len({repr(c.get(key, "...")) for c in params}) > 1
+    ] or keys
+    short = {key: _short_key(key, shown) for key in shown}
+    names = {key: _names([c[key] for c in params if key in c]) for key in shown}
+    return [
+        ", ".join(f"{short[k]}={names[k][repr(c[k])]}" for k in shown if k in c)
+        or "model"
+        for c in params
+    ]
+
+
+def _short_key(key: str, keys: Sequence[str]) -> str:
+    """As many of the last parts of a nested name as tell it from the others."""
+    parts = key.split("__")
+    ends = ("__".join(parts[-size:]) for size in range(1, len(parts)))
+    others = [f"__{other}" for other in keys if other != key]
+    unique = (e for e in ends if not any(o.endswith(f"__{e}") for o in others))
+    return next(unique, key)
+
+
+def _names(values: Sequence[object]) -> dict[str, str]:
+    """Short names of values by their repr; numbered if they would be equal."""
+    short = {repr(value): _value(value) for value in values}
+    together = list(short.values())
+    count = dict.fromkeys(together, 0)
+    for key, name in short.items():
+        count[name] += 1
+        if together.count(name) > 1:
+            short[key] = f"{name} {count[name]}"
+    return short
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if hasattr(value, "__name__"):  # functions and classes
+        return str(value.__name__)
+    text = " ".join(str(value).split())
+    if len(text) <= LONGEST:
+        return text
+    is_plain = isinstance(value, (str, dict, list, tuple))
+    return f"{text[: LONGEST - 3]}..." if is_plain else type(value).__name__
+
+
+def row_text(estimate: float, width: float, low: float, high: float) -> str:
+    """Estimate, as it is printed, and the interval of the probability in percent."""
+    value = f"{estimate:.{n_decimals(width)}f}".replace("-", "\N{MINUS SIGN}")
+    value = "unknown" if math.isnan(estimate) else value
+    ends = [_per_cent(low), _per_cent(high)]
+    is_one = ends[0] == ends[1] or high < SMALL
+    probability = ends[1] if is_one else f"{ends[0]} to {ends[1]}"
+    return f"{value}   ({probability} %)"
+
+
+def _per_cent(value: float) -> str:
+    if value < SMALL:
+        return "<0.1" if value else "0"
+    return f"{100 * value:.3g}" if value <= 1 - SMALL else "100"
+
+
+def check_quantity(bounds: Mapping[str, EvidenceBounds]) -> str:
+    """Return what all candidates bound."""
+    if not bounds:
+        raise ValueError("There are no bounds to draw: give at least one.")
+    for name, value in bounds.items():
+        if not isinstance(value, EvidenceBounds):
+            raise TypeError(
+                f"bounds[{name!r}] must be EvidenceBounds, as evidence_bounds returns "
+                f"them. Got {type(value).__name__}."
+            )
+    quantities = {name: value.quantity for name, value in bounds.items()}
+    if len(set(quantities.values())) > 1:
+        raise ValueError(
+            f"The bounds are of different quantities: {quantities}. They have no "
+            "common unit; draw them in separate figures."
+        )
+    return next(iter(quantities.values()))
+
+
+def row_label(name: str, bounds: EvidenceBounds) -> str:
+    """Name a model, with what a reader must know about its bounds."""
+    notes = [] if bounds.reliable else ["not reliable"]
+    learned = [name for name in bounds.plug_in if name not in FROM_TARGET]
+    if learned:
+        notes.append(f"given learned {', '.join(learned)}")
+    if len(learned) < len(bounds.plug_in):
+        notes.append("prior made from y")
+    return f"{name}\n({'; '.join(notes)})" if notes else name
+
+
+def interval_text(bounds: EvidenceBounds, origin: float = 0.0) -> str:
+    """The ends that `print` shows; an end that is not known is left out."""
+    low, _, high = bounds.stated()
+    digits = n_decimals(high - low)
+    ends = [f"{end - origin:.{digits}f}" for end in (low, high)]
+    if not math.isfinite(low):
+        text = f"at most {ends[1]}" if math.isfinite(high) else "unknown"
+    elif not math.isfinite(high):
+        text = f"at least {ends[0]}"
+    else:
+        text = f"{ends[0]} to {ends[1]}" if low < high else ends[0]
+    return text.replace("-", "\N{MINUS SIGN}")  # as on the axis

@@ -74,10 +74,7 @@ class WeightsDisplay:
     """
 
     def __init__(
-        self,
-        weights: dict[str, WeightSummary],
-        *,
-        reliable: bool = True,
+        self, weights: dict[str, WeightSummary], *, reliable: bool = True
     ) -> None:
         self.weights = weights
         self.reliable = reliable
@@ -157,11 +154,7 @@ class WeightsDisplay:
 
     @classmethod
     def from_bounds(
-        cls,
-        bounds: EvidenceBounds,
-        *,
-        ax: "Axes | None" = None,
-        **kwargs: Any,
+        cls, bounds: EvidenceBounds, *, ax: "Axes | None" = None, **kwargs: Any
     ) -> "WeightsDisplay":
         """Draw the weights behind bounds that have been computed.
 

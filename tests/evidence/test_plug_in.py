@@ -8,7 +8,7 @@ from skvi.evidence import EvidenceBounds
 from skvi.linear_model import BayesianLinearRegression
 from skvi.model_selection import EvidenceSearch
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.plotting._text import row_label
+from skvi.plotting._rows import row_label
 from skvi.priors import HierarchicalNormal, Normal
 
 X = np.array([[-1.0], [1.5]])

@@ -16,7 +16,7 @@ from skvi.model_selection._decision import (
     Comparison,
     n_standard_errors,
 )
-from skvi.plotting._text import describe_candidates
+from skvi.plotting._rows import describe_candidates
 from skvi.priors import Normal
 
 
