@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, average_curvature
+from skvi.solvers._mode import SINGULAR, add, alternate
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -20,7 +20,7 @@ from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State, remaining_gain
-from skvi.solvers._unknown_scale import alternate_with_scale, find_start
+from skvi.solvers._unknown_scale import find_start
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -35,15 +35,8 @@ __all__ = ["NaturalGradient"]
 # Steps, including those that fail, after which quasi-Newton steps take over, except
 # with KL to a normal, for which they only cost more.
 MAX_NATURAL = 50
-# Least fraction of the precision's step where full ones overshoot, and its growth.
-LEAST_SHARE, GROWTH = 0.3, 1.1
-# This many nats from the optimum a full step of the precision overshoots.
-FAR, FAR_SHARE = 1.0, 0.8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
-# Above this skewness joint steps of mean and precision overshoot: with a known scale,
-# and with an unknown one.
-LARGE, LARGE_WITH_SCALE = 30.0, 1.0
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
 # In the space of the rows: steps after which the metric of the acceleration is that of
@@ -128,7 +121,7 @@ class _Iteration(Run):
         #: that its error decided on anything.
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
         self._resolved_at = 0.0
-        self.rejections, self.share = 0, 1.0
+        self.rejections = 0
 
     @property
     def value(self) -> float:
@@ -160,12 +153,8 @@ class _Iteration(Run):
             gram = target.predictor.gram(target.X, curvature)
         precision = add(gram, 1 / prior.variance)
         skewness = target.layout.size**2 / target.n_rows
-        has_scale = target.prior.n_unknown_scales == 1
-        large = LARGE_WITH_SCALE if has_scale else LARGE
-        if precision.ndim == 2 and (curvature.ndim == 3 or skewness > large):
-            mean, precision = alternate_with_scale(target, prior, mean, precision)
-        elif precision.ndim == 2 and skewness > NEGLIGIBLE:
-            mean, precision = average_curvature(target, prior, mean, precision)
+        if precision.ndim == 2 and (curvature.ndim == 3 or skewness > NEGLIGIBLE):
+            mean, precision = alternate(target, prior, mean, precision)
         point = point_at(self.problem, mean, precision)
         if not math.isfinite(point.value):
             raise ValueError(SINGULAR)
@@ -228,31 +217,24 @@ class _Iteration(Run):
 
     def _iterate(self) -> None:
         point, mean = self.point, self.point.mean
-        step, move, gap = point.directions
-        share = self.share * (FAR_SHARE if gap > FAR else 1.0)
-        self.anderson.observe(mean, point.precision, step, move, share)
+        step, move, _ = point.directions
+        self.anderson.observe(mean, point.precision, step, move)
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = self._at(*proposal)
             if trial.value < point.value + self._resolution:
-                return self._accept(trial, 1.0)
+                self.point = trial
+                return
             self.rejections += 1
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
-            precision = point.precision + rho * share * move
-            trial = self._at(mean + rho * step, precision)
+            trial = self._at(mean + rho * step, point.precision + rho * move)
             if trial.value <= point.value + slack:
-                return self._accept(trial, rho)
+                self.point = trial
+                return
             rho /= 2
             self.rejections += 1
-        return None
-
-    def _accept(self, trial: NormalPoint, rho: float) -> None:
-        """Move, and remember by how much steps overshoot."""
-        self.point = trial
-        share = self.share * (GROWTH if rho == 1 else rho)
-        self.share = min(1.0, max(LEAST_SHARE, share))
 
     def _slack(self) -> float:
         """Insignificant increase of the objective: rounding, quadrature."""

@@ -6,7 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.priors import BuiltPrior
-from skvi.solvers._mode import DENSE_LIMIT, add, alternate, find_mode, scale_of
+from skvi.solvers._mode import DENSE_LIMIT, add, find_mode, scale_of
 from skvi.targets import SupervisedTarget
 
 __all__ = ["UnknownScale", "find_start", "implied_scale", "shrinkage"]
@@ -15,8 +15,6 @@ __all__ = ["UnknownScale", "find_start", "implied_scale", "shrinkage"]
 LONGEST, STEEPEST = 3.0, 0.9999
 # Modes from which the scale is guessed, until its log moves by less than this.
 N_MODES, NEAR = 10, 0.1
-# The same where mean and precision alternate, and how much longer steps may become.
-N_ROUNDS, NEARER, LARGEST_RATIO = 8, 0.05, 4.0
 
 
 def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:
@@ -97,36 +95,6 @@ def find_start(
         if abs(step) < NEAR:
             break
     return prior, mean, curvature
-
-
-def alternate_with_scale(
-    target: SupervisedTarget,
-    prior: NormalForm,
-    mean: torch.Tensor,
-    precision: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`alternate` mean, precision and an unknown scale, which modes misjudge."""
-    if target.prior.n_unknown_scales != 1:
-        return alternate(target, prior, mean, precision)
-    weights = target.prior.scale_weights()
-    log_scale = 0.5 * math.log(float((weights * prior.variance).max()))
-    lack = step = 0.0
-    for _ in range(N_ROUNDS):
-        mean, precision = alternate(target, prior, mean, precision, n_rounds=3)
-        root = scale_of(precision)
-        if root is None:
-            break
-        before, lack = lack, _step(target, NormalForm(mean, root), log_scale)
-        # A secant: curvatures of the losses follow the scale, too.
-        ratio = step / (before - lack) if before != lack else 1.0
-        step = lack * min(max(ratio, 1.0), LARGEST_RATIO)
-        log_scale += step
-        given = target.prior.given_scale(math.exp(log_scale)).as_normal()
-        precision = add(precision, 1 / given.variance - 1 / prior.variance)
-        prior = given
-        if abs(step) < NEARER:
-            break
-    return mean, precision
 
 
 def _step_at_mode(

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 
-from skvi.expectations._rules import hermite_rule, normal_rule
+from skvi.expectations._rules import normal_rule
 from skvi.utils._arrays import like_rows, row_chunks
 
 __all__ = [
     "ExpectedLoss",
     "as_std_or_cov",
-    "expect_roughly",
     "gather",
     "hyper_path",
     "term_chunks",
@@ -70,23 +69,6 @@ def hyper_path(
         f = torch.addcmul(mean, nodes[:, None], std)[..., None]
         value = weights @ loss(likelihood, f, y)
     return value - value.detach()
-
-
-def expect_roughly(
-    loss: Any,
-    likelihood: Any,
-    mean: torch.Tensor,
-    std: torch.Tensor,
-    y: torch.Tensor,
-) -> list[torch.Tensor]:
-    """Expected loss and its two derivatives, by five nodes for every row."""
-    nodes, weights = hermite_rule(5, mean.device)
-    f = torch.addcmul(mean, nodes[:, None], std)
-    with torch.inference_mode(False):  # losses may keep targets for derivatives
-        repeated = y.repeat(len(nodes), *[1] * (y.ndim - 1))
-    points = f.reshape(-1)
-    at_nodes = loss.expected(likelihood, points, torch.zeros_like(points), repeated)
-    return [weights @ value.reshape(f.shape) for value in at_nodes]
 
 
 def as_std_or_cov(variance: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,6 @@ from skvi.priors import BuiltPrior
 from skvi.targets._expected_loss import (
     ExpectedLoss,
     as_std_or_cov,
-    expect_roughly,
     hyper_path,
 )
 from skvi.targets._free_energy import FreeEnergy
@@ -342,29 +341,6 @@ class SupervisedTarget(SupervisedRows):
             return mean[chunk], std_or_cov[chunk]
 
         return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
-
-    def rough_loss_terms(
-        self, normal: NormalForm
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `expected_loss_terms` with five nodes per row, whatever its variance.
-
-        Parameters
-        ----------
-        normal : NormalForm
-            Over theta; the predictor must be linear in it, and have one output.
-
-        Returns
-        -------
-        value : Tensor
-            A scalar in nats, summed over the data.
-        slope, curvature : Tensor of shape (n,)
-        """
-
-        def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            mean, variance = self.predictor.moments(part.X, normal)
-            return mean, variance.sqrt()
-
-        return row_terms(self, of_rows, partial(expect_roughly, self.loss))
 
     def loss_terms(
         self, theta: torch.Tensor

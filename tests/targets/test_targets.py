@@ -16,7 +16,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers import NaturalGradient, Problem, SolverOptions
-from skvi.solvers._mode import add, average_curvature, find_mode
+from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._normal_point import point_at
 from skvi.targets import SupervisedTarget, Target
 
@@ -356,23 +356,8 @@ def test_expected_loss_of_a_users_density(generator, z_score):
     assert z_score(torch.stack(values), expected.detach()) < 5
 
 
-@pytest.mark.parametrize("loss", [LogLoss(), BetaLoss(1.2)], ids=repr)
-@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["plain", "weighted"])
-def test_rough_integrals_of_narrow_rows(loss, weight, make_normal):
-    # The curvature of the mean in the place of its mean, or weights that forget some
-    # rows, fail.
-    for likelihood in LIKELIHOODS:
-        target = make_target(likelihood, loss, weight=weight)
-        normal = make_normal(target.layout.size, "full", seed=4, width=0.03)
-        rough = target.rough_loss_terms(normal)
-        exact = target.expected_loss_terms(normal)
-        for found, expected in zip(rough, exact, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_averaged_curvature_is_a_better_start_than_the_mode():
-    # In three of four problems by most of the way; with the curvature of the mode
-    # (one node) nothing is gained.
+def test_alternating_steps_give_a_better_start_than_the_mode():
+    # With the curvature of the mode nothing is gained.
     for seed in range(4):
         X = randn(60, 8, seed=seed)
         y = (X[:, 0] + randn(60, seed=seed + 10) > 0).to(torch.float64)
@@ -383,6 +368,6 @@ def test_averaged_curvature_is_a_better_start_than_the_mode():
         mode, curvature = find_mode(target, prior)
         laplace = add(target.predictor.gram(target.X, curvature), 1 / prior.variance)
         first = point_at(problem, mode, laplace)
-        better = point_at(problem, *average_curvature(target, prior, mode, laplace))
+        better = point_at(problem, *alternate(target, prior, mode, laplace))
         best = NaturalGradient().solve(problem, SolverOptions()).value
         assert better.value - best < 0.2 * (first.value - best)
