@@ -13,7 +13,7 @@ from skvi._outcome import FEW_DRAWS, describe_fit
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
-from skvi.solvers._stochastic import solve_members
+from skvi.solvers._stochastic._solver import solve_members
 from skvi.utils._callbacks import has_callbacks
 from skvi.utils._device import CPU
 from skvi.utils._interrupts import raising_interrupts

@@ -26,10 +26,10 @@ from skvi.posteriors import Family, FullRankNormal, Gamma, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.solvers import Problem
-from skvi.solvers._adam import Adam
 from skvi.solvers._choice import SOLVERS
 from skvi.solvers._normal_point import point_of
-from skvi.solvers._stable_decay import StableDecay
+from skvi.solvers._stochastic._optimizers import Adam
+from skvi.solvers._stochastic._schedules import StableDecay
 from skvi.targets import SupervisedTarget
 from tests.families import LogisticFamily
 from tests.walking import (

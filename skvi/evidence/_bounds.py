@@ -39,9 +39,8 @@ from skvi.evidence._tempered import (
 from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
-from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._moment_matching import fit_proposal_normal
-from skvi.solvers._wide_start import likelihood_normal
+from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
 from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of

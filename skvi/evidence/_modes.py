@@ -18,9 +18,8 @@ from skvi.base._protocols import Density, Proposal
 from skvi.evidence._one_mode import is_heavy_tailed
 from skvi.evidence._proposals import N_CHAINS, Explored, ProposalFamily, Setting
 from skvi.priors import BuiltPrior
-from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._mode import convex_part, factorize
-from skvi.solvers._wide_start import likelihood_normal
+from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Modes"]

@@ -25,7 +25,7 @@ from skvi.evidence._proposals import (
     Setting,
     closest,
 )
-from skvi.solvers._chain_starts import dispersed_starts
+from skvi.solvers._wide_start import dispersed_starts
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["MAX_PARAMS", "OneMode", "chain_moments", "is_heavy_tailed"]

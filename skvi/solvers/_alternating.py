@@ -14,13 +14,13 @@ from skvi.solvers._anderson import combined
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._run import Run
-from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State
-from skvi.solvers._verdict import (
+from skvi.solvers._run import (
+    Run,
     missing_for_expectations,
     missing_for_quadrature,
     unfinished,
 )
+from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["Alternating"]

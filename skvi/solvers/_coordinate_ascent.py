@@ -10,9 +10,8 @@ import torch
 
 from skvi.posteriors import Posterior
 from skvi.solvers._conjugate import Conjugate, Point
-from skvi.solvers._run import Run
+from skvi.solvers._run import Run, missing_for_expectations, unfinished
 from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, remaining_gain
-from skvi.solvers._verdict import missing_for_expectations, unfinished
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets._precisions import ConjugateForm
 from skvi.utils._device import CPU

@@ -10,9 +10,8 @@ from skvi.posteriors import Posterior
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
-from skvi.solvers._run import Run
+from skvi.solvers._run import Run, missing_for_expectations, missing_for_quadrature
 from skvi.solvers._solution import Solution, State
-from skvi.solvers._verdict import missing_for_expectations, missing_for_quadrature
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["EmpiricalBayes"]

@@ -13,7 +13,6 @@ from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal, Posterior
-from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, ending_of
@@ -23,7 +22,7 @@ from skvi.solvers._tilted import (
     estimate_loss,
     match_tilted_moments,
 )
-from skvi.solvers._wide_start import solve_from_best
+from skvi.solvers._wide_start import dispersed_starts, solve_from_best
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 

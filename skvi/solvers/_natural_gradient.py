@@ -18,16 +18,16 @@ from skvi.solvers._normal_point import (
 from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
-from skvi.solvers._run import Run
-from skvi.solvers._solution import Solution, State, remaining_gain
-from skvi.solvers._unknown_scale import find_start
-from skvi.solvers._verdict import (
+from skvi.solvers._run import (
+    Run,
     judge_quadrature,
     missing_for_quadrature,
     refined_value,
     remedy_for,
     unfinished,
 )
+from skvi.solvers._solution import Solution, State, remaining_gain
+from skvi.solvers._unknown_scale import find_start
 from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["NaturalGradient"]

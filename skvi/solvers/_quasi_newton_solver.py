@@ -12,16 +12,16 @@ from skvi.solvers._coordinates import Coordinates, coordinates_of
 from skvi.solvers._curvature import Curvature, curvature_of, rank_of, starting_normal
 from skvi.solvers._lbfgs import LBFGS
 from skvi.solvers._mode import SINGULAR, convex_part
-from skvi.solvers._run import Run
-from skvi.solvers._solution import Solution, State
-from skvi.solvers._unknown_scale import find_start, implied_scale
-from skvi.solvers._verdict import (
+from skvi.solvers._run import (
+    Run,
     judge_quadrature,
     missing_for_quadrature,
     refined_value,
     remedy_for,
     unfinished,
 )
+from skvi.solvers._solution import Solution, State
+from skvi.solvers._unknown_scale import find_start, implied_scale
 from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["QuasiNewton"]

@@ -1,13 +1,22 @@
-"""Base of runs of solvers without draws: reports, and how they end."""
+"""Runs of solvers without draws: requirements, reports, and how they end."""
 
 import math
 
 import torch
 
+from skvi.base import NormalForm
 from skvi.solvers._solution import Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
 
-__all__ = ["Run"]
+__all__ = [
+    "Run",
+    "judge_quadrature",
+    "missing_for_expectations",
+    "missing_for_quadrature",
+    "refined_value",
+    "remedy_for",
+    "unfinished",
+]
 
 
 class Run:
@@ -74,3 +83,96 @@ class Run:
             diagnostics=found,
             is_exact=True,
         )
+
+
+# Allowed gap, in nats, between the quadrature and one with twice the nodes; each row
+# is integrated to 1e-7.
+QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
+# The same if a loss depends on several f, in too many dimensions for a rule.
+COARSE_TOLERANCE = 0.2
+
+
+def missing_for_expectations(
+    problem: Problem, kinds: tuple[str, ...] = ("expectation",)
+) -> str:
+    """Why an objective is not one of these kinds without draws; empty if it is."""
+    if problem.objective.kind not in kinds:
+        return (
+            f"it minimizes expectations under q, and {problem.objective!r} is not one"
+        )
+    if problem.objective.needs_draws:
+        return f"{problem.objective!r} asks for draws"
+    return ""
+
+
+def missing_for_quadrature(
+    problem: Problem, may_learn: bool = False, takes_low_rank: bool = True
+) -> str:
+    """Why a problem is not an integral over the rows' f; empty if it is.
+
+    `may_learn`: hyperparameters are handled. Steps of a precision exclude a low rank.
+    """
+    target = problem.target
+    missing = missing_for_expectations(problem, ("expectation", "rows"))
+    if missing:
+        return missing
+    if len(target.hyper) and not may_learn:
+        return "the target learns hyperparameters"
+    if not (target.has_moments and target.has_design):
+        return (
+            "the model is not linear in its parameters (precisions with hyperpriors "
+            "are parameters, too)"
+        )
+    normal = problem.posterior.as_normal()
+    if normal is None:
+        return "the posterior family is not normal"
+    if target.prior is None:
+        return "the target has no prior"
+    divergence, prior = problem.divergence, target.prior
+    if not (divergence.has_closed_form(prior) or divergence.has_nodes(normal, prior)):
+        return f"{divergence!r} has no closed form for this prior"
+    if normal.factor is not None and not takes_low_rank:
+        return "the posterior family has covariances of low rank only"
+    return ""
+
+
+def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> float:
+    """The objective with twice the nodes."""
+    loss = problem.linear_target.expected_loss_terms(normal, refine=2)[0]
+    return float(loss) + divergence
+
+
+def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
+    """What to change if the integrals are too coarse; empty if they are not."""
+    several = curvature.ndim == 3
+    allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(curvature))
+    if error <= (COARSE_TOLERANCE if several else allowed):
+        return ""
+    remedy = "posterior='mean_field'" if several else "loss='log'"
+    return (
+        f"the quadrature may be wrong by {error:.2g} nats; use {remedy} or a "
+        "prior with a smaller scale"
+    )
+
+
+def unfinished(n_iter: int, gap: float, remedy: str = "increase max_iter") -> str:
+    """Say how far away an optimum may be, in nats, and what to do."""
+    left = "far" if math.isinf(gap) else f"{gap:.2g} nats"
+    plural = "" if n_iter == 1 else "s"
+    return (
+        f"after {n_iter} iteration{plural} the objective may still be {left} from its "
+        f"optimum; {remedy}"
+    )
+
+
+def remedy_for(problem: Problem, normal: NormalForm) -> str:
+    """What to change if a fit has not converged."""
+    prior = problem.linear_target.prior.matching_normal()
+    width = float((normal.variance / prior.variance).max().sqrt())
+    if width < 2:
+        return "increase max_iter, or standardize the features"
+    return (
+        f"it hardly penalizes width here, so that the posterior became {width:.0f} "
+        "times as wide as the prior: use divergence='kl', an order closer to 1, "
+        "or posterior='mean_field'"
+    )

@@ -19,9 +19,9 @@ from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.priors import BuiltPrior
 from skvi.solvers._mode import add, scale_of
 from skvi.solvers._reduce import solve_reduced
+from skvi.solvers._run import unfinished
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers._unknown_scale import implied_scale, shrinkage
-from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 

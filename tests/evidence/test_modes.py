@@ -10,8 +10,7 @@ from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import StudentT
-from skvi.solvers._chain_starts import dispersed_starts
-from skvi.solvers._wide_start import likelihood_normal
+from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget
 
 

@@ -23,9 +23,10 @@ from skvi.neural_network import (
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.posteriors import Ensemble
 from skvi.priors import Normal
-from skvi.solvers import SolverOptions, _resumable
+from skvi.solvers import SolverOptions
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._stochastic import solve_members
+from skvi.solvers._stochastic import _resumable
+from skvi.solvers._stochastic._solver import solve_members
 from tests.interrupts import interrupt, quick, stop
 from tests.modules import relu_network
 

@@ -15,9 +15,9 @@ from skvi.neural_network._base import layerwise_prior
 from skvi.neural_network._flatness import remedies
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers._adam import Adam, Plateau
-from skvi.solvers._stable_decay import StableDecay
-from skvi.solvers._validation import Patience, Validation
+from skvi.solvers._stochastic._ends import Validation
+from skvi.solvers._stochastic._optimizers import Adam
+from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 
 
 def observe(means, n_observations, warm_up=0, noise=0.01):

@@ -13,7 +13,7 @@ from skvi.neural_network import (
     BayesianModuleClassifier,
 )
 from skvi.objectives._analytic import AnalyticSteps
-from skvi.solvers._validation import Validation
+from skvi.solvers._stochastic._ends import Validation
 from tests.interrupts import interrupt, quick, stop
 from tests.modules import relu_network
 

@@ -18,8 +18,8 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers import Stochastic
-from skvi.solvers._adam import Adam, Plateau
-from skvi.solvers._stable_decay import StableDecay
+from skvi.solvers._stochastic._optimizers import Adam
+from skvi.solvers._stochastic._schedules import Plateau, StableDecay
 from skvi.targets import SupervisedTarget
 from tests.objectives import conjugate
 from tests.objectives.conjugate import (

@@ -8,7 +8,7 @@ import torch
 
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import SolverOptions, Stochastic
-from skvi.solvers._best import FAR, divergence_at
+from skvi.solvers._stochastic._ends import FAR, divergence_at
 from skvi.targets import SupervisedTarget
 from tests.solvers.test_members import make_problem
 

@@ -13,8 +13,8 @@ from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal
 from skvi.solvers import Problem, SolverOptions, choose_solver
-from skvi.solvers._ivon import IvonSteps
-from skvi.solvers._stochastic import Ivon
+from skvi.solvers._stochastic._ivon import IvonSteps
+from skvi.solvers._stochastic._solver import Ivon
 from skvi.targets import Target
 from tests.solvers.test_ensembles import FULL_BATCH, ensemble_problem
 from tests.solvers.test_members import OPTIONS, assert_same, make_problem, solve

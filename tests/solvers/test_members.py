@@ -16,9 +16,9 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
-from skvi.solvers._adam import Adam, AdamStack
 from skvi.solvers._solution import Ending
-from skvi.solvers._stochastic import solve_members
+from skvi.solvers._stochastic._optimizers import Adam, AdamStack
+from skvi.solvers._stochastic._solver import solve_members
 from skvi.targets import SupervisedTarget
 
 SOLVER = Stochastic(batch_size=20, learning_rate=0.02, n_draws=4)

@@ -19,8 +19,8 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Problem as SolverProblem
 from skvi.solvers import SolverOptions, Stochastic, choose_solver
+from skvi.solvers._run import unfinished
 from skvi.solvers._solution import remaining_gain
-from skvi.solvers._verdict import unfinished
 from skvi.targets import SupervisedTarget
 from tests.reference import SYNTHETIC, Problem, real_data, synthetic_data
 from tests.references.make_hard_sets import (

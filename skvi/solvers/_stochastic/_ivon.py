@@ -30,8 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from skvi.solvers._adam import Adam, AdamStack
-from skvi.solvers._optimizer import Numbers, Optimizer
+from skvi.solvers._stochastic._optimizers import Adam, AdamStack, Numbers, Optimizer
 
 __all__ = ["IvonStack", "IvonSteps"]
 

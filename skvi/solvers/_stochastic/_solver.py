@@ -5,12 +5,11 @@ from numbers import Integral, Real
 
 import torch
 
-from skvi.solvers._adam import Adam
-from skvi.solvers._ivon import IvonSteps
-from skvi.solvers._members import train
-from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._solution import Solution
-from skvi.solvers._training import Training
+from skvi.solvers._stochastic._ivon import IvonSteps
+from skvi.solvers._stochastic._members import train
+from skvi.solvers._stochastic._optimizers import Adam, Optimizer
+from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.utils._validation import Interval, StrOptions
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.objectives._ensemble_steps import make_steps
-from skvi.solvers._training import Training
+from skvi.solvers._stochastic._training import Training
 
 __all__ = ["train"]
 

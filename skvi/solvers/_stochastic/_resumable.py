@@ -1,13 +1,10 @@
 """Trainings that continue those of another process."""
 
 from skvi.objectives._steps import Steps
-from skvi.solvers._adam import Plateau
-from skvi.solvers._best import Best
 from skvi.solvers._checkpoint import Tree
-from skvi.solvers._epochs import EpochEnd
-from skvi.solvers._optimizer import Optimizer
-from skvi.solvers._stable_decay import StableDecay
-from skvi.solvers._validation import Patience, Validation
+from skvi.solvers._stochastic._ends import Best, EpochEnd, Validation
+from skvi.solvers._stochastic._optimizers import Optimizer
+from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._device import to_device
 

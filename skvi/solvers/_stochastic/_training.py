@@ -7,16 +7,27 @@ from dataclasses import replace
 import torch
 
 from skvi.objectives._ensemble_steps import estimate, stack_structure
-from skvi.solvers._adam import MAX_WARM_UP, START, Plateau
-from skvi.solvers._best import Best, divergence_at, fresh_value
-from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
-from skvi.solvers._optimizer import Optimizer
-from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, ending_of
-from skvi.solvers._stable_decay import StableDecay
-from skvi.solvers._training_checks import non_finite_message, weight_efficiency
-from skvi.solvers._validation import Patience, Validation
+from skvi.solvers._stochastic._ends import (
+    Best,
+    EpochEnd,
+    Validation,
+    divergence_at,
+    fresh_value,
+    mean_and_error,
+    non_finite_message,
+    weight_efficiency,
+)
+from skvi.solvers._stochastic._optimizers import Optimizer
+from skvi.solvers._stochastic._resumable import Resumable
+from skvi.solvers._stochastic._schedules import (
+    MAX_WARM_UP,
+    START,
+    Patience,
+    Plateau,
+    StableDecay,
+)
 from skvi.solvers.base import Problem, SolverOptions
 
 __all__ = ["Training"]

@@ -1,0 +1,302 @@
+"""Schedules of step sizes, and when a training ends.
+
+StableDecay: the first round keeps the step size until the objective is level, then
+decreases it linearly for as long (Hägele et al. 2024, *Scaling laws and compute-optimal
+training beyond fixed training durations*). A level objective says little about the
+distance from the optimum, because much of it is noise of the steps. Therefore each
+further round is as long as all before, the warm-up aside, and starts at half the step
+size of the round before (Loshchilov and Hutter 2017, *SGDR: stochastic gradient descent
+with warm restarts*). The first one that gains nothing beyond noise is the last. If the
+objective is not level after half of the observations, the step size decreases over the
+others.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from skvi.solvers._stochastic._ends import Validation, mean_and_error
+from skvi.solvers._stochastic._optimizers import Optimizer
+
+__all__ = ["Patience", "Plateau", "Schedule", "StableDecay"]
+
+# Step sizes end at this fraction of their start.
+SMALLEST_SHARE = 1 / 32
+# Fraction of the total decrease that may fall into the last quarter of a fixed
+# schedule.
+SMALL_FALL = 0.01
+# Initial fraction of the divergence, and the maximum number of observations with it:
+# wide layers of smooth units need as many before KL switches units off.
+WARM_UP_SHARE, MAX_WARM_UP = 0.1, 30
+# Number of values that represent the start of a fit.
+START = 5
+# Minimum number of observations without progress.
+MIN_HOLD = 12
+# With fewer observations the step size decreases from the start.
+FEWEST = 44
+# Step size at the start of a round, as a fraction of that of the round before.
+ROUND_SHARE = 0.5
+# Fraction of the observations so far that are made with the smallest steps of a round.
+END_SHARE = 1 / 32
+
+
+class Schedule:
+    """Base of schedules: monitors whether noise drives the objective up.
+
+    Must implement: `_adapt`, `done`. A tenth of the divergence enters in the warm-up.
+    """
+
+    lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+    #: Message if it is not finished.
+    unfinished = "the objective was still decreasing"
+
+    def __init__(self, optimizer: Optimizer, warm_up: int = 0) -> None:
+        self.optimizer, self.warm_up, self.n_seen = optimizer, warm_up, 0
+
+    @property
+    def share(self) -> float:
+        """Fraction of the divergence that gradients contain."""
+        return WARM_UP_SHARE if self.n_seen < self.warm_up else 1.0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to gain."""
+        raise NotImplementedError
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the end exceeds the lowest average by more than noise."""
+        return self.rise > 0
+
+    def observe(self, values: torch.Tensor) -> None:
+        """Take the objective in the steps since the last time; adapt the step size."""
+        self._see(values, *self._watch(values))
+
+    def go_back(self, values: torch.Tensor) -> None:
+        """Continue with half the step size from where the objective had these values.
+
+        They count as observed once more.
+        """
+        self.optimizer.rate /= 2
+        self._see(values, *_mean_and_error(values))
+
+    def _see(self, values: torch.Tensor, mean: float, error: float) -> None:
+        self.n_seen += 1
+        self._adapt(values, mean, error)
+
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+        """Adapt the step size; only what is observed after the warm-up counts."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The complete state; the step size belongs to the optimizer."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("optimizer", "validation")
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the state of another one."""
+        vars(self).update(state)
+
+    def _watch(self, values: torch.Tensor) -> tuple[float, float]:
+        """Mean of the values and its standard error."""
+        mean, error = _mean_and_error(values)
+        if math.isnan(self.first):
+            # A first window may end far above its start.
+            self.first, self.lowest_error = _mean_and_error(values[:START])
+            self.lowest = self.first
+        noise = 4 * math.hypot(error, self.lowest_error)
+        small = max(noise, SMALL_FALL * (self.first - self.lowest))
+        self.rise = max(mean - self.lowest - small, 0.0)
+        if mean < self.lowest:
+            self.lowest, self.lowest_error = mean, error
+        return mean, error
+
+
+def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """Mean, and its standard error; 0 of a single value."""
+    return mean_and_error(values) if len(values) > 1 else (float(values[0]), 0.0)
+
+
+class Plateau(Schedule):
+    """Halves the step size if the objective does not decrease by more than noise."""
+
+    def __init__(
+        self, optimizer: Optimizer, patience: int, tol: float, warm_up: int = 0
+    ) -> None:
+        super().__init__(optimizer, warm_up)
+        self.smallest = optimizer.rate * SMALLEST_SHARE
+        self.patience, self.tol = max(patience, 1), tol
+        self.best, self.best_error, self.waited = math.inf, 0.0, 0
+
+    @property
+    def done(self) -> bool:
+        return self.optimizer.rate < self.smallest
+
+    @property
+    def converged(self) -> bool:
+        """Whether even small steps made no progress."""
+        return self.done and not self.drifted
+
+    def go_back(self, values: torch.Tensor) -> None:
+        self.smallest /= 2
+        super().go_back(values)
+
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+        if self.n_seen <= self.warm_up:
+            return
+        noise = 2 * math.hypot(error, self.best_error)
+        fell = mean < self.best - max(noise, self.tol)
+        self.waited = 0 if fell else self.waited + 1
+        if mean < self.best:
+            self.best, self.best_error = mean, error
+        if self.waited >= self.patience:
+            self.optimizer.rate /= 2
+            self.waited, self.best = 0, mean
+
+
+class StableDecay(Schedule):
+    """Rounds of decreasing step sizes, until a round makes no progress.
+
+    A decrease counts as none below `tol` nats, or 1 % of the total one (at most 0.01
+    nats per row and parameter, `n_terms`). With tol = 0 there is no early end.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        n_observations: int,
+        tol: float,
+        n_terms: float = math.inf,
+        warm_up: int = 0,
+    ) -> None:
+        super().__init__(optimizer, warm_up)
+        self.start, self.tol = optimizer.rate, tol
+        # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
+        # too: never more than 0.01 nats for each row and parameter.
+        self.largest_fall = SMALL_FALL * n_terms
+        self.n_observations = n_observations
+        self.seen: list[torch.Tensor] = []
+        # Observations that tell nothing about the level of the objective.
+        self.n_ignored = warm_up
+        # Observations before the step size decreases, and until it is at its end. If
+        # there are too few to detect a level objective, it decreases from the start.
+        is_short = n_observations < FEWEST
+        self.n_held, self.n_all = 0 if is_short else n_observations, n_observations
+        # The last round ended: its observations, and whether the last gained nothing.
+        self.n_before, self.is_level = 0, False
+
+    @property
+    def done(self) -> bool:
+        return len(self.seen) >= self.n_all
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last round gained nothing, or the objective was level."""
+        if not self.done or self.drifted:
+            return False
+        return self.is_level or self._fell_little(len(self.seen) // 4)
+
+    def go_back(self, values: torch.Tensor) -> None:
+        self.start /= 2
+        self.n_ignored = max(self.n_ignored, self.n_seen + 1)
+        super().go_back(values)
+
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+        self.seen.append(values)
+        count = len(self.seen)
+        if count < self.n_held:
+            n_after = count - self.n_ignored
+            is_due = self.tol > 0 and n_after >= MIN_HOLD
+            is_level = is_due and self._fell_little(n_after // 3)
+            if is_level or 2 * count >= self.n_observations:
+                self._decrease(is_level)
+        elif count == self.n_all:
+            self._end_round()
+        if count > self.n_held:
+            left = (self.n_all - count) / (self.n_all - self.n_held)
+            self.optimizer.rate = self.start * max(left, SMALLEST_SHARE)
+
+    def _decrease(self, is_level: bool) -> None:
+        """Begin to decrease the step size of the first round."""
+        self.is_level, self.n_held = is_level, len(self.seen)
+        self.n_all = self._end(self.n_held) if is_level else self.n_observations
+
+    def _end(self, n_held: int) -> int:
+        """End of a round as long as all that was before it, without the warm-up.
+
+        It takes all observations that are left if they are too few for another one.
+        """
+        length = n_held - self.warm_up
+        is_last = n_held + 2 * length > self.n_observations
+        return self.n_observations if is_last else n_held + length
+
+    def _end_round(self) -> None:
+        """Begin another round, unless this one gained nothing, or it was the last."""
+        count = len(self.seen)
+        if self.n_before:
+            pair = self._result(self.n_before), self._result()
+            self.is_level = self._is_small(*pair) and self._is_small(*pair[::-1])
+        is_last = count == self.n_observations
+        if is_last or (self.n_before and self.is_level):
+            return
+        self.n_before = self.n_held = count
+        self.n_all = self._end(count)
+        self.start *= ROUND_SHARE
+        self.optimizer.rate = self.start
+
+    def _result(self, end: int | None = None) -> torch.Tensor:
+        """Values at the end of a round, made with its smallest steps."""
+        count = len(self.seen) if end is None else end
+        return torch.cat(self.seen[count - max(2, int(END_SHARE * count)) : count])
+
+    def _fell_little(self, window: int) -> bool:
+        """Whether the last observations are hardly below as many before them."""
+        if window == 0:
+            return False
+        before = torch.cat(self.seen[-2 * window : -window])
+        return self._is_small(before, torch.cat(self.seen[-window:]))
+
+    def _is_small(self, before: torch.Tensor, last: torch.Tensor) -> bool:
+        """Whether values fell by no more than their noise, or what counts as none."""
+        noise = float((last.var() / len(last) + before.var() / len(before)).sqrt())
+        fall = float(before.mean() - last.mean())
+        total = float(self.seen[0].mean() - last.mean())
+        small = min(SMALL_FALL * total, self.largest_fall)
+        return fall < max(2 * noise, self.tol, small)
+
+
+class Patience(Schedule):
+    """Stops if the score of held-out rows no longer increases; step sizes are constant.
+
+    `patience` is the number of scores without an increase.
+    """
+
+    unfinished = "the score of the held-out rows was still increasing"
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        validation: Validation,
+        patience: int,
+        warm_up: int = 0,
+    ) -> None:
+        super().__init__(optimizer, warm_up)
+        self.validation, self.patience = validation, patience
+
+    @property
+    def done(self) -> bool:
+        return self.validation.waited >= self.patience
+
+    @property
+    def converged(self) -> bool:
+        """Whether it stopped."""
+        return self.done
+
+    @property
+    def drifted(self) -> bool:
+        """Never: only the score counts, and the objective may increase."""
+        return False
