@@ -63,7 +63,6 @@ def test_checks_of_scikit_learn(estimator, check):
 
 
 KINDS = {
-    "default": BayesianChangepointDetector(burn_in=50),
     "models": BayesianChangepointDetector(
         [Regression(2), Regression(1, across=True), Regression()], burn_in=50
     ),
@@ -112,18 +111,6 @@ def test_results_have_the_rows_of_the_fit():
     expected = (part.run_lengths_ - 1) @ part.run_length_posterior_
     assert transformed[102, 1] == pytest.approx(expected, abs=1e-6)
     assert detector.score(X) == pytest.approx(detector.log_evidence_ / 200, abs=1e-4)
-
-
-def test_looking_back_in_blocks_is_looking_back_at_once():
-    """Where the lag is long: the probabilities of a look back over everything.
-
-    Wrong variant: the block that is frozen is the last one, not the first one.
-    """
-    X = jump(300)
-    whole = BayesianChangepointDetector().fit(X).change_probability_
-    blocks = BayesianChangepointDetector(history=60).fit(X).change_probability_
-    np.testing.assert_allclose(blocks, whole, atol=0.03)
-    assert blocks[150] > 0.9
 
 
 def test_only_sure_changepoints_are_reported():
