@@ -41,6 +41,7 @@ _SUBMODULES = (
     "changepoint",
     "divergences",
     "evidence",
+    "inference",
     "exceptions",
     "likelihoods",
     "linear_model",

@@ -216,4 +216,20 @@ VARIANTS = [
         test="tests/testing/test_testing.py::test_priors"),
     Variant("check-variance-derivative", where="compare_integrals", find="2 * h * std",
         put="2 * h", test="tests/testing/test_testing.py::test_losses"),
+    # inference
+    Variant("density-without-jacobian", where="DensityTarget.log_joint",
+        find="self.log_density(values, *self.data) + log_jacobian",
+        put="self.log_density(values, *self.data)",
+        test="tests/inference/test_variational_inference.py::"
+             "test_densities_on_supports_integrate_to_one[positive]"),
+    Variant("fixed-draws-without-entropy-slope", where="_Whitened.evaluate",
+        find="(h * eps).mean(0) * x[size : 2 * size].exp() + 1",
+        put="(h * eps).mean(0) * x[size : 2 * size].exp()",
+        test="tests/inference/test_variational_inference.py::"
+             "test_gradients_of_fixed_draws[full_rank]"),
+    Variant("changes-without-wide-draws", where="Changes.of",
+        find="wide.sample(n_draws, generator)",
+        put="normal.sample(n_draws, generator)",
+        test="tests/inference/test_variational_inference.py::"
+             "test_what_no_normal_is_near_is_not_called_converged[0-heavy]"),
 ]

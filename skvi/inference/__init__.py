@@ -1,0 +1,5 @@
+"""Variational inference for any log density."""
+
+from skvi.inference._variational_inference import VariationalInference
+
+__all__ = ["VariationalInference"]

@@ -1,0 +1,133 @@
+"""A user's log density as a target over unconstrained coordinates."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributions import Distribution
+from torch.distributions.transforms import Transform
+
+from skvi.base import Layout
+from skvi.inference._supports import find_transform
+from skvi.targets import Target
+
+__all__ = ["DensityTarget"]
+
+# Relative difference of log densities of one draw, alone and among others.
+ROUNDING = 1e-6
+
+
+class DensityTarget(Target):
+    """``log_density`` of named parameters on their supports, plus the log Jacobian."""
+
+    def __init__(
+        self,
+        log_density: Callable,
+        shapes: Mapping[str, Any],
+        supports: Mapping[str, Any] | None,
+        data: tuple = (),
+    ) -> None:
+        self.log_density, self.data = log_density, data
+        self.transforms = _transforms(shapes, supports or {})
+        inner = {}
+        for name, transform in self.transforms.items():
+            shape = torch.Size(_shape(name, shapes[name]))
+            try:
+                inner[name] = tuple(transform.inverse_shape(shape))
+            except ValueError as error:
+                raise ValueError(
+                    f"shapes[{name!r}] is {tuple(shape)}, but its support needs a "
+                    f"vector: {error}"
+                ) from error
+        self.layout = Layout(inner)
+
+    def constrain(self, theta: torch.Tensor) -> tuple[dict, torch.Tensor]:
+        """Parameters on their supports, each (S, *shape), and log Jacobians, (S,)."""
+        values, log_jacobian = {}, torch.zeros_like(theta[:, 0])
+        for name, x in self.layout.unpack(theta).items():
+            transform = self.transforms[name]
+            values[name] = transform(x)
+            part = transform.log_abs_det_jacobian(x, values[name])
+            log_jacobian = log_jacobian + part.reshape(len(theta), -1).sum(1)
+        return values, log_jacobian
+
+    def unconstrain(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Inverse of `constrain`: coordinates, (S, P)."""
+        parts = [t.inv(values[name]) for name, t in self.transforms.items()]
+        return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density of unconstrained coordinates; -inf where it is NaN.
+
+        Trial steps may go where a scale is 0 or infinite as a float: torch's checks
+        would raise.
+        """
+        values, log_jacobian = self.constrain(theta)
+        with _unchecked():
+            log_p = self.log_density(values, *self.data) + log_jacobian
+        return torch.where(log_p.isnan(), -torch.inf, log_p)
+
+    def check(self, theta: torch.Tensor) -> None:
+        """Raise if the density does not return one differentiable number a draw."""
+        theta = theta.detach().requires_grad_()
+        values, _ = self.constrain(theta)
+        found = self.log_density(values, *self.data)
+        wanted = (len(theta),)
+        if not isinstance(found, torch.Tensor) or tuple(found.shape) != wanted:
+            got = tuple(getattr(found, "shape", ())) or type(found).__name__
+            raise ValueError(
+                "log_density gets a dict of tensors of shape (n_draws, *shape) and "
+                f"must return one number a draw, of shape {wanted} for {len(theta)} "
+                f"draws. Got {got}. Sum over all other axes."
+            )
+        if not found.requires_grad:
+            raise ValueError(
+                "log_density must be differentiable in its parameters by torch: its "
+                "result has no gradient. Use torch functions throughout, and no "
+                "numpy, .item() or .detach()."
+            )
+        with torch.no_grad():
+            alone = self.log_joint(theta[:1])
+            among = self.log_joint(theta)[:1]
+        if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
+            raise ValueError(
+                "log_density must treat every draw alone: that of the first draw is "
+                f"{float(among):.6g} among others, and {float(alone):.6g} alone. Sum "
+                "over the axes of a parameter, not over draws (axis 0)."
+            )
+
+
+@contextmanager
+def _unchecked() -> Iterator[None]:
+    """Let torch's distributions take any arguments."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+def _shape(name: str, shape: Any) -> tuple[int, ...]:
+    shape = (shape,) if isinstance(shape, int) else shape
+    if not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ValueError(
+            f"shapes[{name!r}] must be a tuple of positive integers, () for a number. "
+            f"Got {shape!r}."
+        )
+    return tuple(shape)
+
+
+def _transforms(
+    shapes: Mapping[str, Any], supports: Mapping[str, Any]
+) -> dict[str, Transform]:
+    if not shapes:
+        raise ValueError("shapes must name at least one parameter. Got {}.")
+    if unknown := sorted(set(supports) - set(shapes)):
+        raise ValueError(
+            f"supports names {unknown}, which are not in shapes: {sorted(shapes)}."
+        )
+    return {name: find_transform(name, supports.get(name, "real")) for name in shapes}

@@ -1,0 +1,136 @@
+"""Starts of fits to a density: normals along paths to modes, as in Pathfinder."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.solvers._fixed_draws import FixedDrawsPoint, balanced_noise
+from skvi.solvers._lbfgs import LBFGS
+from skvi.targets import Target
+from skvi.utils._random import rand
+
+__all__ = ["Start", "find_starts"]
+
+# Random starts, uniform in this range of every coordinate, as those of Stan are.
+N_STARTS, RANGE = 6, 2.0
+# Steps between two whitenings, and whitenings of one path.
+STEPS, ROUNDS = 60, 8
+# Nats that a step promises at a mode, draws that compare normals, and the smallest
+# curvature, relative to the largest, that is not rounding of differences.
+TOL, N_DRAWS, FLAT = 1e-6, 128, 1e-9
+# Step of central differences, in coordinates in which the curvature is near 1.
+STEP = 1e-3
+# Parameters up to which the whole curvature is found; beyond, its diagonal from probes.
+MAX_DENSE, N_PROBES = 300, 64
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A normal, and minus its ELBO in nats."""
+
+    normal: NormalForm
+    value: float
+
+
+def find_starts(target: Target, generator: torch.Generator) -> list[Start]:
+    """Best normal by ELBO along each path to a mode, the best path first.
+
+    Zhang, Carpenter, Gelman and Vehtari (2022), *Pathfinder*, with curvature by
+    differences of gradients. ValueError if none has a finite ELBO.
+    """
+    size, found = target.layout.size, []
+    is_diagonal = size > MAX_DENSE
+    n_draws = N_DRAWS if is_diagonal else max(N_DRAWS, 2 * size)
+    eps = balanced_noise(generator, n_draws, size, is_diagonal)
+    for _ in range(N_STARTS):
+        x = RANGE * (2 * rand(generator, size) - 1)
+        if not bool(target.log_joint(x[None]).isfinite()):
+            continue
+        normals = _path(target, x, is_diagonal, generator)
+        points = [FixedDrawsPoint(target, normal, eps) for normal in normals]
+        best = min(points, key=lambda p: p.value, default=None)
+        if best is not None and math.isfinite(best.value):
+            found.append(Start(best.normal, best.value))
+    if not found:
+        raise ValueError(
+            "no normal distribution has a finite ELBO under log_density, near any of "
+            f"{N_STARTS} points with unconstrained coordinates between {-RANGE:g} and "
+            f"{RANGE:g}. Its integral may be infinite: give every parameter a proper "
+            "prior, check the supports (scales are 'positive') and the units."
+        )
+    return sorted(found, key=lambda start: start.value)
+
+
+def _path(
+    target: Target, x: torch.Tensor, is_diagonal: bool, generator: torch.Generator
+) -> list[NormalForm]:
+    """Normals at points between a start and a mode, whitened by the one before."""
+    found, root = [], torch.ones_like(x)
+    for _ in range(ROUNDS):
+        x, is_mode = _descend(target, x, root)
+        if is_diagonal:
+            root = scale = _diagonal_root(target, x, root, generator)
+            found.append(NormalForm(x, scale))
+        else:
+            root = _dense_root(target, x, root)
+            scale, info = torch.linalg.cholesky_ex(root @ root.T)
+            if not int(info):
+                found.append(NormalForm(x, scale))
+        if is_mode:
+            break
+    return found
+
+
+def _times(root: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    return root * u if root.ndim == 1 else root @ u
+
+
+def _descend(
+    target: Target, x: torch.Tensor, root: torch.Tensor
+) -> tuple[torch.Tensor, bool]:
+    """Steps of L-BFGS in whitened coordinates; whether they reached a mode."""
+
+    def evaluate(u: torch.Tensor) -> tuple[float, torch.Tensor]:
+        value, slope = target.log_joint_and_gradient((x + _times(root, u))[None])
+        if not bool(value.isfinite()) or not bool(slope.isfinite().all()):
+            return math.inf, torch.zeros_like(u)
+        return -float(value), -_times(root.T if root.ndim == 2 else root, slope[0])
+
+    state = LBFGS(evaluate, torch.zeros_like(x))
+    for _ in range(STEPS):
+        if not state.step() or state.decrement < TOL:
+            return x + _times(root, state.x), True
+    return x + _times(root, state.x), False
+
+
+def _dense_root(target: Target, x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+    """Root of the inverse of the absolute curvature, (P, P)."""
+    root = torch.diag(root) if root.ndim == 1 else root
+    step = STEP * root.T
+    slopes = target.log_joint_gradient(torch.cat([x + step, x - step])) @ root
+    ahead, behind = slopes.nan_to_num(0.0, 0.0, 0.0).chunk(2)
+    hessian = (behind - ahead) / (2 * STEP)
+    values, vectors = torch.linalg.eigh((hessian + hessian.T) / 2)
+    return root @ (vectors / _size(values).sqrt())
+
+
+def _diagonal_root(
+    target: Target, x: torch.Tensor, root: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """Root of the inverse of the absolute diagonal of the curvature, (P,), estimated.
+
+    By products with random signs: Bekas, Kokiopoulou and Saad (2007).
+    """
+    signs = (rand(generator, N_PROBES, len(x)) < 0.5).double() * 2 - 1
+    step = STEP * signs * root
+    slopes = target.log_joint_gradient(torch.cat([x + step, x - step])) * root
+    ahead, behind = slopes.nan_to_num(0.0, 0.0, 0.0).chunk(2)
+    return root / _size((signs * (behind - ahead)).mean(0) / (2 * STEP)).sqrt()
+
+
+def _size(values: torch.Tensor) -> torch.Tensor:
+    """Absolute curvatures, those that are rounding raised."""
+    size = values.abs()
+    return size.clamp(min=float(size.max().clamp(min=1e-300)) * FLAT)

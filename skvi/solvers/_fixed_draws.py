@@ -1,0 +1,203 @@
+"""The ELBO of a normal from draws that stay the same: a deterministic objective."""
+
+import math
+from functools import partial
+from typing import cast
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.expectations._rules import quasi_random_rule
+from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._solution import Solution, State, ending_of
+from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.targets import Target
+from skvi.utils._random import randn
+
+__all__ = ["FixedDraws", "FixedDrawsPoint", "balanced_noise"]
+
+# Draws of the first round, at least so many for each parameter; of the last; and how
+# many times as many each round has.
+FIRST, PER_PARAMETER, LAST, GROWTH = 256, 8, 2**15, 4
+# Dimensions of evenly spread draws of independent coordinates, and draws evaluated at
+# once.
+MAX_EVEN, AT_ONCE = 30, 1024
+# Steps between two whitenings, and nats by which fixed draws may promise more than new.
+STEPS, TOO_GOOD = 100, 0.01
+
+
+class FixedDrawsPoint:
+    """Minus the ELBO of a normal, from its draws at noise (S, P)."""
+
+    def __init__(self, target: Target, normal: NormalForm, eps: torch.Tensor) -> None:
+        self.normal, self.eps = normal, eps
+        theta = normal.transform(eps).split(AT_ONCE)
+        parts = zip(*map(target.log_joint_and_gradient, theta), strict=True)
+        self.values, self.slopes = (torch.cat(part) for part in parts)
+        ok = bool(self.values.isfinite().all()) and bool(self.slopes.isfinite().all())
+        value = -float(self.values.mean()) - float(normal.entropy())
+        self.value = value if ok else math.inf
+
+    @property
+    def log_weights(self) -> torch.Tensor:
+        """Logs of density over posterior at the draws, up to a constant, (S,)."""
+        return self.values + 0.5 * self.eps.square().sum(1)
+
+
+class FixedDraws(Solver):
+    """Quasi-Newton steps on the ELBO from draws that stay the same.
+
+    Their mean is 0 and their covariance 1, so that the ELBO of a normal density is
+    exact; that of others is tried on new draws, and where the fixed ones promised too
+    much, more of them follow (Giordano, Ingram and Broderick 2024, *Black box
+    variational inference with a deterministic objective*).
+
+    Examples
+    --------
+    >>> from skvi.solvers._fixed_draws import FixedDraws
+    >>> FixedDraws.name
+    'fixed_draws'
+    """
+
+    name = "fixed_draws"
+
+    @torch.no_grad()
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit a normal, factorized or full; the value is that of new draws."""
+        target, generator = problem.target, problem.source_of_draws
+        normal = cast(NormalForm, problem.posterior.as_normal())
+        size, is_diagonal, n_draws = normal.size, normal.is_diagonal, FIRST
+        if not is_diagonal:
+            n_draws = max(FIRST, 2 ** math.ceil(math.log2(PER_PARAMETER * size)))
+        run = _Run(problem, options)
+        while True:
+            best = run.descend(normal, _fixed_noise(generator, n_draws, normal))
+            fresh = balanced_noise(generator, n_draws, size, is_diagonal)
+            new = FixedDrawsPoint(target, best.normal, fresh)
+            excess, normal = new.value - best.value, best.normal
+            if excess < TOO_GOOD or run.is_over or GROWTH * n_draws > LAST:
+                break
+            n_draws *= GROWTH
+        message = ""
+        if run.is_late:
+            message = f"max_iter={options.max_iter} ended the fit: allow more"
+        elif not excess < TOO_GOOD and not run.is_stopped:
+            message = (
+                f"{n_draws} draws promise {excess:.2g} nats more than new ones keep: "
+                "the density has other tails than a normal"
+            )
+        return Solution(
+            solver=self.name,
+            state=run.state(best),
+            value=new.value,
+            history=run.history,
+            n_iter=len(run.history),
+            ending=ending_of(not message, run.is_stopped),
+            message=message,
+            value_se=float(new.log_weights.std()) / math.sqrt(n_draws),
+        )
+
+
+class _Run:
+    """Iterations of a solve, over all numbers of draws."""
+
+    def __init__(self, problem: Problem, options: SolverOptions) -> None:
+        self.problem, self.options = problem, options
+        self.history: list[float] = []
+        self.is_stopped = False
+
+    @property
+    def is_late(self) -> bool:
+        return len(self.history) >= self.options.max_iter
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_stopped or self.is_late
+
+    def state(self, point: FixedDrawsPoint) -> State:
+        return State(self.problem.posterior.near(point.normal), self.problem.target)
+
+    def descend(self, normal: NormalForm, eps: torch.Tensor) -> FixedDrawsPoint:
+        """Runs from a normal until one gains nothing, whitened by the best so far."""
+        best, before = FixedDrawsPoint(self.problem.target, normal, eps), math.inf
+        while before - best.value > self.options.tol and not self.is_over:
+            before, best = best.value, self._run(best)
+        return best
+
+    def _run(self, start: FixedDrawsPoint) -> FixedDrawsPoint:
+        """Some steps of L-BFGS in the coordinates of a normal."""
+        whitened = _Whitened(self.problem.target, start)
+        zero = start.normal.mean.new_zeros(whitened.n_free)
+        lbfgs = LBFGS(whitened.evaluate, zero)
+        for _ in range(STEPS):
+            moved = lbfgs.step()
+            self.history.append(lbfgs.value)
+            state = partial(self.state, whitened.best)
+            self.is_stopped = self.options.progress(lbfgs.value, state)
+            if not moved or self.is_over or lbfgs.decrement < self.options.tol:
+                break
+        return whitened.best
+
+
+class _Whitened:
+    """Normals ``mean + scale (a + T eps)`` around one; T is triangular or diagonal.
+
+    Free are a, the logs of the diagonal of T, and what is below it.
+    """
+
+    def __init__(self, target: Target, start: FixedDrawsPoint) -> None:
+        self.target, self.best, self.normal = target, start, start.normal
+        size = self.normal.size
+        self.below = torch.tril_indices(size, size, -1, device=start.eps.device)
+        if self.normal.is_diagonal:
+            self.below = self.below[:, :0]
+        self.n_free = 2 * size + self.below.shape[1]
+
+    def _at(self, x: torch.Tensor) -> NormalForm:
+        normal, size = self.normal, self.normal.size
+        a, diagonal = x[:size], x[size : 2 * size].exp()
+        if normal.is_diagonal:
+            return NormalForm(normal.mean + normal.scale * a, normal.scale * diagonal)
+        factor = torch.diag(diagonal)
+        factor[tuple(self.below)] = x[2 * size :]
+        return NormalForm(normal.mean + normal.scale @ a, normal.scale @ factor)
+
+    def evaluate(self, x: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """Minus the ELBO and its gradient; the slopes of draws are -h' d(a + T eps)."""
+        point = FixedDrawsPoint(self.target, self._at(x), self.best.eps)
+        if not math.isfinite(point.value):
+            return math.inf, torch.zeros_like(x)
+        if point.value <= self.best.value:
+            self.best = point
+        size, scale, eps = self.normal.size, self.normal.scale, point.eps
+        h = point.slopes * scale if self.normal.is_diagonal else point.slopes @ scale
+        own = (h * eps).mean(0) * x[size : 2 * size].exp() + 1  # 1 of the entropy
+        rest = own[:0]
+        if not self.normal.is_diagonal:
+            rest = (h.T @ eps)[tuple(self.below)] / len(eps)
+        return point.value, -torch.cat([h.mean(0), own, rest])
+
+
+def _fixed_noise(
+    generator: torch.Generator, n_draws: int, normal: NormalForm
+) -> torch.Tensor:
+    """Noise of the draws of a fit: evenly spread where there are few dimensions."""
+    if normal.is_diagonal and normal.size > MAX_EVEN:
+        return balanced_noise(generator, n_draws, normal.size, True)
+    return quasi_random_rule(normal.size, n_draws)[0].T
+
+
+def balanced_noise(
+    generator: torch.Generator, n_draws: int, size: int, is_diagonal: bool
+) -> torch.Tensor:
+    """Antithetic random noise, (S, P), of mean 0 and variance 1.
+
+    Unless `is_diagonal`, of covariance 1, which takes at least 2 P draws.
+    """
+    half = randn(generator, n_draws // 2, size)
+    if is_diagonal:
+        half = half / half.square().mean(0).sqrt()
+    else:
+        basis, root = torch.linalg.qr(half)
+        half = basis * root.diagonal().sign() * math.sqrt(n_draws / 2)
+    return torch.cat([half, -half])
