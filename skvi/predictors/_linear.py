@@ -5,9 +5,9 @@ from functools import partial, reduce
 from typing import Any, cast
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from skvi.base import Layout, NormalForm
-from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
 from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense, times_transpose
@@ -168,30 +168,47 @@ class LinearPredictor(Predictor):
         Of shape (n,) and (n,), or (n, K) and (n, K, K).
         """
         mean, scale, factor = normal.mean, normal.scale, normal.factor
-        if factor is None and not (mean.requires_grad or scale.requires_grad):
-            return self._plain_moments(X, normal)
-        if scale.ndim == 2:
-            width = self.n_outputs * (1 + len(mean))
-            chunks = partial(_chunks, X, width)
-            return FullMoments.apply(mean, scale, self, X, chunks)
-        factor = scale.new_empty(len(scale), 0) if factor is None else factor
-        chunks = partial(_chunks, X, self.n_outputs * (1 + factor.shape[1]))
-        return FactorMoments.apply(mean, scale, factor, self, chunks)
+        given = [part for part in (mean, scale, factor) if part is not None]
+        is_full = scale.ndim == 2
+        if is_full and not any(part.requires_grad for part in given):
+            if self.n_outputs == 1 and is_dense(X):
+                return dense_moments(X, mean, scale, self.fit_intercept)
+            if not isinstance(X, SparseRows) and self._pays(len(X)):
+                covariance = self._all_covariances(X, times_transpose(scale))
+                return self.project(X, mean[:, None])[..., 0], covariance
+        n_columns = normal.n_noise - (0 if is_full else normal.size)
+        slices = _slices(X, self.n_outputs * (1 + n_columns))
+        if len(slices) == 1:
+            return self._moments_of(X, slices[0], *given)
+        # Slopes read the rows again: a graph would keep a second copy of them.
+        moments_of = partial(checkpoint, self._moments_of, X, use_reentrant=False)
+        parts = [moments_of(rows, *given, preserve_rng_state=False) for rows in slices]
+        means, variances = zip(*parts, strict=True)
+        return torch.cat(means), torch.cat(variances)
 
-    def _plain_moments(
-        self, X: Features, normal: NormalForm
+    def _moments_of(
+        self,
+        X: Features,
+        rows: slice,
+        mean: torch.Tensor,
+        scale: torch.Tensor,
+        factor: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`moments` without autograd, which solvers with Newton steps do not need."""
-        is_full = normal.scale.ndim == 2
-        if self.n_outputs == 1 and is_full and is_dense(X):
-            return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
-        mean = self.project(X, normal.mean[:, None])[..., 0]
-        if is_full and not isinstance(X, SparseRows) and self._pays(len(X)):
-            return mean, self._all_covariances(X, times_transpose(normal.scale))
-        second_moment = self._covariance if is_full else self._variance
-        width = self.n_outputs * (self.layout.size if is_full else 1)
-        parts = [second_moment(chunk, normal) for _, chunk in _chunks(X, width)]
-        return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
+        """`moments` of few rows."""
+        X = X[rows].to(torch.float64)
+        root = scale if scale.ndim == 2 else factor
+        columns = mean[:, None] if root is None else torch.cat([mean[:, None], root], 1)
+        f = self.project_chunk(X, columns)
+        found = []
+        if scale.ndim == 1:
+            own = self.project_chunk(X.square(), scale.square()[:, None])[..., 0]
+            found.append(own if self.n_outputs == 1 else torch.diag_embed(own))
+        if root is not None:
+            rest = f[..., 1:]
+            is_single = self.n_outputs == 1
+            found.append(rest.square().sum(1) if is_single else rest @ rest.mT)
+        # Not a view of the whole product.
+        return f[..., 0].clone(), found[0] if len(found) == 1 else found[0] + found[1]
 
     def _pays(self, n_rows: int) -> bool:
         """Whether products of all pairs of features take less time than a root."""
@@ -225,14 +242,6 @@ class LinearPredictor(Predictor):
             order = torch.cat([order, last[:, None]], 1)
         return order.reshape(-1)
 
-    def _variance(self, X: Features, normal: NormalForm) -> torch.Tensor:
-        out = self.project_chunk(X.square(), normal.variance[:, None])[..., 0]
-        return out if self.n_outputs == 1 else torch.diag_embed(out)
-
-    def _covariance(self, X: Features, normal: NormalForm) -> torch.Tensor:
-        root = self.project_chunk(X, normal.scale)
-        return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
-
 
 def _rows_sum_to_zero(h: torch.Tensor) -> bool:
     """Whether matrices, (n, K, K), are Hessians of what only depends on contrasts."""
@@ -259,11 +268,14 @@ def _chunks(
 
     Chunks of `least` elements pay off although they exceed the cache.
     """
+    return ((rows, X[rows].to(torch.float64)) for rows in _slices(X, width, least))
+
+
+def _slices(X: Features, width: int, least: int = 0) -> list[slice]:
     n_rows = X.shape[0]
     if n_rows * max(width, X.shape[1]) <= CACHE_ELEMENTS:
-        return iter([(ALL_ROWS, X.to(torch.float64))])
+        return [ALL_ROWS]
     if isinstance(X, SparseRows):
         least = CHUNK_ELEMENTS
     elements = min(max(CACHE_ELEMENTS, least), CHUNK_ELEMENTS)
-    chunks = row_chunks(n_rows, max(width, row_width(X)), elements)
-    return ((rows, X[rows].to(torch.float64)) for rows in chunks)
+    return row_chunks(n_rows, max(width, row_width(X)), elements)

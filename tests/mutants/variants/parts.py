@@ -75,8 +75,8 @@ VARIANTS = [
         find="weights / std", put="weights * std",
         test="tests/expectations/test_rules.py::test_expect_softplus"),
     # predictors
-    Variant("linear-variance-without-square", where="FactorMoments.forward",
-        find="chunk.square", put="chunk.abs",
+    Variant("linear-variance-without-square", where="LinearPredictor._moments_of",
+        find="X.square()", put="X.abs()",
         test="tests/objectives/test_alpha_energy.py::"
              "test_the_forms_meet_for_many_rows[bernoulli]"),
     Variant("mlp-prior-size", where="MLPPredictor.__init__", find="math.sqrt(fan_in)",
@@ -86,8 +86,8 @@ VARIANTS = [
         put="v",
         test="tests/predictors/test_predictors.py::"
              "test_local_reparameterization_keeps_every_row"),
-    Variant("factor-variance-gradient", where="FactorMoments.backward",
-        find="2 * g_variance[:, None]", put="g_variance[:, None]",
+    Variant("variance-of-a-factor-left-out", where="LinearPredictor._moments_of",
+        find="found[0] + found[1]", put="found[0]",
         test="tests/posteriors/test_low_rank.py::test_moments_of_f[1-True-True]"),
     Variant("passes-activation-slope", where="MLPPasses.pull_back",
         find="self._multiply(out, values)", put="None",
