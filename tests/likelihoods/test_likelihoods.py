@@ -169,12 +169,6 @@ def test_learned_dispersion_has_a_gradient():
         spec.log_prob(f, y)
 
 
-@pytest.mark.parametrize("likelihood", COUNTS[:1] + NOISES[:1], ids=repr)
-def test_nothing_to_learn(likelihood):
-    assert len(likelihood.initial_hyper(as_rows([1.0, 2.0]))) == 0
-    assert likelihood.bind(as_rows([])) is likelihood
-
-
 def test_learned_scale_of_student_t():
     spec = StudentTLikelihood(3.0, noise_scale="learn")
     bound = spec.bind(as_rows([math.log(0.3)]))

@@ -144,26 +144,6 @@ def test_expected_loss(loss, likelihood, std, expect_normal):
         torch.testing.assert_close(second, (up - down) / step, rtol=1e-4, atol=1e-5)
 
 
-@every_likelihood
-@pytest.mark.parametrize("std", [0.1, 2.0, 20.0])
-@pytest.mark.parametrize("name", ["log_loss", "power", "power_integral"])
-def test_closed_expectations_agree_with_the_generic_ones(likelihood, std, name):
-    """What a likelihood overrides, against quadrature in the base class.
-
-    Wrong variant: nodes spaced in units of f, whatever the scale of the noise.
-    """
-    mean, y = F[1:-1], some_targets(likelihood, F[1:-1])
-    std = std * torch.linspace(0.5, 1, len(mean), dtype=torch.float64)
-    arguments = {"log_loss": (y,), "power": (y, 1.5), "power_integral": (1.5,)}[name]
-    method = f"expected_{name}"
-    actual = getattr(likelihood, method)(mean, std, *arguments)
-    generic = getattr(Likelihood, method)(likelihood, mean, std, *arguments)
-    for order, (a, b) in enumerate(zip(actual, generic, strict=True)):
-        # The spacing is made for the logistic loss; powers of a normal bend faster.
-        atol = 2e-4 / likelihood.length_scale**order
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=atol)
-
-
 @every_loss
 @every_likelihood
 def test_generic_expected_loss(loss, likelihood):
