@@ -26,6 +26,7 @@ from skvi.divergences._power_integral import log_power_integral, log_power_norm
 from skvi.divergences._tempered import log_tempered_integral, tempered_normal
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._arrays import TEMPORARY_ELEMENTS
 from skvi.utils._log_space import log_mean_exp
 
 __all__ = ["PowerDivergence", "RatioDivergence"]
@@ -34,8 +35,6 @@ __all__ = ["PowerDivergence", "RatioDivergence"]
 NEAR = 1e-7
 # Weights of collapsed posteriors, which vanish: metrics and steps stay finite.
 TINY_WEIGHT = 1e-8
-# Draws of the prior for the integral without q, and elements at most.
-PRIOR_DRAWS, PRIOR_ELEMENTS = 1000, 2**17
 
 
 class _IntegralDivergence(Divergence):
@@ -259,7 +258,7 @@ class PowerDivergence(_IntegralDivergence):
         generator: torch.Generator,
     ) -> torch.Tensor:
         """Estimate with draws of the prior too; see `Divergence.estimate`."""
-        size = min(PRIOR_DRAWS, PRIOR_ELEMENTS // posterior.layout.size)
+        size = min(N_DRAWS, TEMPORARY_ELEMENTS // posterior.layout.size)
         with torch.no_grad():
             theta = prior.sample(max(size, len(log_q)), generator)
             log_norm = log_mean_exp(self._b * prior.log_prob(theta))

@@ -20,7 +20,6 @@ from skvi.expectations._logistic import (
     mixture_softplus,
 )
 from skvi.expectations._rules import (
-    NODE_ELEMENTS,
     contrasts,
     factorize_rows,
     product_rules,
@@ -118,7 +117,7 @@ def _visit(
     factor = contrasts(k, mean.device) @ root[:, :, :-1]
     for rows, nodes, weights in _rules(mean, variance[:, 0], factor, refine):
         each = weights.shape[1] * per_node
-        for chunk in row_chunks(len(rows), each, NODE_ELEMENTS):
+        for chunk in row_chunks(len(rows), each):
             at = rows[chunk]
             own = (
                 (nodes, weights)

@@ -14,12 +14,10 @@ import torch
 
 from skvi.expectations._conditioning import expect_conditioned
 from skvi.expectations._gumbel_cdf import EULER, LogCdf
-from skvi.expectations._rules import NODE_ELEMENTS
+from skvi.expectations._rules import FEW
 from skvi.expectations._smooth import Expectations
 from skvi.utils._arrays import row_chunks
 
-# Up to this number of classes nodes in their contrasts are accurate and fast enough.
-FEW = 4
 # Minimum and maximum number of nodes of the integral over the maximum.
 N_LINE, MAX_LINE = 24, 384
 # Nats by which the second term of the series may change a row: errors are a tenth.
@@ -91,7 +89,7 @@ def _over_line(
     low, high, n_line = _line(mean, own)
     for count in n_line.unique().tolist():
         group = (n_line == count).nonzero()[:, 0]
-        for chunk in row_chunks(len(group), k * count * refine, NODE_ELEMENTS):
+        for chunk in row_chunks(len(group), k * count * refine):
             at = group[chunk]
             line = low[at], high[at], count * refine
             between = None if rest is None else rest[at]

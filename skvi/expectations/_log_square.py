@@ -18,6 +18,7 @@ import torch
 from scipy.special import exp1, expi
 from torch.utils.checkpoint import checkpoint
 
+from skvi.utils._arrays import TEMPORARY_ELEMENTS
 from skvi.utils._device import CPU
 from skvi.utils._tables import table
 
@@ -37,8 +38,8 @@ EDGE = 1e-4
 LARGEST = 40.0  # exp(-40) is negligible
 # Range of log(tau), in steps, for which the transform is tabulated.
 FIRST, LAST = -500, 700
-# Nodes times parameters held in memory at once, and kept for a gradient.
-CHUNK, KEPT = 2**18, 2**24
+# Nodes times parameters kept for a gradient.
+KEPT = 2**24
 # Arguments of exp(t) E1(t): beyond FAR the asymptotic series is exact to rounding.
 FAR, SMALLEST = 500.0, 1e-300
 
@@ -185,7 +186,7 @@ def _apply(rule: Any, mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.
     variance = std.double().square().clamp(min=1e-290)
     low, high = _indices(squared.detach(), variance.detach(), law)
     grid = _grid(low, high, law, squared.device)
-    width = max(1, CHUNK // len(grid.tau))
+    width = max(1, TEMPORARY_ELEMENTS // len(grid.tau))
     parts = zip(squared.split(width), variance.split(width), strict=True)
     keeps = torch.is_grad_enabled() and (squared + variance).requires_grad
     if keeps and len(grid.tau) * len(squared) > KEPT:

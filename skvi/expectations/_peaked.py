@@ -16,7 +16,6 @@ REACH = 8.6
 # Trapezoidal steps: a fraction of the width of a normal peak, with a maximum in f,
 # because the functions have singularities at a distance of pi.
 MIN_NODES, MAX_NODES, STEP = 48, 4096, 0.35
-CHUNK_ELEMENTS = 2**18
 # Truncation: exp(-40) of the peak.
 POINTS, ROUNDS, DROP = 33, 6, 40.0
 
@@ -34,7 +33,7 @@ def expect_peaked(
     within pi of the real line. To 1e-9 of the peak for standard deviations below 80.
     """
     out = mean.new_empty(3, len(mean), dtype=torch.float64)
-    for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):
+    for rows in row_chunks(len(mean), 4 * MIN_NODES):
         out[:, rows] = _expect_rows(
             log_function, mean[rows], std[rows], y[rows], refine
         )
@@ -53,7 +52,7 @@ def log_expect_peaked(
     `peak` bounds the distance of the product's peak from the mean, in deviations of f.
     """
     out = torch.empty_like(mean)
-    for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):
+    for rows in row_chunks(len(mean), 4 * MIN_NODES):
         some = mean[rows], std[rows], y[rows]
         side = peak[rows]
         ends = side.clamp(max=0) - REACH, side.clamp(min=0) + REACH

@@ -19,7 +19,6 @@ __all__ = [
 # Trapezoidal nodes: of the normal, and of the log of a Gamma variable in units of its
 # standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
-CHUNK_ELEMENTS = 2**20
 
 Cdf = Callable[[torch.Tensor], torch.Tensor]
 
@@ -36,7 +35,7 @@ def poisson_mixture_cdf(
     width = (k + 1).clamp(min=1).rsqrt()
     for rule, rows in ((_over_f, std < width), (_over_t, std >= width)):
         index = (rows & (k >= 0)).nonzero()[:, 0]
-        for chunk in row_chunks(len(index), 150, CHUNK_ELEMENTS):
+        for chunk in row_chunks(len(index), 150):
             some = index[chunk]
             out[some] = rule(k[some], mean[some], std[some])
     return out

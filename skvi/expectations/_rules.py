@@ -20,8 +20,8 @@ from skvi.utils._tables import table
 # pi).
 _HERMITE = ((3, 0.068), (5, 0.22), (7, 0.37), (9, 0.5), (12, 0.65))
 MAX_NODES = 1025
-# Nodes times rows times outputs held in memory at once.
-NODE_ELEMENTS = 2**18
+# Up to this number of classes one of few dimensions is integrated in closed form.
+FEW = 4
 # Largest number of nodes of a product rule, by dimension.
 _MAX_TENSOR = {1: 2**11, 2: 2**14, 3: 2**15}
 # In more dimensions: quasi-random points.
@@ -125,7 +125,7 @@ def node_groups(
     factor = factor @ factorize_rows(reduced)
     for rows, nodes, weights in _rules(reduced, refine):
         width = len(weights) * (dimension + 1)
-        for chunk in row_chunks(len(rows), width, NODE_ELEMENTS):
+        for chunk in row_chunks(len(rows), width):
             part = rows[chunk]
             yield part, factor[part], nodes, weights
 

@@ -6,6 +6,7 @@ import torch
 
 from skvi.expectations._conditioning import log_expect_conditioned
 from skvi.expectations._rules import (
+    FEW,
     N_POINTS,
     contrasts,
     factorize_rows,
@@ -15,12 +16,8 @@ from skvi.expectations._rules import (
 )
 from skvi.utils._arrays import row_chunks
 
-# Points times rows times classes processed at once for quantiles.
-QUANTILE_ELEMENTS = 2**22
 # Exponentials of deviations in this range, and ratios of them, do not overflow.
 MAX_RANGE = 300.0
-# Up to this number of classes there are few dimensions, one of them in closed form.
-FEW = 4
 
 
 def softmax_nodes(
@@ -77,7 +74,7 @@ def softmax_quantiles(
     root = (basis @ root).reshape(n_normals, n, k, -1)
     groups = _shared_points(basis.shape[1], log_weights)
     parts = []
-    for rows in row_chunks(n, N_POINTS * basis.shape[1], QUANTILE_ELEMENTS):
+    for rows in row_chunks(n, N_POINTS * basis.shape[1]):
         p = [
             torch.softmax(
                 centered[m, rows] + torch.einsum("nkd,sd->snk", root[m, rows], points),

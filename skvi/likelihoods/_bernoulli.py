@@ -10,11 +10,6 @@ from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["BernoulliLikelihood"]
 
-# How often rows are halved, to multiply probabilities instead of adding logarithms, and
-# products that are too small for that.
-N_HALVINGS = 3
-SMALLEST = {torch.float64: 1e-290, torch.float32: 1e-30}
-
 
 class BernoulliLikelihood(Likelihood):
     """y in {0, 1} with log odds f.
@@ -39,27 +34,6 @@ class BernoulliLikelihood(Likelihood):
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log mass, (S, n)."""
         return logsigmoid(f[..., 0] * (2 * y - 1))
-
-    def total_log_prob(
-        self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Log of products of eight probabilities; see `Likelihood.total_log_prob`."""
-        # A logarithm takes ten times as long as a sigmoid. Gradients are those of the
-        # plain sum, also under a transform of functions, which hides what needs them.
-        if weight is not None or torch.is_grad_enabled():
-            return super().total_log_prob(f, y, weight)
-        product = torch.sigmoid(f[..., 0] * (2 * y - 1))
-        for _ in range(N_HALVINGS):
-            half, odd = divmod(product.shape[1], 2)
-            if not half:
-                break
-            rest = product[:, 2 * half :]
-            product = product[:, :half] * product[:, half : 2 * half]
-            if odd:
-                product[:, :1] *= rest
-        if product.numel() and not product.min() > SMALLEST[product.dtype]:
-            return super().total_log_prob(f, y, weight)
-        return product.log().sum(1, dtype=torch.float64)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Log of p(0)^c + p(1)^c, (S, n)."""

@@ -8,12 +8,10 @@ from scipy.special import stdtr, stdtrit
 
 from skvi.expectations._smooth import Expectations
 from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.utils._arrays import TEMPORARY_ELEMENTS
 from skvi.utils._validation import Interval
 
 __all__ = ["StudentTLikelihood"]
-
-# Nodes times rows at once.
-CHUNK_ELEMENTS = 2**20
 
 
 class StudentTLikelihood(NoiseLikelihood):
@@ -187,7 +185,7 @@ class StudentTLikelihood(NoiseLikelihood):
         norm = math.lgamma(a) if a > 0 else 0.0
         weights = torch.exp(a * w - w.exp() + math.log(step) - norm)
         u, totals = w.exp(), [torch.zeros_like(mean) for _ in range(3)]
-        width = max(1, CHUNK_ELEMENTS // max(len(mean), 1))
+        width = max(1, TEMPORARY_ELEMENTS // max(len(mean), 1))
         for some, weight in zip(u.split(width), weights.split(width), strict=True):
             u_column = some[:, None]
             inflation = 1 + 2 * u_column * std_or_cov.square() / unit

@@ -19,8 +19,6 @@ __all__ = ["CallableLoss", "RegularizedLoss"]
 # it is at once for smooth functions; the last is for kinks.
 REACH, STEPS = 8.0, (0.25, 0.125, 0.0625, 0.00625)
 STABLE = 1e-9
-# Elements of f per chunk.
-CHUNK_ELEMENTS = 2**22
 # Standard deviation over which derivatives at a single point are smoothed.
 SMOOTHING = 0.05
 
@@ -125,7 +123,7 @@ class CallableLoss(Loss):
         smooth = torch.where(std_or_cov > 0, std_or_cov, SMOOTHING)
         out = mean.new_empty(3, len(mean), dtype=torch.float64)
         width = refine * math.ceil(2 * REACH / STEPS[-1])
-        for rows in row_chunks(len(mean), width, CHUNK_ELEMENTS):
+        for rows in row_chunks(len(mean), width):
             out[:, rows] = self._integrate(mean[rows], smooth[rows], y[rows], refine)
         at_point = self(likelihood, mean[None, :, None], y)[0].to(out.dtype)
         value = torch.where(std_or_cov > 0, out[0], at_point)

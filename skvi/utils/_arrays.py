@@ -32,7 +32,13 @@ class _Writeable:
         return np.asarray(cls(array))
 
 
-def row_chunks(n_rows: int, width: int, elements: int) -> list[slice]:
+# Elements of temporaries that stay in the cache.
+TEMPORARY_ELEMENTS = 2**18
+
+
+def row_chunks(
+    n_rows: int, width: int, elements: int = TEMPORARY_ELEMENTS
+) -> list[slice]:
     """Slices of rows whose temporaries of the given width have a bounded size."""
     step = max(1, math.ceil(elements / max(width, 1)))
     return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]

@@ -10,7 +10,6 @@ from scipy.integrate import quad
 from scipy.optimize import minimize
 
 from skvi.likelihoods import (
-    BernoulliLikelihood,
     Likelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
@@ -341,23 +340,3 @@ def test_robust_losses_tend_to_the_log_loss(likelihood, robust):
 def test_bad_parameters(spec):
     with pytest.raises(ValueError, match=r"must be a float in the range \("):
         spec.validate()
-
-
-@pytest.mark.parametrize("n", [1, 2, 7, 64, 101])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("size", [3.0, 300.0])
-def test_sums_of_log_probabilities_of_two_classes(n, dtype, size, generator):
-    """Products of probabilities, and rows so unlikely that products underflow.
-
-    Wrong variants: an odd row that no product takes; products that underflow.
-    """
-    f = size * torch.randn(4, n, 1, generator=generator, dtype=dtype)
-    y = (torch.arange(n) % 2).to(dtype)
-    likelihood = BernoulliLikelihood()
-    expected = likelihood.log_prob(f, y).sum(1, dtype=torch.float64)
-    with torch.no_grad():
-        found = likelihood.total_log_prob(f, y, None)
-        weighted = likelihood.total_log_prob(f, y, torch.full((n,), 2.0).double())
-    rtol = 1e-13 if dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(found, expected, rtol=rtol, atol=10 * rtol)
-    torch.testing.assert_close(weighted, 2 * expected, rtol=rtol, atol=1e-5)
