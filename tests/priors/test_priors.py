@@ -1,6 +1,7 @@
 """Priors: densities, draws, gradients and blocks of every prior."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
