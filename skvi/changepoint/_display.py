@@ -185,9 +185,9 @@ class ChangepointDisplay:
 
     def _changes(self) -> np.ndarray:
         """Positions of visible changepoints and their intervals, (n_changes, 3)."""
-        first, table = (
-            self.detector.n_rows_seen_ - len(self._x),
+        table, first = (
             self.detector.summary(),
+            self.detector.n_rows_seen_ - len(self._x),
         )
         places = np.column_stack([table.row, table.low, table.high]) - first
         return self._x[np.maximum(places[places[:, 0] >= 0], 0)]
@@ -248,10 +248,8 @@ class ChangepointDisplay:
         records = self.detector._stream.records
         posteriors = records.posteriors()[-len(self._x) :]
         offset = len(self._x) - len(posteriors)
-        n = self.detector.n_rows_seen_
-        lengths = [
-            n - len(posteriors) + i + 1 - p.start for i, p in enumerate(posteriors)
-        ]
+        n = self.detector.n_rows_seen_ - len(posteriors)
+        lengths = [n + i + 1 - p.start for i, p in enumerate(posteriors)]
         likely = [
             length[p.probability > 0.01].max(initial=1)
             for length, p in zip(lengths, posteriors, strict=True)

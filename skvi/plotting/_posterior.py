@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
-    from matplotlib.path import Path
 
 __all__ = ["PosteriorDisplay"]
 
@@ -135,6 +134,8 @@ class PosteriorDisplay:
             matplotlib is not installed.
         """
         common.check_matplotlib(f"{type(self).__name__}.plot")
+        from matplotlib.transforms import Bbox, TransformedBbox
+
         n = len(self.names)
         ax = common.make_axes(ax, (6.4, 1.6 + 0.45 * n))
         self.ax_, self.figure_ = ax, ax.figure
@@ -154,7 +155,9 @@ class PosteriorDisplay:
             shown = row - np.minimum(scale * before, 2.0)
             label = None if row else self.prior_name
             (line,) = ax.plot(self.grid, shown, label=label, **style)
-            line.set_clip_path(_row_path(self.grid, row), ax.transData)
+            corners = self.grid[0], row - 0.96, self.grid[-1], row + 0.1
+            box = Bbox.from_extents(*corners)
+            line.set_clip_box(TransformedBbox(box, ax.transData))
             self.priors_.append(line)
         ax.set_yticks(range(n), self.names)
         label = f"coefficient\n({self.note})" if self.note else "coefficient"
@@ -249,13 +252,14 @@ class PosteriorDisplay:
             [[found._density_of(int(k), int(i), grid) for i in chosen] for k in shown]
         )
         prior = np.stack([_prior_density(found, int(i), grid) for i in chosen])
+        inferred = "coef_precision" in found.posterior_.layout
         display = cls(
             [str(names[i]) for i in chosen],
             grid,
             posterior if labels else posterior[0],
             prior,
             classes=labels,
-            prior_name=_prior_name(found),
+            prior_name="prior at the inferred precision" if inferred else "prior",
             note=_note(chosen, names, coefficients, labels, found),
         )
         return display.plot(ax, **kwargs)
@@ -350,24 +354,10 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     return built.log_prob(theta[:, None]).exp().numpy() / unit
 
 
-def _prior_name(fitted: Any) -> str:
-    inferred = "coef_precision" in fitted.posterior_.layout
-    return "prior at the inferred precision" if inferred else "prior"
-
-
 def _grid_around_zero(low: float, high: float) -> np.ndarray:
     """Equally spaced points, and three more where a prior may have a pole."""
     grid, step = np.linspace(low, high, 401, retstep=True)
     return np.union1d(grid, [-0.1 * step, 0.0, 0.1 * step])
-
-
-def _row_path(grid: np.ndarray, row: int) -> "Path":
-    """Rectangle in which the prior of a row is drawn."""
-    from matplotlib.path import Path
-
-    left, right, bottom, top = grid[0], grid[-1], row + 0.1, row - 0.96
-    corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
-    return Path(corners + corners[:1], closed=True)
 
 
 def _peak(posterior: np.ndarray, prior: np.ndarray) -> float:

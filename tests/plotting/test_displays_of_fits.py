@@ -231,8 +231,7 @@ def test_poles_of_priors_leave_their_rows_at_the_top(data, prior):
     model = BayesianLogisticRegression(prior=prior).fit(*data)
     display = PosteriorDisplay.from_estimator(model)
     for row, line in enumerate(display.priors_):
-        visible = line.get_clip_path().get_fully_transformed_path().get_extents()
-        visible = visible.transformed(display.ax_.transData.inverted())
+        visible = line.get_clip_box().transformed(display.ax_.transData.inverted())
         assert row - 1 < visible.ymin < row < visible.ymax
         x, y = line.get_data()
         assert y[x == 0.0] < visible.ymin
