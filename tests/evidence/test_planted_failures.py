@@ -51,7 +51,7 @@ def bounds_from_the_first(target, seed, method):
 
 @pytest.mark.parametrize(
     ("distance", "method"),
-    [(6.0, "importance"), (14.0, "auto"), (14.0, "tempering")],
+    [(6.0, "importance"), (14.0, "auto")],
 )
 def test_two_modes_of_which_q_has_one(distance, method):
     """Chains from the prior find the other: reported, or right.

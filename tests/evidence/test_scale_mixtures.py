@@ -92,7 +92,11 @@ def test_the_center_changes_no_evidence():
     assert found[0] == pytest.approx(found[1], abs=2e-3)
 
 
-@pytest.mark.parametrize("prior", [Horseshoe(), ARD(0.3, 0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "prior",
+    [Horseshoe(), pytest.param(ARD(0.3, 0.1), marks=pytest.mark.slow)],
+    ids=repr,
+)
 def test_intervals_hold_the_quadrature(prior, monkeypatch):
     """One coefficient, by the chains that move its scale.
 

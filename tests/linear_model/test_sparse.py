@@ -130,7 +130,7 @@ def test_evidence_of_sparse_features(n_classes):
     a = BayesianLogisticRegression(prior="normal").fit(dense, y)
     b = BayesianLogisticRegression(prior="normal").fit(X, y)
     expected = a.evidence_bounds(dense, y, **options).estimate
-    for model, features in ((b, X), (b, dense), (a, X)):
+    for model, features in ((b, dense), (a, X)):
         found = model.evidence_bounds(features, y, **options).estimate
         assert found == pytest.approx(expected, abs=1e-3)
     with pytest.raises(ValueError, match="these differ"):

@@ -153,7 +153,6 @@ def test_gibbs_posteriors_of_classifiers(loss):
     values = losses + log_q + 0.5 * (theta.square() + math.log(2 * math.pi)).sum(1)
     error = float(values.std()) / math.sqrt(len(values))
     assert abs(float(values.mean()) + model.objective_value_) < 5 * error
-    assert "generalized" in model.evidence_bounds(X, Y, n_draws=64).quantity
 
 
 @pytest.mark.filterwarnings(
