@@ -3,12 +3,14 @@
 import math
 import os
 import signal
+import sys
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from skvi.base import NormalForm
 from skvi.utils import _device
@@ -44,6 +46,20 @@ def _default_dtype_stays():
     after = torch.get_default_dtype()
     torch.set_default_dtype(before)
     assert after == before
+
+
+@pytest.fixture(autouse=True)
+def _figures_are_closed():
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture
+def one_thread():
+    """Small matrices: several threads wait for each other."""
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,6 @@ from skvi.changepoint import (
 plt = pytest.importorskip("matplotlib.pyplot")
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 def jump(n=80, d=1):
     X = np.random.default_rng(0).standard_normal((n, d))
     X[n // 2 :] += 5.0

@@ -1,38 +1,21 @@
 """Runs of tempered chains that go on while the chains disagree."""
 
-import math
 from functools import cache
 
 import pytest
 import torch
 
 from skvi._sampling._positions import silent
-from skvi.base import Layout, NormalForm
+from skvi.base import NormalForm
 from skvi.evidence import bound_evidence
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._clock import UNLIMITED
 from skvi.evidence._summarize import MAX_RHAT
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
 from skvi.posteriors import MeanFieldNormal
-from skvi.priors import Normal
-from skvi.targets import Target
+from tests.densities import NormalTarget, TwoModes
 
 N_SYSTEMS, PLANNED = 8, 20
-
-
-class TwoModes(Target):
-    """Two narrow modes that chains leave through the prior only."""
-
-    layout = Layout({"theta": (2,)})
-    symmetry = None
-
-    def __init__(self):
-        self.prior = Normal(3.0).build(self.layout)
-
-    def log_joint(self, theta, rows=None):
-        near = -0.5 * ((theta - 2) / 0.2).square().sum(1) + math.log(0.2)
-        far = -0.5 * ((theta + 2) / 0.2).square().sum(1) + math.log(0.8)
-        return torch.logaddexp(near, far)
 
 
 @cache
@@ -77,19 +60,6 @@ def test_some_of_them_did_and_the_draws_stay_together():
     log_r = longest.ladder.normal.log_prob(theta.flatten(0, 1)).reshape(expected.shape)
     torch.testing.assert_close(longest.log_weights[-1], expected - log_r)
     assert run(0, N_SYSTEMS * PLANNED).draws.n_sweeps == PLANNED
-
-
-class NormalTarget(Target):
-    """A normal density times exp(-3)."""
-
-    log_evidence = -3.0
-
-    def __init__(self, normal):
-        self.normal, self.layout = normal, Layout({"theta": normal.mean.shape})
-        self.prior = Normal(3.0).build(self.layout)
-
-    def log_joint(self, theta, rows=None):
-        return self.normal.log_prob(theta) + self.log_evidence
 
 
 def test_a_path_from_a_factorized_q(make_normal):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
-from threadpoolctl import threadpool_limits
 
 from benchmarks.evidence_truths import RESULT, SETS, Posterior, bridge, importance, load
 from skvi.base import NormalForm
@@ -27,10 +26,7 @@ TRUTHS = json.loads(RESULT.read_text())["sets"]
 needs_data = pytest.mark.skipif("SKVI_DATA" not in os.environ, reason="no SKVI_DATA")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Truths ----------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
-from threadpoolctl import threadpool_limits
 
 from skvi._sampling._chains import Chains, HamiltonianChains
 from skvi.evidence import _importance, _one_mode, bound_evidence
@@ -30,10 +29,7 @@ from tests.reference import Problem, conjugate_evidence, grid_evidence
 ROUNDING = 1e-9
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def conjugate(n=40, d=3, prior_scale=1.5, noise=0.6):

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from threadpoolctl import threadpool_limits
 
 from benchmarks.evidence_heavy_tails import (
     FIXED,
@@ -20,10 +19,7 @@ QUICK = (FIXED, 3, 71)
 N_SLOW = 10
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("index", QUICK)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
-from threadpoolctl import threadpool_limits
 
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _one_mode, bound_evidence
@@ -18,11 +17,7 @@ from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
 from skvi.targets import Target
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Modes(Target):

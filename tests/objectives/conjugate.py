@@ -15,13 +15,9 @@ from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
+from tests.densities import randn
 
 N, SIZE, NOISE, PRIOR_SCALE = 8, 2, 0.7, 1.3
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_target(predictor=None, prior=None, noise=NOISE):
@@ -83,3 +79,9 @@ def replicate(n_replicates, *args, **kwargs):
     """Values and gradients of run with as many seeds."""
     pairs = [run(*args, seed=s, **kwargs) for s in range(n_replicates)]
     return [torch.stack(parts) for parts in zip(*pairs, strict=True)]
+
+
+def small_problem():
+    """Rows and labels of a logistic regression."""
+    X = randn(60, 3).numpy()
+    return X, (X @ [2.0, -1.0, 0.0] + 0.5 * randn(60, seed=1).numpy() > 0).astype(int)

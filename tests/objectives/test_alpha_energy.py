@@ -21,7 +21,8 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import FreeEnergy
-from tests.objectives.conjugate import NOISE, PRIOR_SCALE, SIZE, N, randn
+from tests.densities import randn
+from tests.objectives.conjugate import NOISE, PRIOR_SCALE, SIZE, N, small_problem
 
 alphas = pytest.mark.parametrize("alpha", [0.1, 1.0, 2.5])
 kinds = pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
@@ -381,11 +382,6 @@ def test_learned_noise_has_a_gradient(numeric_gradient):
 
 
 # --- fits, and what is refused ------------------------------------------------------
-
-
-def small_problem():
-    X = randn(60, 3).numpy()
-    return X, (X @ [2.0, -1.0, 0.0] + 0.5 * randn(60, seed=1).numpy() > 0).astype(int)
 
 
 @pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])

@@ -22,6 +22,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.targets import SupervisedTarget, Target
+from tests.densities import randn
 from tests.objectives.conjugate import (
     DESIGN,
     EXACT,
@@ -33,7 +34,6 @@ from tests.objectives.conjugate import (
     as_torch,
     log_evidence,
     make_posterior,
-    randn,
     replicate,
     run,
 )

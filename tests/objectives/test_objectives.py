@@ -14,6 +14,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.targets import Target
+from tests.densities import randn
 from tests.objectives.conjugate import (
     EXACT,
     LOG_Z,
@@ -22,7 +23,6 @@ from tests.objectives.conjugate import (
     as_torch,
     make_posterior,
     make_target,
-    randn,
     replicate,
     run,
 )

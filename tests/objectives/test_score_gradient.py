@@ -21,6 +21,7 @@ from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Plateau, StableDecay
 from skvi.targets import SupervisedTarget
+from tests.densities import randn
 from tests.objectives import conjugate
 from tests.objectives.conjugate import (
     EXACT,
@@ -30,7 +31,7 @@ from tests.objectives.conjugate import (
     as_torch,
     make_posterior,
     make_target,
-    randn,
+    small_problem,
 )
 
 S = 5
@@ -279,11 +280,6 @@ def breast_cancer():
 
 
 # --- fits, and what is refused ------------------------------------------------------
-
-
-def small_problem():
-    X = randn(60, 3).numpy()
-    return X, (X @ [2.0, -1.0, 0.0] + 0.5 * randn(60, seed=1).numpy() > 0).astype(int)
 
 
 @pytest.mark.slow

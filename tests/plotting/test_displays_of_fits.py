@@ -3,7 +3,6 @@
 import math
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,12 +19,6 @@ from skvi.plotting import PosteriorDisplay, WeightsDisplay
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 
 matplotlib.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import math
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -14,12 +13,6 @@ from skvi.model_selection import EvidenceSearch
 from skvi.plotting import EvidenceSearchDisplay
 
 matplotlib.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def make_results(**changes):

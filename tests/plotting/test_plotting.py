@@ -31,12 +31,6 @@ from skvi.plotting import (
 matplotlib.use("Agg")
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def make_bounds(center=-55.0, *, reliable=True, table=True, **changes):
     rows = {
         "ELBO of q": NamedBound(center - 0.4, 0.0, "lower", ""),

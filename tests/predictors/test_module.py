@@ -15,11 +15,7 @@ from skvi.predictors import MLPPredictor, ModulePredictor, _module
 from skvi.predictors._partial import PartialPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+from tests.densities import randn
 
 
 def mlp(*sizes):

@@ -14,15 +14,11 @@ from skvi.predictors import MLPPredictor
 from skvi.predictors._partial import PartialPredictor
 from skvi.priors import Normal
 from skvi.targets import SupervisedTarget
+from tests.densities import randn
 
 FULL = MLPPredictor(2, 1, (3,), "tanh")
 NAMES = ["intercept_1", "coef_0"]
 REST = FULL.layout.without(*NAMES)
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 X, Y, WEIGHT = randn(6, 2), randn(6, seed=1), randn(6, seed=2).abs()

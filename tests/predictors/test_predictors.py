@@ -12,16 +12,12 @@ from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.utils._arrays import row_chunks
 from skvi.utils._sparse import SparseRows
+from tests.densities import randn
 
 N, D = 13, 3
 intercepts = pytest.mark.parametrize("fit_intercept", [True, False])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 kinds = pytest.mark.parametrize("kind", ["diag", "full"])
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 @pytest.fixture(params=[2**21, 8], ids=["one chunk", "many chunks"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_t
-from threadpoolctl import threadpool_limits
 
 from skvi._sampling._chains import HamiltonianChains
 from skvi._sampling._importance import (
@@ -16,37 +15,20 @@ from skvi._sampling._importance import (
     draw_limit,
     draw_weighted,
 )
-from skvi.base import Layout
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.targets import SupervisedTarget, Target
+from skvi.targets import SupervisedTarget
+from tests.densities import NormalTarget
 from tests.reference import chain_mean
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run_chains(target, starts, normal, generator, n_warmup, n_iter):
     sampler = HamiltonianChains(target, starts, normal, generator)
     return sampler.warm_up(n_warmup).run(n_iter)
-
-
-class NormalTarget(Target):
-    """A normal density times exp(log_evidence): everything is known."""
-
-    log_evidence = -3.0
-
-    def __init__(self, normal):
-        self.normal, self.layout = normal, Layout({"theta": normal.mean.shape})
-        self.prior = Normal(3.0).build(self.layout)
-
-    def log_joint(self, theta, rows=None):
-        return self.normal.log_prob(theta) + self.log_evidence
 
 
 @pytest.mark.parametrize(("kind", "width"), [("diag", 0.5), ("full", 2.0)])

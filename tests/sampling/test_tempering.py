@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_limits
 
 from skvi._sampling._exchange import ReplicaExchange
 from skvi._sampling._particles import (
@@ -16,39 +15,10 @@ from skvi._sampling._particles import (
     tune_ladder,
 )
 from skvi._sampling._positions import Positions
-from skvi.base import Layout, NormalForm
-from skvi.priors import Normal
-from skvi.targets import Target
+from skvi.base import NormalForm
+from tests.densities import NormalTarget, TwoModes
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with threadpool_limits(1):
-        yield
-
-
-class NormalTarget(Target):
-    """A normal density times exp(-3)."""
-
-    log_evidence = -3.0
-
-    def __init__(self, normal):
-        self.normal, self.layout = normal, Layout({"theta": normal.mean.shape})
-        self.prior = Normal(3.0).build(self.layout)
-
-    def log_joint(self, theta, rows=None):
-        return self.normal.log_prob(theta) + self.log_evidence
-
-
-class TwoModes(Target):
-    """Two narrow modes, 20 deviations apart, with 20 % and 80 % of the mass."""
-
-    layout = Layout({"theta": (2,)})
-
-    def log_joint(self, theta, rows=None):
-        near = -0.5 * ((theta - 2) / 0.2).square().sum(1) + math.log(0.2)
-        far = -0.5 * ((theta + 2) / 0.2).square().sum(1) + math.log(0.8)
-        return torch.logaddexp(near, far)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def wide(size=2, width=3.0):

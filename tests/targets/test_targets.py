@@ -19,6 +19,7 @@ from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._normal_point import point_at
 from skvi.targets import SupervisedTarget, Target
+from tests.densities import randn
 
 N, D = 6, 2
 LIKELIHOODS = [BernoulliLikelihood(), GaussianLikelihood(0.8)]
@@ -29,11 +30,6 @@ every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 families = pytest.mark.parametrize(
     "family", [MeanFieldNormal(), FullRankNormal()], ids=repr
 )
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 WEIGHT = torch.tensor([1.0, 2.0, 0.0, 3.0, 1.0, 0.5], dtype=torch.float64)

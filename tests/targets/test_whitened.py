@@ -14,15 +14,11 @@ from skvi.targets import (
     _whitened,
 )
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
+from tests.densities import randn
 
 N, D = 9, 3
 PRIORS = [Normal(0.7), {"coef": Laplace(0.5), "intercept": Normal(3.0)}, "posterior"]
 kinds = pytest.mark.parametrize("kind", ["diag", "full"])
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_prior(prior, layout, make_normal):
