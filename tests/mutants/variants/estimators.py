@@ -40,6 +40,10 @@ VARIANTS = [
         put="log_w.exp() @ p.log_prob(f, y)",
         test="tests/neural_network/test_networks.py::"
              "test_log_density_is_that_of_the_mixture"),
+    Variant("quantiles-of-equal-components", where="mixture_quantiles.excess",
+        find="w @ likelihood.cdf(f, row)", put="likelihood.cdf(f, row).mean(0)",
+        test="tests/linear_model/test_mixtures_over_scales.py::"
+             "test_intervals_are_quantiles_of_draws[2]"),
     Variant("mixture-without-shares", where="QuadraturePredictive._components",
         find="self.log_shares[:, None]", put="0 * self.log_shares[:, None]",
         test="tests/linear_model/test_mixtures_over_scales.py::"
