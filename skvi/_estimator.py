@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._evidence import evidence_bounds, evidence_of
-from skvi._fitting import conclude, pose, refine, solve
+from skvi._fitting import conclude, continued_state, pose, refine, solve
 from skvi._model import Numbers, TrainingData
 from skvi._outcome import joined_rows, learned_scales
 from skvi._parts import (
@@ -20,7 +20,6 @@ from skvi._parts import (
     with_intercept,
 )
 from skvi._registry import POSTERIORS, SHORTHANDS
-from skvi._warm_start import continued_state
 from skvi.divergences import Divergence
 from skvi.evidence import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning

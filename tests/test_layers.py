@@ -37,7 +37,6 @@ LAYERS = [
         "skvi._outcome",
         "skvi._model",
         "skvi._draws",
-        "skvi._warm_start",
         "skvi._identity",
         "skvi._quantiles",
     ],

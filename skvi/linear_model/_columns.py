@@ -91,26 +91,22 @@ class ColumnsMixin:
         return self
 
     def _gather(self, outputs):
-        found = {}
+        """Attributes of all targets: stacked, shared, or summed."""
+        parts = [vars(output) for output in outputs]
+        found = {name: parts[0][name] for name in SHARED}
         for name in STACKED:
-            if all(hasattr(output, name) for output in outputs):
-                values = [getattr(output, name) for output in outputs]
-                found[name] = np.stack(values)
-        for name in SHARED:
-            found[name] = getattr(outputs[0], name)
-        found["lower_bound_"] = float(sum(o.lower_bound_ for o in outputs))
-        squared = sum(o.lower_bound_se_**2 for o in outputs)
-        found["lower_bound_se_"] = float(squared) ** 0.5
-        found["objective_value_"] = float(sum(o.objective_value_ for o in outputs))
-        errors = [o.objective_value_se_ for o in outputs]
-        found["objective_value_se_"] = float(np.linalg.norm(errors))
+            if all(name in part for part in parts):
+                found[name] = np.stack([part[name] for part in parts])
+        for name in ("lower_bound", "objective_value"):
+            found[f"{name}_"] = float(sum(part[f"{name}_"] for part in parts))
+            errors = [part[f"{name}_se_"] for part in parts]
+            found[f"{name}_se_"] = float(np.linalg.norm(errors))
         found["n_iter_"] = max(o.n_iter_ for o in outputs)
         found["converged_"] = all(o.converged_ for o in outputs)
         found["loss_curve_"] = self._sum_of_curves([o.loss_curve_ for o in outputs])
         found["diagnostics_"] = {"outputs": [o.diagnostics_ for o in outputs]}
         found["posterior_"] = tuple(o.posterior_ for o in outputs)
-        found["outputs_"] = outputs
-        return found
+        return {**found, "outputs_": outputs}
 
     def _sum_of_curves(self, curves):
         """Sum over targets; finished ones keep their last value."""

@@ -1,14 +1,18 @@
-"""Data that do not suit a model: ranges of features, and numbers as classes."""
+"""Data and priors that do not suit: ranges, numbers as classes, vague hyperpriors."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from skvi.priors import Prior
+from skvi.evidence import EvidenceBounds
+from skvi.priors import GammaHyperprior, Prior
+from skvi.utils._warnings import warn_user
 
-__all__ = ["many_classes_message", "unscaled_message"]
+__all__ = ["many_classes_message", "unscaled_message", "warn_of_vague", "with_cost"]
 
 # Ratio of the largest range to that of the smallest tenth of the features that is worth
 # a warning: a few rare ones, as among sparse features, do not count.
@@ -20,6 +24,13 @@ DEFAULT_SCALE = 1.0
 MANY_CLASSES, MANY_NUMBERS = 50, 10**7
 # Number of evenly spaced rows that are inspected.
 MAX_ROWS = 2000
+# Hyperpriors below this shape are flat over many orders of magnitude.
+VAGUE_SHAPE = 1e-2
+COST = (
+    "; {} vague hyperpriors cost about {:.1f} nats, as much for all models that have "
+    "them: compare with others only under proper ones, such as "
+    "HierarchicalNormal(shape=1.0, rate=1.0)"
+)
 
 
 def unscaled_message(X: Any, prior: Any, name: str, is_relative: bool) -> str:
@@ -89,3 +100,28 @@ def _has_shared_scale(prior: Any) -> bool:
         return False  # the posterior of another fit
     scale = getattr(prior, "scale", None)
     return prior.relative_to == "all" or scale == DEFAULT_SCALE
+
+
+def warn_of_vague(gammas: Sequence[GammaHyperprior], n_features: int) -> None:
+    """Warn of a cost that depends on the number of features."""
+    shapes = [g.shape for g in gammas if g.shape < VAGUE_SHAPE and not g.is_shared]
+    if shapes:
+        cost = -sum(n_features * math.log(shape) for shape in shapes)
+        warn_user(
+            f"{n_features} vague Gamma hyperpriors, one for each coefficient, cost the "
+            f"evidence about {cost:.1f} nats whatever the data: models with fewer "
+            "features win for that reason alone. Give the prior a scale, such as "
+            "prior=ARD(shape=1.0, rate=1.0).",
+            UserWarning,
+        )
+
+
+def with_cost(
+    found: EvidenceBounds, gammas: Sequence[GammaHyperprior]
+) -> EvidenceBounds:
+    """Name what shared hyperpriors cost: as much for every model that has them."""
+    shapes = [g.shape for g in gammas if g.shape < VAGUE_SHAPE and g.is_shared]
+    if not shapes:
+        return found
+    cost = -sum(math.log(shape) for shape in shapes)
+    return replace(found, reason=found.reason + COST.format(len(shapes), cost))

@@ -19,7 +19,7 @@ from skvi.linear_model._blocks import (
     with_logarithm,
     with_positive_blocks,
 )
-from skvi.linear_model._regression_evidence import warn_of_vague, with_cost
+from skvi.linear_model._ranges import warn_of_vague, with_cost
 from skvi.linear_model._regression_exact import (
     coefficient_moments,
     exact_coefficients,
