@@ -6,9 +6,8 @@ is less sensitive to outliers.
 """
 
 from skvi.losses._callable import CallableLoss, RegularizedLoss
-from skvi.losses._log import LogLoss
 from skvi.losses._robust import BetaLoss, GammaLoss
-from skvi.losses.base import Loss
+from skvi.losses.base import LogLoss, Loss
 
 __all__ = [
     "BetaLoss",

@@ -8,8 +8,7 @@ import torch
 from skvi.base._protocols import ConditionalDensity
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.expectations._smooth import Expectations
-from skvi.losses._log import LogLoss
-from skvi.losses.base import Loss
+from skvi.losses.base import LogLoss, Loss
 from skvi.utils._arrays import row_chunks
 from skvi.utils._tables import table
 
