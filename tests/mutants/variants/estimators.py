@@ -202,6 +202,14 @@ VARIANTS = [
         find="row.index - state['start']", put="row.index + 0 * state['start']",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-trend]"),
+    Variant("changepoint-known-noise", where="RegressionGroup.__init__",
+        find="KNOWN_DF", put="1000.0",
+        test="tests/changepoint/test_truth.py::"
+             "test_all_segmentations_of_eighteen_rows[hazard0]"),
+    Variant("changepoint-shapes-of-series", where="LevelGroup.read",
+        find="(shape == shape[:, :1]).all()", put="True",
+        test="tests/changepoint/test_recursion.py::"
+             "test_missing_values_are_left_out[constant mean, three series]"),
     Variant("changepoint-smoothing-hazard", where="Records._look_back",
         find="before * hazard", put="before.copy()",
         test="tests/changepoint/test_changes.py::"
