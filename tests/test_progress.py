@@ -21,7 +21,7 @@ quick = pytest.mark.filterwarnings(
 )
 SMALL = {"hidden_layer_sizes": (3,), "max_iter": 4, "n_draws": 2, "random_state": 0}
 MODELS = {
-    "natural_gradient": BayesianLogisticRegression(prior="normal"),
+    "natural_gradient": BayesianLogisticRegression(prior="normal", tol=1e-11),
     "eubo": BayesianLogisticRegression(
         objective="eubo", random_state=0, prior="normal"
     ),
@@ -230,7 +230,7 @@ def test_printed_lines(name, capsys):
 def test_warm_start_is_already_there(posterior):
     """Wrong variant: the start is the mode, whatever `warm_start` says."""
     model = BayesianLogisticRegression(
-        posterior=posterior, warm_start=True, prior="normal"
+        posterior=posterior, warm_start=True, prior="normal", tol=1e-8
     ).fit(X, Y)
     cold = model.n_iter_, model.lower_bound_
     model.fit(X, Y)

@@ -34,7 +34,6 @@ class GaussianLikelihood(NoiseLikelihood):
 
     is_normal = True
     is_log_concave = True
-    binds_rows = True
     standard_variance = 1.0
 
     def __init__(self, noise_scale: float | str = 1.0) -> None:

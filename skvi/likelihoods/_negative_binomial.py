@@ -65,7 +65,6 @@ class NegativeBinomialLikelihood(CountLikelihood):
         ]
     }
     tail_curvature = 0.0
-    binds_rows = True
     gamma_block = ("dispersion", 1.0)
     #: Meaning and remedy of a learned hyperparameter at its lower limit.
     floor_remedy = (

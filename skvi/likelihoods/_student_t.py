@@ -50,7 +50,6 @@ class StudentTLikelihood(NoiseLikelihood):
         "df": [Interval(Real, 0, None, closed="neither")],
     }
     tail_curvature = 0.0
-    binds_rows = True
 
     def __init__(self, df: float = 4.0, noise_scale: float | str = 1.0) -> None:
         self.df = df

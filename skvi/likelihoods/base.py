@@ -52,9 +52,6 @@ class Likelihood(Component, Movable, Predictive):
     gamma_block: tuple[str, float] | None = None
     #: Shape and rate of that prior, if the likelihood requests one.
     gamma_prior: tuple[float, float] | None = None
-    #: Whether `bind` also takes an own value for every row, (H, n), and
-    #: `expected_log_loss` uses it.
-    binds_rows = False
     #: Meaning and remedy of a learned hyperparameter at its lower limit.
     floor_remedy = (
         "the model fits some rows exactly; fix noise_scale, or use fewer parameters"

@@ -1,6 +1,5 @@
 """Half-steps for precisions with Gamma posteriors, given a normal q of the rest."""
 
-from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -27,9 +26,6 @@ __all__ = ["GammaSteps"]
 MANY_NODES, MANY_ROWS, DEGREE = 128, 20.0, 18
 # Maximum change of log shape and log rate in one step.
 LARGEST_MOVE = 1.5
-# Rows times values of the likelihood's parameter in one call: with fewer, the overhead
-# of calls takes most of the time; with more, tensors leave the cache.
-AT_ONCE = 512
 # Relative tolerance for rounding in the steps.
 TIGHT = {"ftol": 1e-15, "gtol": 1e-10}
 
@@ -172,9 +168,11 @@ class AveragedLoss(Movable):
     ) -> None:
         device = target.rows.device
         self.loss, self.likelihood = target.loss, target._likelihood
-        self.hyper, self.weights = hyper.to(device), weights.to(device)
+        self.weights = weights.to(device)
         # Not at the place of use, where tensors may not support derivatives.
-        self.bound = [self.likelihood.bind(number.reshape(1)) for number in hyper]
+        self.bound = [
+            self.likelihood.bind(number.reshape(1)) for number in hyper.to(device)
+        ]
 
     def expected(
         self,
@@ -185,33 +183,12 @@ class AveragedLoss(Movable):
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Expected loss and its derivatives, averaged; see `Loss.expected`."""
-        weights = self.weights.split(self._width(len(mean)))
-        each = self.each(mean, std_or_cov, y, refine)
-        parts = [[w @ x for x in found] for w, found in zip(weights, each, strict=True)]
-        value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
+        each = [self.loss.expected(b, mean, std_or_cov, y, refine) for b in self.bound]
+        value, first, second = (
+            torch.tensordot(self.weights, torch.stack(found), 1)
+            for found in zip(*each, strict=True)
+        )
         return value, first, second
-
-    def each(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
-    ) -> Iterator[list[torch.Tensor]]:
-        """Expected loss and its derivatives at the next m values, each (m, n)."""
-        n, width = len(mean), self._width(len(mean))
-        if width == 1:
-            for bound in self.bound:
-                yield [x[None] for x in self.loss.expected(bound, mean, std, y, refine)]
-            return
-        for some in self.hyper.split(width):
-            m = len(some)
-            bound = self.likelihood.bind(some.repeat_interleave(n)[None])
-            rows = mean.repeat(m), std.repeat(m), y.repeat(m)
-            found = self.loss.expected(bound, *rows, refine)
-            yield [x.reshape(m, n) for x in found]
-
-    def _width(self, n_rows: int) -> int:
-        """Return the number of values in one call."""
-        if not (self.loss.is_log_loss and self.likelihood.binds_rows):
-            return 1
-        return max(1, AT_ONCE // max(n_rows, 1))
 
     def is_convex(self, likelihood: Likelihood) -> bool:
         """Whether it is at every parameter; see `Loss.is_convex`."""
@@ -230,8 +207,10 @@ def _losses_at(
 ) -> torch.Tensor:
     """Expected loss of all rows at every value that `Likelihood.bind` takes."""
     mean, variance = target.predictor.moments(target.X, normal)
-    mean = shift_mean(mean, target.rows)
-    each = AveragedLoss(target, hyper, torch.ones_like(hyper)).each
-    found = each(mean, variance.sqrt(), target.y)
-    losses, w = torch.cat([value for value, _, _ in found]), target.sample_weight
+    rows = shift_mean(mean, target.rows), variance.sqrt(), target.y
+    each = (
+        target.loss.expected(target._likelihood.bind(number.reshape(1)), *rows)[0]
+        for number in hyper.to(mean.device)
+    )
+    losses, w = torch.stack(list(each)), target.sample_weight
     return losses.sum(1) if w is None else losses @ w

@@ -17,7 +17,6 @@ import torch
 from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.priors import BuiltPrior
-from skvi.solvers._mode import add, scale_of
 from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._run import unfinished
 from skvi.solvers._solution import Ending, Solution, State
@@ -131,9 +130,12 @@ class _Nodes:
     def __init__(self, inner: Solver, problem: Problem, options: SolverOptions) -> None:
         self.inner, self.problem = inner, problem
         self.options = replace(
-            options, max_iter=MAX_ITER, warm_start=True, progress=no_progress
+            options,
+            max_iter=MAX_ITER,
+            tol=NODE_TOL * options.tol,
+            warm_start=True,
+            progress=no_progress,
         )
-        self.tol = NODE_TOL * options.tol
         self.prior = problem.linear_target.prior
         self.weights = self.prior.scale_weights()
         self.kl_weight = float(cast(float, problem.divergence.kl_weight))
@@ -143,38 +145,34 @@ class _Nodes:
         normal = cast(NormalForm, posterior.as_normal())
         middle = self._solve(math.log(implied_scale(self.prior, normal)), posterior)
         step = _step(self._curvature(middle))
-        first = self._next([middle], -step, middle)
-        sides = [[middle, first], [middle, self._next([first, middle], step, middle)]]
+        first = self._next([middle], -step)
+        sides = [[middle, first], [middle, self._next([first, middle], step)]]
         # Losses are not quadratic: the slopes tell the width better.
         fall = sides[0][1].slope - sides[1][1].slope
         wider = _step(0.5 * fall / step)
         if wider > MUCH * step:
             sides = [
-                [middle, self._next(s, (wider - step) * sign, middle)]
+                [middle, self._next(s, (wider - step) * sign)]
                 for s, sign in zip(sides, SIGNS, strict=True)
             ]
             step = wider
         highest = max((middle, *(side[1] for side in sides)), key=lambda n: n.value)
         for side, sign in zip(sides, SIGNS, strict=True):
             while side[-1].value > highest.value - FALL and len(side) < MAX_NODES:
-                side.append(self._next(side, sign * step, highest))
+                side.append(self._next(side, sign * step))
                 highest = max(highest, side[-1], key=lambda n: n.value)
         below, above = sides
         return below[:0:-1] + above
 
-    def _next(self, side: list[_Node], step: float, highest: _Node) -> _Node:
-        """The node after the last one of a side; unlikely ones are less accurate."""
-        node = side[-1]
-        lack = highest.value - node.value - node.slope * step
-        tol = self.tol * math.exp(min(max(lack, 0.0), FALL))
-        return self._solve(node.log_scale + step, self._predicted(side, step), tol)
+    def _next(self, side: list[_Node], step: float) -> _Node:
+        """The node after the last one of a side."""
+        return self._solve(side[-1].log_scale + step, self._predicted(side, step))
 
-    def _solve(self, log_scale: float, start: Posterior, tol: float = 0.0) -> _Node:
+    def _solve(self, log_scale: float, start: Posterior) -> _Node:
         known = self.prior.given_scale(math.exp(log_scale))
         target = self.problem.linear_target.with_prior(known)
         problem = replace(self.problem, target=target, posterior=start)
-        options = replace(self.options, tol=max(tol, self.tol))
-        found = self.inner.solve(problem, options)
+        found = self.inner.solve(problem, self.options)
         if found.interrupted:
             raise KeyboardInterrupt
         normal = cast(NormalForm, found.posterior.as_normal())
@@ -196,14 +194,10 @@ class _Nodes:
     def _predicted(self, side: list[_Node], step: float) -> Posterior:
         """Start of the node after the last one of a side."""
         posterior, normal, z = side[-1].posterior, side[-1].normal, side[-1].log_scale
-        if normal.factor is not None:
+        if normal.factor is not None or len(side) < 2:
             return posterior
-        if len(side) > 1:
-            logs = side[-2].log_scale, z, z + step
-            return posterior.near(_continued(side[-2].normal, normal, logs))
-        change = (math.exp(-2 * (z + step)) - math.exp(-2 * z)) * self.weights
-        moved = _with_precision(normal, change)
-        return posterior if moved is None else posterior.near(moved)
+        logs = side[-2].log_scale, z, z + step
+        return posterior.near(_continued(side[-2].normal, normal, logs))
 
 
 def slope_of_scale(prior: BuiltPrior, normal: NormalForm, log_scale: float) -> float:
@@ -250,20 +244,6 @@ def _continued(
     # The lower factor of root root'.
     upper = torch.linalg.qr(root.T).R
     return NormalForm(mean, upper.T * upper.diagonal().sign())
-
-
-def _with_precision(normal: NormalForm, change: torch.Tensor) -> NormalForm | None:
-    """The posterior beside another prior precision, as if the losses were quadratic."""
-    if normal.is_diagonal:
-        precision = normal.variance.reciprocal() + change
-        if not bool((precision > 0).all()):
-            return None
-        mean = normal.mean - change * normal.mean / precision
-        return NormalForm(mean, precision.rsqrt())
-    root = scale_of(add(torch.cholesky_inverse(normal.scale), change))
-    if root is None:
-        return None
-    return NormalForm(normal.mean - root @ (root.T @ (change * normal.mean)), root)
 
 
 def _alone(state: State) -> State:
