@@ -87,6 +87,7 @@ def test_elbo_on_hard_sets(name, scale):
         assert np.all(np.diff(model.loss_curve_) <= 1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*wider than its prior")
 @pytest.mark.parametrize(("variant", "name", "scale", "family"), GENERALIZED)
 def test_generalized_posteriors_on_hard_sets(variant, name, scale, family):
     """Other losses, divergences and priors.
