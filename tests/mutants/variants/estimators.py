@@ -116,7 +116,7 @@ VARIANTS = [
         where="BayesianLinearModel._scale_in_units", find="nodes.scale(prior) / unit",
         put="nodes.scale(prior)",
         test="tests/linear_model/test_units.py::"
-             "test_scaled_columns[1e-09-two classes-default]"),
+             "test_scaled_columns[two classes-default-1e-09]"),
     Variant("nodes-variance-within", where="NormalNodes.average",
         find="variances + (means - mean).square()", put="variances",
         test="tests/priors/test_unknown_scale.py::"
