@@ -118,6 +118,18 @@ class Ensemble(Family):
         self._family().check_size(n_params)
 
 
+def draw_components(
+    parts: Sequence[Posterior], component: torch.Tensor, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw theta, with its log density in its own part, from the parts by number."""
+    counts = component.bincount(minlength=len(parts)).tolist()
+    pairs = zip(parts, counts, strict=True)
+    drawn = [part.draw(count, generator) for part, count in pairs if count]
+    order = torch.argsort(torch.argsort(component, stable=True))
+    theta, log_q = zip(*((draw.theta, draw.log_q) for draw in drawn), strict=True)
+    return torch.cat(theta)[order], torch.cat(log_q)[order]
+
+
 class _EnsemblePosterior(Posterior):
     """Variational parameters: those of the members, concatenated."""
 
@@ -150,18 +162,9 @@ class _EnsemblePosterior(Posterior):
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw equally often (up to one) from every member; see `Posterior.draw`."""
         component = self._assign(n_draws, generator)
-        counts = component.bincount(minlength=len(self._members)).tolist()
-        drawn = [
-            member.draw(count, generator)
-            for member, count in zip(self.components, counts, strict=True)
-            if count
-        ]
-        order = torch.argsort(torch.argsort(component, stable=True))
-        theta = torch.cat([draw.theta for draw in drawn])[order]
-        if self.side == "exact":
-            log_q = self.log_prob(theta)
-        else:  # that of the member, the only one known: the ELBO is then their mean
-            log_q = torch.cat([draw.log_q for draw in drawn])[order]
+        # That of the member may be the only one known: the ELBO is then their mean.
+        theta, log_q = draw_components(self.components, component, generator)
+        log_q = self.log_prob(theta) if self.side == "exact" else log_q
         return Draw(theta, log_q, self.side, component=component)
 
     def _assign(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:

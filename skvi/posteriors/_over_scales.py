@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.base import Draw, NormalForm
+from skvi.posteriors._ensemble import draw_components
 from skvi.posteriors.base import Posterior
 from skvi.utils._random import rand
 
@@ -131,14 +132,7 @@ class MixtureOverScales(Posterior):
         ends = self.log_weights.exp().cumsum(0)
         uniform = rand(generator, n_draws)
         component = torch.searchsorted(ends[:-1].contiguous(), uniform)
-        counts = component.bincount(minlength=len(self._nodes)).tolist()
-        drawn = [
-            node.draw(count, generator).theta
-            for node, count in zip(self.nodes, counts, strict=True)
-            if count
-        ]
-        order = torch.argsort(torch.argsort(component, stable=True))
-        theta = torch.cat(drawn)[order]
+        theta, _ = draw_components(self.nodes, component, generator)
         return Draw(theta, self.log_prob(theta), self.side, component=component)
 
     def log_prob(

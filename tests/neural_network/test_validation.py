@@ -174,7 +174,7 @@ def test_evidence_is_of_the_rows_of_the_fit(monkeypatch):
         targets.append(target)
         raise InterruptedError
 
-    monkeypatch.setattr("skvi._evidence.bound_evidence", bound)
+    monkeypatch.setattr("skvi._estimator.bound_evidence", bound)
     for params in ({}, {"validation_fraction": None, "random_state": 7}):
         model.set_params(**params)
         with pytest.raises(InterruptedError):
