@@ -133,13 +133,10 @@ def test_estimates_of_fits(spec, family, make_normal, generator):
     assert abs(float(draws.mean() - value)) < error + bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "order"),
-    [
-        ("mean_field", 0.5),
-        pytest.param("full_rank", 0.5, marks=pytest.mark.slow),
-        pytest.param("mean_field", 2.0, marks=pytest.mark.slow),
-    ],
+    [("mean_field", 0.5), ("full_rank", 0.5), ("mean_field", 2.0)],
 )
 def test_fits_meet_those_with_closed_forms(family, order):
     """A Student-t with 1e7 degrees of freedom is a normal without a closed form.

@@ -158,6 +158,7 @@ def test_student_t_intervals_hold_what_they_promise():
     assert 0.88 < np.mean(inside) < 0.92
 
 
+@pytest.mark.slow
 def test_overdispersed_counts():
     """Intervals of 90 % hold them where Poisson's hold half; the evidence knows."""
     inside = {"poisson": [], "negative_binomial": []}

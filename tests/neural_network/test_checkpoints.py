@@ -385,7 +385,8 @@ unix = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 
 
 @unix
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
 def test_processes_that_are_killed_again_and_again(seed, tmp_path):
     """Wrong variants: those above."""
     check_killed(2, tmp_path, seed)

@@ -54,6 +54,7 @@ def test_without_hidden_units(method, dtype):
     assert "permuted" not in bounds.reason
 
 
+@pytest.mark.slow
 def test_one_hidden_unit(monkeypatch, global_random_seed):
     """Truth from 100,000 draws of the prior; two copies, which differ in sign.
 

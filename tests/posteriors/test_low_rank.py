@@ -223,6 +223,7 @@ def test_existence_of_upper_bounds(posterior):
     assert {True, False} <= set(found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",

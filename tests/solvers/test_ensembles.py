@@ -250,6 +250,7 @@ def test_searches_set_the_number_of_members():
     assert search.best_score_ > 0.6
 
 
+@pytest.mark.slow
 def test_the_evidence_of_an_ensemble():
     """Without hidden layers the evidence is known."""
     X, y = make_data()

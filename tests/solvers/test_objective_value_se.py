@@ -57,6 +57,7 @@ def test_repeated_values_vary_as_their_errors_say(options):
     assert 0.16 < z.var(ddof=1) < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_minibatches_of_an_epoch_are_not_independent():
     """Wrong variant: every minibatch counts as independent of the others.
