@@ -113,6 +113,8 @@ class BetaDivergence(PowerDivergence):
         return collapse_message(self, own.exp() / self.beta, why)
 
     def _lost_prior(self, weight: torch.Tensor, size: int) -> str:
+        # Infinite only by rounding, for a posterior of enormous width.
+        weight = torch.where(weight.isfinite(), weight, torch.zeros_like(weight))
         lost = int((weight < LOST_BELOW).sum())
         if not lost:
             return ""
