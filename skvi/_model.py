@@ -202,7 +202,8 @@ class Model:
         if data.held_out is None:
             return target
         judge = replace(self, loss=LogLoss())
-        return target.with_held_out(judge.target(data.held_out))
+        target.held_out = judge.target(data.held_out)
+        return target
 
     def design(self, X: Any) -> Any:
         """Features as the predictor takes them; by default unchanged."""

@@ -27,6 +27,7 @@ from skvi.neural_network import (
 from skvi.posteriors import MixtureOverScales
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
+from skvi.targets._supervised import with_prior
 from skvi.utils._random import make_generator
 from tests.modules import relu_network
 
@@ -138,7 +139,7 @@ def elbo_with_scale(target, mixture):
     if len(z) == 1:  # independent of the scale
         return elbo(target, mixture.nodes[0])
     assert torch.allclose(z.diff(), z.diff()[:1])
-    known = [target.with_prior(target.prior.given_scale(math.exp(s))) for s in z]
+    known = [with_prior(target, target.prior.given_scale(math.exp(s))) for s in z]
     pairs = zip(known, mixture.nodes, strict=True)
     bounds = torch.tensor([elbo(*pair).value for pair in pairs], dtype=torch.float64)
     log_prior = torch.stack([target.prior.log_density_of_scale(s) for s in z])

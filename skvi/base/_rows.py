@@ -82,10 +82,6 @@ class Rows(Movable):
         per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)
         return row_chunks(len(self), per_row, CACHE_ELEMENTS)
 
-    def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Partition all rows at random; see `deal`."""
-        return deal(len(self), n_batches, generator)
-
     def fingerprint(self) -> tuple[int, ...]:
         """Checksums that distinguish data, cheaply.
 

@@ -21,6 +21,7 @@ from skvi.priors import BuiltPrior
 from skvi.solvers._mode import convex_part, factorize
 from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._row_terms import terms_at
 
 __all__ = ["Modes"]
 
@@ -126,7 +127,7 @@ def _seen_from(
     precision = torch.linalg.inv(covariance[where][:, where])
     theta = normal.mean - covariance[:, where] @ (precision @ normal.mean[where])
     theta[where] = 0.0
-    _, slope, curvature = target.loss_terms(theta)
+    _, slope, curvature = terms_at(target, theta)
     hessian = target.predictor.gram(target.X, convex_part(target, curvature))
     # If the likelihood is flat, a small fraction of the curvature at its mode.
     hessian = hessian + FLATTEST * torch.diag(1 / normal.variance)

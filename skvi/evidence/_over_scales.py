@@ -23,6 +23,7 @@ from skvi.solvers._number_nodes import Axis, grid_of_fits
 from skvi.solvers._scale_nodes import over_scales, slope_of_scale
 from skvi.solvers._solution import State
 from skvi.targets import HierarchicalTarget, SupervisedTarget, Target
+from skvi.targets._hierarchical import beside_number
 from skvi.targets._lifted import LiftedTarget, NodeGrid
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
@@ -62,7 +63,7 @@ def _plain(target: Target) -> tuple[SupervisedTarget, UnknownNumber | None]:
         return cast(SupervisedTarget, target), None
     if not target.likelihood_spec.is_discrete:
         return target, None
-    return target.beside_number() or (target, None)
+    return beside_number(target) or (target, None)
 
 
 def lift(target: Target, posterior: Posterior) -> LiftedTarget | None:

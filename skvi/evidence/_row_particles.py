@@ -108,14 +108,12 @@ class _Rows:
     def _log_likelihood(self, i: int, f: torch.Tensor) -> torch.Tensor:
         """Minus the loss of a row, (R, N)."""
         target, row = self.target, slice(i, i + 1)
-        if target.offset is not None:
-            f = f + target.offset[i]
+        if target.rows.offset is not None:
+            f = f + target.rows.offset[i]
         losses = target.loss(target.likelihood, f.flatten(0, 1)[:, None], target.y[row])
         losses = losses[:, 0].reshape(f.shape[:2])
         return (
-            -losses
-            if target.sample_weight is None
-            else -target.sample_weight[i] * losses
+            -losses if target.rows.weight is None else -target.rows.weight[i] * losses
         )
 
     def theta(self, runs: _Runs, generator: torch.Generator) -> torch.Tensor:

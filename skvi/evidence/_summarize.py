@@ -135,7 +135,8 @@ def _say_valid(target: Target) -> str:
         return IF_MIXED + FROM_CONCAVE
     if target.has_design and target.reference.n_unknown_scales == 1:
         return IF_MIXED + FROM_SCALES
-    return IF_MIXED + (FROM_FIT if target.starts_near_fit else FROM_PRIOR)
+    is_near = target.prior is None or target.starts_near_fit
+    return IF_MIXED + (FROM_FIT if is_near else FROM_PRIOR)
 
 
 def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:

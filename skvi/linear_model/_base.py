@@ -35,6 +35,7 @@ from skvi.solvers._alternating import Alternating
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._scale_nodes import over_scales
 from skvi.solvers._wide_start import solve_from_best
+from skvi.targets._supervised import with_prior
 from skvi.utils._arrays import as_tensor
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._sparse import SparseRows, row_width
@@ -150,7 +151,7 @@ class BayesianLinearModel(BaseVariational):
         if not (is_auto and is_unknown and self.divergence_.kl_weight is None):
             return super()._pose(target)
         # Impossible combinations are refused before any fit: at some scale.
-        known = target.with_prior(target.prior.given_scale(1.0))
+        known = with_prior(target, target.prior.given_scale(1.0))
         problem, solver = super()._pose(known)
         found = self._at_scale_by_kl(target).to(problem.target.hyper.device)
         return replace(problem, target=found), solver
@@ -174,7 +175,7 @@ class BayesianLinearModel(BaseVariational):
         built = target.prior.given_scale(scale)
         taken = (*self._model.taken_from_y, PLUGGED_SCALE)
         self._model = replace(self._model, prior=built, taken_from_y=taken)
-        return target.with_prior(built)
+        return with_prior(target, built)
 
     def _resolve(self, name):
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":

@@ -38,6 +38,8 @@ from skvi.priors import (
 )
 from skvi.solvers import NaturalGradient
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
+from skvi.solvers._solution import State
+from skvi.targets._hierarchical import marginal
 
 __all__ = ["GaussianRegression"]
 
@@ -312,7 +314,7 @@ class GaussianRegression(BayesianLinearModel):
         if found is None or not (found.reliable or method == "exact"):
             if target.is_extended:
                 # Joint draws of precisions and coefficients have funnels.
-                target = target.marginal(self._marginal_prior())
+                target = marginal(target, self._marginal_prior())
                 posterior = posterior.as_prior().marginal(target.layout)
                 options["normal"] = self._log_normal(target.layout)
             found = bound_evidence(target, posterior, generator, **options)

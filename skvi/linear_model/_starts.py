@@ -17,6 +17,7 @@ from skvi.solvers._alternating import Alternating
 from skvi.solvers._hyper import check_noise
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.targets import HierarchicalTarget
+from skvi.targets._hierarchical import coef_scale
 from skvi.utils._arrays import median_distance
 
 __all__ = ["approach", "start_near"]
@@ -33,7 +34,7 @@ def approach(problem, noise_scale):
     A robust loss of rows that are many noise standard deviations away is flat: from
     coefficients of zero it would not find the data.
     """
-    y, w = problem.target.y, problem.target.sample_weight
+    y, w = problem.target.y, problem.target.rows.weight
     w = torch.ones_like(y) if w is None else w
     distance = median_distance(y.cpu().numpy(), w.cpu().numpy(), 0.0)
     if not distance > noise_scale:
@@ -53,7 +54,7 @@ def approach(problem, noise_scale):
 def _with_noise(target, likelihood):
     """Copy of a target with another noise."""
     other = copy(target)
-    other._likelihood, other._form = likelihood, None
+    other.likelihood_spec, other._form = likelihood, None
     other.hyper = other.initial_hyper()
     return other
 
@@ -69,7 +70,7 @@ def start_near(problem, likelihood):
     layout = target.predictor.layout
     small = layout.size <= MAX_FULL
     family = FullRankNormal() if small else MeanFieldNormal()
-    priors = {"coef": Normal(scale=target.coef_scale()), "intercept": Normal()}
+    priors = {"coef": Normal(scale=coef_scale(target)), "intercept": Normal()}
     near = HierarchicalTarget(
         target.predictor,
         likelihood,
@@ -77,7 +78,7 @@ def start_near(problem, likelihood):
         build_prior({name: priors[name] for name in layout}, layout),
         target.X,
         target.y,
-        target.sample_weight,
+        target.rows.weight,
     ).to(target.rows.device)
     posterior = family.build(layout).to(target.rows.device)
     start = Problem(near, ELBO(), KL(), posterior, None)

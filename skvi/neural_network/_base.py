@@ -33,6 +33,7 @@ from skvi.priors import Normal, Prior, build_prior
 from skvi.solvers import Ivon, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._solution import State
+from skvi.targets._rows import mean_log_density
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
@@ -211,7 +212,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         held_out = target.held_out.at(target.hyper)
         with torch.no_grad():
             n_draws = min(self.n_predict_draws, MAX_SCORE_DRAWS)
-            return held_out.mean_log_density(posterior, n_draws, generator)
+            return mean_log_density(held_out, posterior, n_draws, generator)
 
     def _checkpoint_file(self, target, problem, before):
         """The file of `checkpoint_path`; refused if it belongs to another fit."""
@@ -278,8 +279,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         rows = spaced_rows(target.n_rows, self._judged_rows(target))
         X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
-        if target.sample_weight is not None:
-            weight = target.sample_weight[rows].double().cpu().numpy()
+        if target.rows.weight is not None:
+            weight = target.rows.weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones overflow
         share = target.n_rows / len(rows)
         numbers, message = self._compare_with_constant(X, y, weight, share)

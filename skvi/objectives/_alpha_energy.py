@@ -7,6 +7,7 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives.base import Objective
+from skvi.targets._free_energy import with_free_energy
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["AlphaEnergy"]
@@ -129,13 +130,13 @@ class AlphaEnergy(Objective):
         bool or None
             None for the exact form above n, where it depends on q.
         """
-        if self.form == "large_n" or self.alpha <= target.total_weight:
+        if self.form == "large_n" or self.alpha <= target.rows.total_weight:
             return True
         return None
 
     def training_target(self, target: Any) -> Any:
         """Free energies for expected losses; see `Objective.training_target`."""
-        return target.with_free_energy(self.alpha)
+        return with_free_energy(target, self.alpha)
 
     def surrogate(
         self,
@@ -180,7 +181,7 @@ class AlphaEnergy(Objective):
         log_prior = target.prior.log_prob(theta)
         losses, free = target.pointwise(theta, rows), self.training_target(target).loss
         if self.form == "exact":
-            log_ratio = (log_prior - log_q) / target.total_weight
+            log_ratio = (log_prior - log_q) / target.rows.total_weight
             return target.total_loss(free.reduce(losses, log_ratio), rows)
         value = target.total_loss(free.reduce(losses), rows)
         return value + divergence.monte_carlo(log_q, log_prior)

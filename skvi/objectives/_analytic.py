@@ -26,7 +26,7 @@ def structure_of(member: Member) -> Hashable | None:
         target.predictor.structure,
         len(target.hyper),
         form_of(member),
-        target.offset is None,
+        target.rows.offset is None,
         params.dtype,
         params.device,
     )

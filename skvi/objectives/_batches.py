@@ -52,7 +52,7 @@ class MemberBatches:
         self._weight = like.new_zeros(shape)
         self._count = like.new_zeros(shape[:2])
         self._offset = None
-        if first.offset is not None:
+        if first.rows.offset is not None:
             self._offset = like.new_zeros(shape)
         self._sizes: list[list[int]] = [[] for _ in targets]
         self.steps = [self._step(k) for k in range(n_kept)]
@@ -84,14 +84,14 @@ class MemberBatches:
         self._y[steps, m] = part.y.view(*shape, *part.y.shape[1:])
         if self._offset is not None:
             self._offset[steps, m] = part.offset.view(shape)
-        if target.sample_weight is None and self._sizes[m] == sizes:
+        if target.rows.weight is None and self._sizes[m] == sizes:
             return  # the weights are there
         self._sizes[m] = sizes
         counts = torch.tensor(sizes, dtype=torch.float64, device=index.device)[:, None]
         scale = target.n_rows / (counts * self.n_draws)
         inside = torch.arange(self.n_rows, device=index.device) < counts
         weight = torch.where(inside, scale, 0.0)
-        if target.sample_weight is not None:
+        if target.rows.weight is not None:
             weight = weight * part.weight.view(shape)
         self._weight[steps, m] = weight
         self._count[steps, m] = self.n_draws * weight.sum(1)

@@ -246,7 +246,7 @@ def _best_hyper(problem: Problem, floor: np.ndarray) -> torch.Tensor:
             target = given.at(hyper)
             loss = target.expected_loss_terms(normal)[0]
             if not loss.requires_grad:  # a quadrature that knows no derivatives
-                loss = target.expected_loss_at(normal)
+                loss = target.expected_loss(normal)
             loss = loss + problem.divergence.closed_form(normal, target.prior)
             (gradient,) = torch.autograd.grad(loss, hyper)
         return float(loss.detach()), gradient.cpu().numpy()

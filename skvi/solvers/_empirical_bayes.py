@@ -141,7 +141,7 @@ class _Search(Run):
         leaf, normal = hyper.clone().requires_grad_(), found.posterior.normal()
         with torch.enable_grad():
             moved = target.at(leaf)
-            value = moved.expected_loss_at(normal)
+            value = moved.expected_loss(normal)
             value = value + problem.divergence.closed_form(normal, moved.prior)
             (gradient,) = torch.autograd.grad(value, leaf)
         return _Scales(hyper, found, gradient)

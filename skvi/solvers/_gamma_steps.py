@@ -15,6 +15,7 @@ from skvi.posteriors import Posterior
 from skvi.solvers._solution import State
 from skvi.solvers.base import Problem
 from skvi.targets import HierarchicalTarget
+from skvi.targets._hierarchical import conditional
 from skvi.targets._rows import shift_mean
 from skvi.utils._device import Movable
 from skvi.utils._scale_mixture import gamma_nodes, noise_nodes
@@ -66,7 +67,7 @@ class GammaSteps:
         if "coef_precision" in self.names:
             shape, rate = self.gamma("coef_precision")
             precision = torch.from_numpy(shape / rate).to(self.target.rows.device)
-        return self.problem.at(State(self.part, target.conditional(loss, precision)))
+        return self.problem.at(State(self.part, conditional(target, loss, precision)))
 
     def joined(self, part: Posterior) -> Posterior:
         """The complete posterior with another normal part."""
@@ -167,7 +168,7 @@ class AveragedLoss(Movable):
         self, target: HierarchicalTarget, hyper: torch.Tensor, weights: torch.Tensor
     ) -> None:
         device = target.rows.device
-        self.loss, self.likelihood = target.loss, target._likelihood
+        self.loss, self.likelihood = target.loss, target.likelihood_spec
         self.weights = weights.to(device)
         # Not at the place of use, where tensors may not support derivatives.
         self.bound = [
@@ -209,8 +210,8 @@ def _losses_at(
     mean, variance = target.predictor.moments(target.X, normal)
     rows = shift_mean(mean, target.rows), variance.sqrt(), target.y
     each = (
-        target.loss.expected(target._likelihood.bind(number.reshape(1)), *rows)[0]
+        target.loss.expected(target.likelihood_spec.bind(number.reshape(1)), *rows)[0]
         for number in hyper.to(mean.device)
     )
-    losses, w = torch.stack(list(each)), target.sample_weight
+    losses, w = torch.stack(list(each)), target.rows.weight
     return losses.sum(1) if w is None else losses @ w

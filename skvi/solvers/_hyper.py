@@ -27,7 +27,7 @@ def hyper_range(
     """
     layout = target.point_layout
     low, high = (end.to(target.hyper.device) for end in layout.limits())
-    if has_small_steps and target.is_robust:
+    if has_small_steps and _is_robust(target):
         noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
         low[noise] = target.initial_hyper()[noise] - ROBUST_FLOOR
     return low, high
@@ -38,7 +38,7 @@ def suspicion(target: Target, hyper: torch.Tensor) -> str:
     fallen = hyper - target.initial_hyper().to(hyper.dtype) < SUSPICIOUS
     layout = target.point_layout
     noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
-    is_suspicious = target.is_robust and bool(fallen[noise].any())
+    is_suspicious = _is_robust(target) and bool(fallen[noise].any())
     return f"; a learned scale decreases, too: {RUNAWAY}" if is_suspicious else ""
 
 
@@ -70,8 +70,8 @@ def check_noise(
     That is, on more than half of those that are not outliers: a meaningless optimum
     near 0, if a hyperprior keeps the noise from reaching 0.
     """
-    first = target._likelihood.initial_hyper(target.y)
-    if not (target.is_robust and target._likelihood.is_location and len(first)):
+    first = target.likelihood_spec.initial_hyper(target.y)
+    if not (_is_robust(target) and target.likelihood_spec.is_location and len(first)):
         return
     if scale.log() > first[0] - ROBUST_FLOOR:
         return
@@ -84,8 +84,13 @@ def check_noise(
         )
 
 
+def _is_robust(target: Target) -> bool:
+    """Whether the loss is not the log loss: a learned noise may have no optimum."""
+    return isinstance(target, SupervisedTarget) and not target.loss.is_log_loss
+
+
 def _check_loss(target: Target, name: str, kind: str) -> None:
-    if kind == "noise" and isinstance(target, SupervisedTarget) and target.is_robust:
+    if kind == "noise" and isinstance(target, SupervisedTarget) and _is_robust(target):
         raise NoOptimumError(
             f"With loss={target.loss!r} the {name} degenerates to 0: {RUNAWAY}."
         )

@@ -7,6 +7,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.expectations._gumbel import pairwise_split
 from skvi.targets import SupervisedTarget
+from skvi.targets._row_terms import rough_terms, terms_at, terms_at_moments
 
 # The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
@@ -34,7 +35,7 @@ def find_mode(
     dense = target.layout.size <= DENSE_LIMIT
 
     def evaluate(theta: torch.Tensor) -> tuple:
-        loss, slope, curvature = target.loss_terms(theta)
+        loss, slope, curvature = terms_at(target, theta)
         deviation = theta - prior.mean
         by_prior = precision * deviation
         value = loss + 0.5 * (by_prior @ deviation)
@@ -90,7 +91,7 @@ def alternate(
         last, step = math.inf, torch.zeros_like(mean)
         for n_steps in range(3):
             for n_halved in range(MAX_HALVINGS + 1):
-                loss, slope, curvature = target.loss_terms_at(f, variance)
+                loss, slope, curvature = terms_at_moments(target, f, variance)
                 by_prior = (mean - prior.mean) / prior.variance
                 value = float(loss + 0.5 * (by_prior @ (mean - prior.mean)))
                 if value <= last or n_halved == MAX_HALVINGS:

@@ -29,6 +29,7 @@ from skvi.solvers._run import (
 from skvi.solvers._solution import Solution, State, remaining_gain
 from skvi.solvers._unknown_scale import find_start
 from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.targets._supervised import with_design
 
 __all__ = ["NaturalGradient"]
 
@@ -111,7 +112,7 @@ class _Iteration(Run):
 
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
-        target = problem.objective.training_target(problem.target).with_design()
+        target = with_design(problem.objective.training_target(problem.target))
         if target.hyper.shape[0]:
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()

@@ -21,6 +21,7 @@ from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.targets._lifted import NodeGrid
 from skvi.targets._precisions import UnknownNumber
+from skvi.targets._supervised import with_prior
 
 __all__ = ["Axis", "grid_of_fits"]
 
@@ -136,7 +137,7 @@ class _Grid:
         if log_scale is not None:
             z = place.new_tensor(log_scale)
             value += float(prior.log_density_of_scale(z))
-            target = target.with_prior(prior.given_scale(math.exp(log_scale)))
+            target = with_prior(target, prior.given_scale(math.exp(log_scale)))
         known = target.at(self.number.power * place).frozen()
         problem = replace(self.problem, target=known, posterior=start)
         found = NaturalGradient().solve(problem, self.options)
@@ -153,7 +154,7 @@ class _Grid:
     ) -> float:
         with torch.enable_grad():
             leaf = place.clone().requires_grad_()
-            loss = target.at(self.number.power * leaf).expected_loss_at(normal)
+            loss = target.at(self.number.power * leaf).expected_loss(normal)
             value = self.number.log_density(leaf).sum() - loss
             (slope,) = torch.autograd.grad(value, leaf)
         return float(slope)

@@ -23,6 +23,7 @@ from skvi.solvers._run import (
 from skvi.solvers._solution import Solution, State
 from skvi.solvers._unknown_scale import find_start, implied_scale
 from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.targets._supervised import with_design
 
 __all__ = ["QuasiNewton"]
 
@@ -98,7 +99,7 @@ class _Run(Run):
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
         target = problem.objective.training_target(problem.linear_target)
-        self.target = target.with_design()
+        self.target = with_design(target)
         self.problem = replace(problem, target=self.target)
         self.shape = cast(NormalForm, problem.posterior.as_normal())
         self.rank = rank_of(self.shape)
@@ -174,7 +175,7 @@ class _Run(Run):
                 return math.inf, ()
             if not math.isfinite(float(value.detach())):
                 return math.inf, ()
-            value = value + target.expected_loss_at(q)
+            value = value + target.expected_loss(q)
             gradients = torch.autograd.grad(value, leaves)
         return float(value.detach()), gradients
 

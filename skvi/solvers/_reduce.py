@@ -41,7 +41,7 @@ def solve_reduced(
     target = problem.linear_target
     if problem.divergence.kl_weight is None or not has_few_rows(problem):
         return None
-    small = None if target._prior.learned else reduced(target)
+    small = None if target.prior_spec.learned else reduced(target)
     if small is None:
         return None
     rows = _Rows(problem, small)

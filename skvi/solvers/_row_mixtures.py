@@ -17,6 +17,7 @@ from skvi.solvers._mode import factorize, scale_of
 from skvi.solvers._reduce import has_few_rows
 from skvi.solvers._unknown_scale import find_start
 from skvi.solvers.base import Problem
+from skvi.targets._row_terms import terms_at_moments
 
 __all__ = ["MixturePoint", "MixtureSpace", "suits_mixtures"]
 
@@ -138,7 +139,7 @@ class MixturePoint:
         self.f_covariance += (projected * found.signs) @ projected.T
         self.cross = space.design * found.base + (projected * found.signs) @ found.root
         self.moments = space.design @ mean, self.f_covariance.diagonal().clamp(min=0)
-        loss, self.slope, self.curvature = space.target.loss_terms_at(*self.moments)
+        loss, self.slope, self.curvature = terms_at_moments(space.target, *self.moments)
         form = NormalForm(mean, found.variance.sqrt())
         self.terms = space.problem.divergence.terms(form, space.prior, lam)
         # That of a factorized normal; the entropy is another one.
@@ -168,7 +169,7 @@ class MixturePoint:
 
     def refined_value(self) -> float:
         """The objective with twice the nodes."""
-        loss = self.space.target.loss_terms_at(*self.moments, refine=2)[0]
+        loss = terms_at_moments(self.space.target, *self.moments, refine=2)[0]
         return float(loss) + self.divergence
 
     @cached_property

@@ -23,6 +23,7 @@ from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers._unknown_scale import implied_scale, shrinkage
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.targets._supervised import with_prior
 
 __all__ = ["OverScales", "over_scales", "slope_of_scale"]
 
@@ -170,7 +171,7 @@ class _Nodes:
 
     def _solve(self, log_scale: float, start: Posterior) -> _Node:
         known = self.prior.given_scale(math.exp(log_scale))
-        target = self.problem.linear_target.with_prior(known)
+        target = with_prior(self.problem.linear_target, known)
         problem = replace(self.problem, target=target, posterior=start)
         found = self.inner.solve(problem, self.options)
         if found.interrupted:

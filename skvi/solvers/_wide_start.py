@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 
+from skvi.targets._row_terms import terms_at
 from skvi.base import NormalForm
 from skvi.solvers._mode import DENSE_LIMIT, factorize, find_mode
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
@@ -35,7 +36,7 @@ def likelihood_normal(
     around = target.prior.matching_normal()
     if around is None:
         return None
-    _, slope, curvature = target.loss_terms(around.mean)
+    _, slope, curvature = terms_at(target, around.mean)
     if curvature.ndim == 1:
         # A likelihood with heavy tails has the wrong curvature there.
         curvature = torch.where(curvature > 0, curvature, slope.square())
@@ -126,7 +127,8 @@ def dispersed_starts(
     """
     eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2
-    if target.starts_near_fit or target.is_log_concave:
+    is_near = target.prior is None or target.starts_near_fit
+    if is_near or target.is_log_concave:
         # Hyperpriors draw numbers that no chain returns from. Where the density is
         # log-concave there is no other mode, and a prior may be wide without end.
         wide = normal.transform(WIDER * randn(generator, n_rest, normal.size))

@@ -1,6 +1,7 @@
 """Rows' free energies, ``-log E[exp(-alpha loss)] / alpha``, in log space."""
 
 import math
+from copy import copy
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from skvi.expectations._rules import node_groups, normal_rule
 from skvi.expectations._smooth import Expectations, row_derivatives
 from skvi.utils._log_space import log_mean_exp
 
-__all__ = ["FreeEnergy"]
+__all__ = ["FreeEnergy", "with_free_energy"]
 
 # Steps toward the center of the integrand, which need not be exact.
 CENTER_STEPS = 12
@@ -136,3 +137,14 @@ class FreeEnergy:
             inside = (newton > low) & (newton < high)
             shift = torch.where(inside, newton, 0.5 * (low + high))
         return shift
+
+
+def with_free_energy(target: Any, alpha: float) -> Any:
+    """Copy of a supervised target whose expected loss is a sum of free energies.
+
+    In `expected_loss` without draws and in `expected_loss_terms`: for solvers that need
+    only these, on the same data.
+    """
+    found = copy(target)
+    found.loss = FreeEnergy(target.loss, alpha)
+    return found

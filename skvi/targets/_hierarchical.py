@@ -23,7 +23,14 @@ from skvi.utils._arrays import median_distance, weighted_median
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._sparse import SparseRows
 
-__all__ = ["HierarchicalTarget"]
+__all__ = [
+    "HierarchicalTarget",
+    "base_prior",
+    "beside_number",
+    "coef_scale",
+    "conditional",
+    "marginal",
+]
 
 # Decompositions of more columns (or rows, if they are fewer) take too long.
 MAX_DECOMPOSED = 3000
@@ -117,18 +124,16 @@ class HierarchicalTarget(SupervisedTarget):
         )
         self.coef_hyperprior = coef_hyperprior
         if gammas:
-            self._prior = BuiltHierarchy(self.layout, prior, gammas)
+            self.prior_spec = BuiltHierarchy(self.layout, prior, gammas)
+            # The loss depends on more than f, and theta has blocks that the design does
+            # not map to f. No chain returns from draws of hyperpriors.
+            self.is_extended = self.starts_near_fit = True
+            self.has_moments = self.has_design = False
         self._is_centered = is_centered or not predictor.fit_intercept
         self._data, self._form, self._is_summarized = None, None, False
-        self._starts_near_fit = bool(gammas)
 
     @property
-    def starts_near_fit(self) -> bool:
-        """Whether there are hyperpriors, from whose draws no chain returns."""
-        return self._starts_near_fit
-
-    @property
-    def data(self) -> LeastSquares | None:
+    def _sums(self) -> LeastSquares | None:
         """Sums of squares, computed on demand; None if there are none.
 
         They exist for normal noise, log loss and centered features, up to 3,000 columns
@@ -138,93 +143,51 @@ class HierarchicalTarget(SupervisedTarget):
             self._is_summarized = True
             rows, columns = self.X.shape
             size = columns if isinstance(self.X, SparseRows) else min(rows, columns)
-            is_plain = self.loss.is_log_loss and self._likelihood.is_normal
+            is_plain = self.loss.is_log_loss and self.likelihood_spec.is_normal
             if is_plain and self._is_centered and size <= MAX_DECOMPOSED:
-                weight = self.sample_weight
+                weight = self.rows.weight
                 self._data = summarize(self.predictor, self.X, self.y, weight)
         return self._data
 
     def _initial_scales(self) -> torch.Tensor:
         """Log of half a robust scale of y, then the prior's."""
-        own = self._prior.initial_hyper().to(self.rows.device)
-        if len(own) and self._likelihood.is_location:
-            own = own + math.log(self.coef_scale())
-        if self.noise_hyperprior is not None or not self._likelihood.learned:
+        own = self.prior_spec.initial_hyper().to(self.rows.device)
+        if len(own) and self.likelihood_spec.is_location:
+            own = own + math.log(coef_scale(self))
+        if self.noise_hyperprior is not None or not self.likelihood_spec.learned:
             return own
-        if not self._likelihood.is_location:
-            return torch.cat([self._likelihood.initial_hyper(self.y), own])
+        if not self.likelihood_spec.is_location:
+            return torch.cat([self.likelihood_spec.initial_hyper(self.y), own])
         y, w = self._targets_and_weights()
         scale = median_distance(y, w, weighted_median(y, w))
         if scale == 0:  # where most targets are equal
-            return torch.cat([self._likelihood.initial_hyper(self.y), own])
+            return torch.cat([self.likelihood_spec.initial_hyper(self.y), own])
         return torch.cat([own.new_tensor([math.log(0.5 * scale)]), own])
 
     def _targets_and_weights(self) -> tuple[np.ndarray, np.ndarray]:
-        w = (
-            torch.ones_like(self.y)
-            if self.sample_weight is None
-            else self.sample_weight
-        )
+        weight = self.rows.weight
+        w = torch.ones_like(self.y) if weight is None else weight
         return self.y.cpu().numpy(), w.cpu().numpy()
-
-    def coef_scale(self) -> float:
-        """Size of coefficients at which one feature varies as much as the target.
-
-        Returns
-        -------
-        float
-            In the units of the fit: 1 if features and target are standardized.
-        """
-        (y, w), d = self._targets_and_weights(), self._predictor.n_features
-        size = median_distance(y, w, 0.0)
-        scale = self.y.new_full((self._predictor.layout.size,), 1e-150)
-        scale[:d] = 1.0
-        normal = NormalForm(torch.zeros_like(scale), scale)
-        with torch.no_grad():
-            variance = self._predictor.moments(self.X, normal)[1]
-        explained = float(torch.from_numpy(w) @ variance.cpu())
-        std = math.sqrt(explained / (d * float(w.sum())))
-        ratio = size / std if std > 0 else 0.0
-        return ratio if 0 < ratio < math.inf else 1.0
 
     @property
     def _learned_of_likelihood(self) -> tuple[str, ...]:
         """Noise with a hyperprior is part of theta: `_likelihood_at` binds it."""
-        return () if self.noise_hyperprior is not None else self._likelihood.learned
-
-    @property
-    def base_prior(self) -> Any:
-        """Prior of the blocks without hyperprior; None if there are none."""
-        prior = self.prior
-        return prior.prior if self.is_extended else prior
+        return () if self.noise_hyperprior is not None else self.likelihood_spec.learned
 
     def at(self, hyper: torch.Tensor) -> "HierarchicalTarget":
         """Target with other hyperparameters, which shares the sums of squares."""
         if not self._is_summarized:
-            _ = self.data  # once, and not in every copy
+            _ = self._sums  # once, and not in every copy
         return super().at(hyper)
-
-    @property
-    def is_extended(self) -> bool:  # type: ignore[override]
-        """Whether theta holds precisions."""
-        return self.layout.size > self.predictor.layout.size
-
-    @property
-    def has_moments(self) -> bool:  # type: ignore[override]
-        """False with precisions: the loss depends on more than f."""
-        return not self.is_extended
-
-    @property
-    def has_design(self) -> bool:  # type: ignore[override]
-        """False with precisions: theta has blocks that the design does not map to f."""
-        return not self.is_extended
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
         """Likelihood with the noise of every draw."""
         if self.noise_hyperprior is None:
             return self.likelihood
-        name, power = self._likelihood.gamma_block
-        return self._likelihood.bind(power * theta[None, :, self.layout[name].slice])
+        name, power = self.likelihood_spec.gamma_block
+        return self.likelihood_spec.bind(
+            power * theta[None, :, self.layout[name].slice]
+        )
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -243,13 +206,13 @@ class HierarchicalTarget(SupervisedTarget):
             In nats. For log loss from all rows it takes a few operations per
             feature, not per row.
         """
-        if rows is not None or self.data is None:
+        if rows is not None or self._sums is None:
             return super().log_joint(theta, rows)
         blocks = self.predictor.layout.unpack(theta)
         intercept = blocks["intercept"][:, 0] if "intercept" in blocks else None
-        squares = self.data.sum_of_squares(blocks["coef"][:, 0], intercept)
+        squares = self._sums.sum_of_squares(blocks["coef"][:, 0], intercept)
         log_precision = self._log_noise_precision(theta)
-        fit = self.data.n * (log_precision - LOG_2PI) - log_precision.exp() * squares
+        fit = self._sums.n * (log_precision - LOG_2PI) - log_precision.exp() * squares
         return self.constant + self.prior.log_prob(theta) + 0.5 * fit
 
     def _log_noise_precision(self, theta: torch.Tensor) -> torch.Tensor:
@@ -259,7 +222,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density, (S, P)."""
-        if self.has_design and self.data is None:
+        if self.has_design and self._sums is None:
             return super().log_joint_gradient(theta)
         return super(SupervisedTarget, self).log_joint_gradient(theta)
 
@@ -267,7 +230,7 @@ class HierarchicalTarget(SupervisedTarget):
         self, theta: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log joint density, (S,), and its gradient, (S, P)."""
-        if self.has_design and self.data is None:
+        if self.has_design and self._sums is None:
             return super().log_joint_and_gradient(theta)
         return super(SupervisedTarget, self).log_joint_and_gradient(theta)
 
@@ -287,97 +250,6 @@ class HierarchicalTarget(SupervisedTarget):
             return super().expected_loss(posterior, rows, n_draws, generator)
         theta = posterior.draw(n_draws, generator).theta
         return self._total(self.pointwise(theta, rows), rows).mean() - self.constant
-
-    def conditional(
-        self, loss: Any, coef_precision: torch.Tensor | None
-    ) -> "HierarchicalTarget":
-        """Target of the predictor's parameters, with other precisions and loss.
-
-        Parameters
-        ----------
-        loss : Loss
-        coef_precision : Tensor of shape (1,) or (d,), or None
-            Used in place of those with a hyperprior.
-
-        Returns
-        -------
-        HierarchicalTarget
-            Without the blocks of precisions.
-        """
-        prior = self._prior.prior if self.is_extended else self._prior
-        if coef_precision is not None:
-            block = self.predictor.layout["coef"]
-            scale = coef_precision.rsqrt().expand(block.size)
-            prior = ConditionalPrior(scale, prior)
-        other = copy(self)
-        other.loss, other._prior = loss, prior
-        other.layout, other._data = self.predictor.layout, None
-        other._is_summarized = True
-        if self.noise_hyperprior is not None:  # the loss contains the noise
-            other._likelihood = self._likelihood.bind(self.y.new_zeros(1))
-        other.noise_hyperprior = other.coef_hyperprior = other._form = None
-        return other
-
-    def beside_number(self) -> tuple[SupervisedTarget, UnknownNumber] | None:
-        """The target of the predictor's parameters, and the number of the likelihood.
-
-        Returns
-        -------
-        target : SupervisedTarget
-            Whose likelihood learns the number, as a hyperparameter.
-        number : UnknownNumber
-            None instead of both where there is none, or an unknown precision of the
-            coefficients.
-        """
-        gamma, hierarchy = self.noise_hyperprior, self._prior
-        if (
-            gamma is None
-            or self.coef_hyperprior is not None
-            or self.prior.prior is None
-        ):
-            return None
-        target = SupervisedTarget(
-            self.predictor,
-            self._likelihood,
-            self.loss,
-            hierarchy.prior,
-            self.X,
-            self.y,
-            self.sample_weight,
-            self.constant,
-            self.offset,
-        )
-        return target, UnknownNumber(gamma, self._likelihood.gamma_block[1])
-
-    def marginal(self, prior: Any) -> "HierarchicalTarget":
-        """Target without the coefficients' precisions, which the prior integrates out.
-
-        Parameters
-        ----------
-        prior : BuiltPrior
-            Over the predictor's parameters.
-
-        Returns
-        -------
-        HierarchicalTarget
-            With the same evidence, and fewer parameters.
-        """
-        other = HierarchicalTarget(
-            self.predictor,
-            self._likelihood,
-            self.loss,
-            prior,
-            self.X,
-            self.y,
-            self.sample_weight,
-            self.constant,
-            noise_hyperprior=self.noise_hyperprior,
-            is_centered=self._is_centered,
-            offset=self.offset,
-        )
-        other._data, other._is_summarized = self._data, self._is_summarized
-        other._starts_near_fit = self._starts_near_fit
-        return other
 
     def frozen(self) -> "HierarchicalTarget":
         """Fix learned parameters at their values; see `SupervisedTarget.frozen`."""
@@ -400,7 +272,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     def _find_form(self) -> ConjugateForm | None:
         fixed = self._fixed_precisions()
-        if self.data is None or fixed is None or self._prior.learned:
+        if self._sums is None or fixed is None or self.prior_spec.learned:
             return None
         d = self.predictor.n_features
         intercept = float(fixed[-1]) if self.predictor.fit_intercept else None
@@ -411,13 +283,14 @@ class HierarchicalTarget(SupervisedTarget):
             size = self.layout["coef_precision"].size
             coef = self.y.new_ones(size)
         nodes = self._noise(), Precision(coef, self.coef_hyperprior)
-        return ConjugateForm(self.data, *nodes, intercept, self.constant)
+        return ConjugateForm(self._sums, *nodes, intercept, self.constant)
 
     def _fixed_precisions(self) -> torch.Tensor | None:
         """Prior precisions without hyperpriors; None if they are not normal."""
-        if self.base_prior is None:
+        prior = base_prior(self)
+        if prior is None:
             return self.y.new_zeros(0)
-        normal = self.base_prior.as_normal()
+        normal = prior.as_normal()
         if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
             return None
         return 1 / normal.variance
@@ -426,8 +299,97 @@ class HierarchicalTarget(SupervisedTarget):
         if self.noise_hyperprior is None:
             value = self.likelihood._scale.detach().reshape(1) ** -2
             return Precision(value, is_learned=len(self.hyper) > 0)
-        y = self.y - self.data.mean if self.data else self.y
-        w = torch.ones_like(y) if self.sample_weight is None else self.sample_weight
+        y = self.y - self._sums.mean if self._sums else self.y
+        weight = self.rows.weight
+        w = torch.ones_like(y) if weight is None else weight
         variance = float(w @ y.square() / w.sum())
         value = self.y.new_tensor([1 / max(variance, 1e-12)])
         return Precision(value, self.noise_hyperprior)
+
+
+def base_prior(target: HierarchicalTarget) -> Any:
+    """Prior of the blocks without hyperprior; None if there are none."""
+    return target.prior.prior if target.is_extended else target.prior
+
+
+def coef_scale(target: HierarchicalTarget) -> float:
+    """Size of coefficients at which one feature varies as much as the target.
+
+    In the units of the fit: 1 if features and target are standardized.
+    """
+    (y, w), predictor = target._targets_and_weights(), target.predictor_spec
+    d, size = predictor.n_features, median_distance(y, w, 0.0)
+    scale = target.y.new_full((predictor.layout.size,), 1e-150)
+    scale[:d] = 1.0
+    normal = NormalForm(torch.zeros_like(scale), scale)
+    with torch.no_grad():
+        variance = predictor.moments(target.X, normal)[1]
+    explained = float(torch.from_numpy(w) @ variance.cpu())
+    std = math.sqrt(explained / (d * float(w.sum())))
+    ratio = size / std if std > 0 else 0.0
+    return ratio if 0 < ratio < math.inf else 1.0
+
+
+def conditional(
+    target: HierarchicalTarget, loss: Any, coef_precision: torch.Tensor | None
+) -> HierarchicalTarget:
+    """Target of the predictor's parameters, with other precisions and loss.
+
+    `coef_precision`, (1,) or (d,), is used in place of those with a hyperprior.
+    """
+    prior = target.prior_spec.prior if target.is_extended else target.prior_spec
+    if coef_precision is not None:
+        block = target.predictor.layout["coef"]
+        scale = coef_precision.rsqrt().expand(block.size)
+        prior = ConditionalPrior(scale, prior)
+    other = copy(target)
+    other.loss, other.prior_spec = loss, prior
+    other.layout, other._data = target.predictor.layout, None
+    other.is_extended, other._is_summarized = False, True
+    other.has_moments = other.has_design = True
+    if target.noise_hyperprior is not None:  # the loss contains the noise
+        other.likelihood_spec = target.likelihood_spec.bind(target.y.new_zeros(1))
+    other.noise_hyperprior = other.coef_hyperprior = other._form = None
+    return other
+
+
+def beside_number(
+    target: HierarchicalTarget,
+) -> tuple[SupervisedTarget, UnknownNumber] | None:
+    """The target of the predictor's parameters, and the number of the likelihood.
+
+    The likelihood then learns it, as a hyperparameter. None where there is none, or an
+    unknown precision of the coefficients.
+    """
+    gamma, prior = target.noise_hyperprior, base_prior(target)
+    if gamma is None or target.coef_hyperprior is not None or prior is None:
+        return None
+    rows, spec = target.rows, target.likelihood_spec
+    parts = target.predictor, spec, target.loss, target.prior_spec.prior
+    weight, offset = rows.weight, rows.offset
+    plain = SupervisedTarget(*parts, rows.X, rows.y, weight, target.constant, offset)
+    return plain, UnknownNumber(gamma, spec.gamma_block[1])
+
+
+def marginal(target: HierarchicalTarget, prior: Any) -> HierarchicalTarget:
+    """Target without the coefficients' precisions, which the prior integrates out.
+
+    With the same evidence, and fewer parameters: `prior` is over the predictor's.
+    """
+    rows = target.rows
+    other = HierarchicalTarget(
+        target.predictor,
+        target.likelihood_spec,
+        target.loss,
+        prior,
+        rows.X,
+        rows.y,
+        rows.weight,
+        target.constant,
+        noise_hyperprior=target.noise_hyperprior,
+        is_centered=target._is_centered,
+        offset=rows.offset,
+    )
+    other._data, other._is_summarized = target._data, target._is_summarized
+    other.starts_near_fit = target.starts_near_fit
+    return other

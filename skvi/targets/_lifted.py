@@ -13,7 +13,7 @@ from skvi.priors._scale_mixture import SomeBlocks
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import ReducedTarget
 from skvi.targets._scale_score import ScaleScore
-from skvi.targets._supervised import SupervisedTarget
+from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets.base import Target
 from skvi.utils._log_space import LOG_2PI
 
@@ -94,7 +94,7 @@ class LiftedTarget(Target):
     ) -> None:
         self.grid, self.number, self.full = grid, number, full
         self.rest, self.n_params = target.prior, target.layout.size
-        self.likelihood = target.with_prior(SomeBlocks(()))
+        self.likelihood = with_prior(target, SomeBlocks(()))
         self.scale_score = self.number_score = None
         if grid.log_scales is not None:
             unit = target.prior.given_scale(1.0).as_normal()
@@ -220,7 +220,7 @@ class LiftedTarget(Target):
         if self.number is None or number is None:
             return self.likelihood
         bound = copy(self.likelihood)
-        bound._likelihood = self.number.bind(
+        bound.likelihood_spec = self.number.bind(
             bound.likelihood_spec, number[None, :, None]
         )
         bound.hyper = bound.hyper.new_zeros(0)

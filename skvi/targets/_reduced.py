@@ -64,9 +64,9 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     where = (starts + torch.arange(n, device=device)).flatten()
     rest = torch.arange(k * d, predictor.layout.size, device=device)
     other = copy(target)
-    other._predictor, other.layout = small, small.layout
+    other.predictor_spec, other.layout = small, small.layout
     other.rows = replace(target.rows, X=root.T / relative[:n])
-    other._prior = target.prior.marginal(torch.cat([where, rest]))
+    other.prior_spec = target.prior.marginal(torch.cat([where, rest]))
     return ReducedTarget(other, basis.T, k, relative)
 
 

@@ -9,8 +9,8 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors._scale_mixture import ScaleMixture
-from skvi.targets._hierarchical import HierarchicalTarget
-from skvi.targets._supervised import SupervisedTarget
+from skvi.targets._hierarchical import HierarchicalTarget, base_prior, marginal
+from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets.base import Target
 from skvi.utils._log_space import LOG_2PI
 
@@ -27,7 +27,7 @@ def mixture_of(target: Target) -> ScaleMixture | None:
     if not isinstance(target, SupervisedTarget) or target.learned:
         return None
     is_linear = isinstance(target, HierarchicalTarget)
-    prior = target.base_prior if is_linear else target.prior
+    prior = base_prior(target) if is_linear else target.prior
     return None if prior is None else prior.scale_mixture()
 
 
@@ -62,11 +62,11 @@ class ScaleMixtureTarget(Target):
         mixture = mixture_of(target)
         if mixture is None or not isinstance(target, SupervisedTarget):
             return None
-        is_linear = isinstance(target, HierarchicalTarget)
-        change = target.marginal if is_linear else target.with_prior
-        return ScaleMixtureTarget(
-            change(mixture.rest), mixture, near, likelihood or near
-        )
+        if isinstance(target, HierarchicalTarget):
+            target = marginal(target, mixture.rest)
+        else:
+            target = with_prior(target, mixture.rest)
+        return ScaleMixtureTarget(target, mixture, near, likelihood or near)
 
     @property
     def cost_per_draw(self) -> int:

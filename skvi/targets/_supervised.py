@@ -15,14 +15,13 @@ from skvi.targets._expected_loss import (
     as_std_or_cov,
     hyper_path,
 )
-from skvi.targets._free_energy import FreeEnergy
-from skvi.targets._row_terms import row_terms
+from skvi.targets._row_terms import row_terms, terms_at_moments
 from skvi.targets._rows import SupervisedRows, shift, shift_mean
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
 from skvi.targets._whitened_network import WhitenedNetwork
 from skvi.utils._arrays import like_rows, weighted_sum
 
-__all__ = ["SupervisedTarget"]
+__all__ = ["SupervisedTarget", "with_design", "with_prior"]
 
 # Above this number of parameters a dense tail precision is too expensive.
 MAX_TAIL_PARAMS = 2000
@@ -91,7 +90,7 @@ class SupervisedTarget(SupervisedRows):
         fixed = frozen._likelihood_at(theta)
         for_theta = frozen.prior.log_prob(theta) + self.constant
         for_hyper = self.prior.log_prob(theta.detach()) + self.constant
-        has_points = bool(len(self._predictor.point_layout))
+        has_points = bool(len(self.predictor_spec.point_layout))
         parts = self._parts(len(theta)) if rows is None else [self.rows.take(rows)]
         scaled = weighted_sum if rows is None else self._scaled_up
         for part in parts:
@@ -145,40 +144,11 @@ class SupervisedTarget(SupervisedRows):
             return WhitenedNetwork(self, normal)
         return super().whitened(normal)
 
-    def with_design(self) -> "SupervisedTarget":
-        """Copy for many products with all rows; see `Predictor.with_design`.
-
-        Returns
-        -------
-        SupervisedTarget
-            The same function of theta.
-        """
-        found = copy(self)
-        predictor, X = self.predictor.with_design(self.X)
-        found._predictor, found.rows = predictor, replace(self.rows, X=X)
-        return found
-
     @property
     def is_log_concave(self) -> bool:  # type: ignore[override]
         """Whether prior and likelihood are, and f is linear in theta."""
-        is_convex = self.loss.is_log_loss and self._likelihood.is_log_concave
+        is_convex = self.loss.is_log_loss and self.likelihood_spec.is_log_concave
         return self.has_design and is_convex and self.reference.is_log_concave
-
-    def with_prior(self, prior: BuiltPrior) -> "SupervisedTarget":
-        """Copy with another prior, on the same data.
-
-        Parameters
-        ----------
-        prior : BuiltPrior
-            Over the parameters of the predictor, with nothing to learn.
-
-        Returns
-        -------
-        SupervisedTarget
-        """
-        found = copy(self)
-        found._prior = prior
-        return found
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Prior precision, plus that of a likelihood with quadratic tails.
@@ -203,8 +173,8 @@ class SupervisedTarget(SupervisedRows):
         known = curvature is not None and self.has_design
         if not known or self.layout.size > MAX_TAIL_PARAMS:
             return precision, False
-        weight = torch.ones_like(self.y)
-        weight = weight if self.sample_weight is None else self.sample_weight * weight
+        weight, own = torch.ones_like(self.y), self.rows.weight
+        weight = weight if own is None else own * weight
         gram = self.predictor.gram(self.X, curvature * weight)
         return gram + torch.diag(precision), True
 
@@ -223,7 +193,8 @@ class SupervisedTarget(SupervisedRows):
 
         Parameters
         ----------
-        posterior : Posterior
+        posterior : Posterior or NormalForm
+            A normal, over theta, only for a linear predictor.
         rows : Tensor of int, default=None
             Rows to use, scaled up to all rows.
         n_draws : int, default=10
@@ -237,52 +208,17 @@ class SupervisedTarget(SupervisedRows):
             A scalar in nats, summed over all data; unbiased if it is estimated from S
             draws or from random `rows`.
         """
-        if self.has_moments and posterior.as_normal() is not None:
-            return self.expected_loss_at(posterior.normal(), rows)
-        losses = self.sampled_losses(posterior, rows, n_draws, generator)
-        return self._total(losses, rows).mean() - self.constant
-
-    def with_free_energy(self, alpha: float) -> "SupervisedTarget":
-        """Copy whose expected loss is a sum of free energies.
-
-        Parameters
-        ----------
-        alpha : float
-            Positive; each row's E_q[loss] becomes ``-log E_q[exp(-alpha loss)] /
-            alpha``, in `expected_loss` without draws and in `expected_loss_terms`.
-
-        Returns
-        -------
-        SupervisedTarget
-            For solvers that need only these, on the same data.
-        """
-        found = copy(self)
-        found.loss = FreeEnergy(self.loss, alpha)
-        return found
-
-    def expected_loss_at(
-        self, normal: NormalForm, rows: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """`expected_loss` of any normal, by quadrature, for a linear predictor.
-
-        Parameters
-        ----------
-        normal : NormalForm
-            Over theta.
-        rows : Tensor of int, default=None
-            Rows to use, scaled up to all rows.
-
-        Returns
-        -------
-        Tensor
-            A scalar in nats without Monte Carlo noise, differentiable in the mean,
-            scale and factor of `normal`.
-        """
+        normal = posterior
+        if not isinstance(posterior, NormalForm):
+            if not self.has_moments or posterior.as_normal() is None:
+                losses = self.sampled_losses(posterior, rows, n_draws, generator)
+                return self._total(losses, rows).mean() - self.constant
+            normal = posterior.normal()
         part, likelihood = self.rows.take(rows), self.likelihood
         mean, variance = self.predictor.moments(part.X, normal)
         mean = shift_mean(mean, part)
         losses = ExpectedLoss.apply(mean, variance, self.loss, likelihood, part.y)
-        if self.hyper.requires_grad and self._likelihood.learned:
+        if self.hyper.requires_grad and self.likelihood_spec.learned:
             at = mean, variance, self.loss, likelihood, part.y
             losses = losses + hyper_path(*at)
         return self._scaled_up(losses[None], part.weight)[0] - self.constant
@@ -307,8 +243,9 @@ class SupervisedTarget(SupervisedRows):
             w_i times the expected first and second derivative of loss_i in f_i; of
             shapes (n, K) and (n, K, K) for K > 1.
         """
-        if self._predictor.n_outputs > 1:  # as large as the second derivatives
-            return self.loss_terms_at(*self.predictor.moments(self.X, normal), refine)
+        if self.predictor_spec.n_outputs > 1:  # as large as the second derivatives
+            moments = self.predictor.moments(self.X, normal)
+            return terms_at_moments(self, *moments, refine)
 
         def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
@@ -316,52 +253,17 @@ class SupervisedTarget(SupervisedRows):
 
         return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
 
-    def loss_terms_at(
-        self, mean: torch.Tensor, variance: torch.Tensor, refine: int = 1
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `expected_loss_terms` where the moments of f are known.
 
-        Parameters
-        ----------
-        mean, variance : Tensor of shape (n,)
-            Moments of f, without an offset; (n, K) and covariances (n, K, K) for K > 1.
-        refine : int, default=1
-            Multiplies the number of nodes.
+def with_design(target: SupervisedTarget) -> SupervisedTarget:
+    """Copy for many products with all rows; see `Predictor.with_design`."""
+    found = copy(target)
+    predictor, X = target.predictor.with_design(target.X)
+    found.predictor_spec, found.rows = predictor, replace(target.rows, X=X)
+    return found
 
-        Returns
-        -------
-        value : Tensor
-            A scalar in nats, summed over the data.
-        slope, curvature : Tensor of shape (n,)
-            With shapes (n, K) and (n, K, K) for K > 1.
-        """
-        std_or_cov = as_std_or_cov(variance)
 
-        def of_rows(_: Rows, chunk: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            return mean[chunk], std_or_cov[chunk]
-
-        return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
-
-    def loss_terms(
-        self, theta: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `expected_loss_terms` at a single point.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (P,)
-
-        Returns
-        -------
-        value : Tensor
-            A scalar in nats, summed over the data.
-        slope, curvature : Tensor of shape (n,)
-            w_i times the first and second derivative of loss_i in f_i; of shapes
-            (n, K) and (n, K, K) for K > 1.
-        """
-
-        def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            f = self.predictor.project(part.X, theta[:, None])[..., 0]
-            return f, torch.zeros_like(f if f.ndim == 1 else torch.diag_embed(f))
-
-        return row_terms(self, of_rows, self.loss.expected)
+def with_prior(target: SupervisedTarget, prior: BuiltPrior) -> SupervisedTarget:
+    """Copy with another prior, that learns as many numbers, on the same data."""
+    found = copy(target)
+    found.prior_spec = prior
+    return found

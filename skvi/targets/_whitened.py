@@ -49,8 +49,8 @@ class WhitenedLinear(WhitenedTarget):
         self.prior, self.likelihood = target.prior, target.likelihood
         A = target.predictor.design(target.X)
         self.shift = A @ normal.mean
-        if target.offset is not None:
-            self.shift = self.shift + target.offset
+        if target.rows.offset is not None:
+            self.shift = self.shift + target.rows.offset
         whitened = A * normal.scale if normal.is_diagonal else A @ normal.scale
         # One row for each coordinate, with which both kinds of products are faster.
         self.columns = whitened.T.contiguous()
@@ -84,7 +84,7 @@ class WhitenedLinear(WhitenedTarget):
         self, position: torch.Tensor, slope: torch.Tensor, value: torch.Tensor | None
     ) -> torch.Tensor:
         """Add the contribution of the data, in place, and return the slope."""
-        weight = self.target.sample_weight
+        weight = self.target.rows.weight
         for rows in row_chunks(len(self.shift), len(position), CACHE_ELEMENTS):
             columns, y = self.columns[:, rows], self.target.y[rows]
             f = torch.addmm(self.shift[rows], position, columns)[..., None]

@@ -39,7 +39,7 @@ class WhitenedNetwork(WhitenedTarget):
         theta = self.normal.transform(position)
         value = self.prior.log_prob(theta) + self.target.constant
         gradient = self.prior.log_prob_gradient(theta)
-        y, weight = self.target.y, self.target.sample_weight
+        y, weight = self.target.y, self.target.rows.weight
         for start in range(0, len(theta), self.n_draws):
             part = theta[start : start + self.n_draws]
             at = slice(start, start + len(part))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.base._rows import deal
 from skvi.priors import BuiltPrior
 from skvi.priors._reference import FlatReference
 from skvi.targets._whitened import WhitenedTarget
@@ -57,13 +56,13 @@ class Target(Movable):
     #: maximum likelihood. `point_layout` says what they are.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
     #: Whether f is normal under a normal q, row by row, and its moments are known:
-    #: `expected_loss_at` and `expected_loss_terms` integrate over it, without draws.
+    #: `expected_loss` and `expected_loss_terms` integrate over it, without draws.
     has_moments = False
     #: Whether f is linear in theta, and `predictor` and `X` have the design matrix:
     #: `loss_terms`, Newton steps, and modes of the likelihood alone.
     has_design = False
     #: Whether losses of single rows are known: `pointwise`, `sampled_losses`,
-    #: `total_loss`, `total_weight` and `with_free_energy`.
+    #: `total_loss` and `rows`.
     has_pointwise = False
     #: Whether losses of rows, their slopes in f, and backpropagation of these to theta
     #: are available without automatic differentiation.
@@ -72,8 +71,9 @@ class Target(Movable):
     is_log_concave = False
     #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
     is_extended = False
-    #: Whether the loss is not the log loss: a learned noise may then have no optimum.
-    is_robust = False
+    #: Whether the prior cannot be sampled, so that chains start near the fit only; as
+    #: they do without a prior.
+    starts_near_fit = False
     #: Remedy if a learned parameter of the likelihood degenerates to 0.
     floor_remedy = "fix it at a number"
 
@@ -86,11 +86,6 @@ class Target(Movable):
     def symmetry(self) -> Any:
         """Finite group that leaves the data's part unchanged, a `Symmetry`, or None."""
         return None
-
-    @property
-    def starts_near_fit(self) -> bool:
-        """Whether chains start near the fit only, as the prior cannot be sampled."""
-        return self.prior is None
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
         """Start of a fit.
@@ -310,21 +305,6 @@ class Target(Movable):
     def n_rows(self) -> int:
         """Number of rows that minibatches are taken from; 0 if there are none."""
         return 0
-
-    def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Partition the rows at random into minibatches.
-
-        Parameters
-        ----------
-        n_batches : int
-        generator : torch.Generator
-
-        Returns
-        -------
-        list of Tensor of int
-            Minibatches of nearly equal size.
-        """
-        return deal(self.n_rows, n_batches, generator)
 
     @property
     def cost_per_draw(self) -> int:

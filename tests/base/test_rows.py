@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS, Rows
+from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS, Rows, deal
 from skvi.utils._dense_rows import ShiftedRows
 
 N = 40
@@ -56,7 +56,7 @@ def test_chunks_bound_both_results_and_features():
 
 
 def test_batches_deal_all_rows():
-    batches = Rows.of(DENSE, Y).batches(3, torch.Generator().manual_seed(0))
+    batches = deal(len(Y), 3, torch.Generator().manual_seed(0))
     assert [len(batch) for batch in batches] == [14, 13, 13]
     assert torch.cat(batches).sort().values.tolist() == list(range(N))
 

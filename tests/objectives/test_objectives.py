@@ -188,7 +188,7 @@ class Joint(type(Normal().build(TARGET.layout))):
 
 def joint_prior():
     target = make_target()
-    target._prior = Joint(torch.ones(SIZE).double())
+    target.prior_spec = Joint(torch.ones(SIZE).double())
     return target
 
 

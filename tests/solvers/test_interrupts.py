@@ -70,7 +70,7 @@ PLACES = {
     "natural step": ("natural gradient", SupervisedTarget, "expected_loss_terms", 4, 1),
     "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
     "whitening": ("quasi-Newton", _quasi_newton_solver, "LBFGS", 2, True),
-    "search": ("quasi-Newton", SupervisedTarget, "expected_loss_at", 25, True),
+    "search": ("quasi-Newton", SupervisedTarget, "expected_loss", 25, True),
     "first scales": ("empirical Bayes", _natural_gradient, "point_at", 3, True),
     "shifted scales": ("empirical Bayes", SupervisedTarget, "frozen", 3, True),
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),

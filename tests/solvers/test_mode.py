@@ -6,6 +6,7 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
+from skvi.targets._row_terms import terms_at
 from skvi.divergences import KL
 from skvi.likelihoods import (
     BernoulliLikelihood,
@@ -22,6 +23,7 @@ from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._normal_point import point_at
 from skvi.targets import SupervisedTarget
+from skvi.targets._row_terms import rough_terms
 
 
 def _target(kind):
@@ -41,7 +43,7 @@ def test_the_mode_is_near(kind):
     target = _target(kind)
     with torch.inference_mode():
         mode, curvature = find_mode(target, target.prior.matching_normal())
-        slope = target.loss_terms(mode)[1]
+        slope = terms_at(target, mode)[1]
         gradient = target.predictor.pull_back(target.X, slope) + mode
         gram = target.predictor.gram(target.X, curvature)
         step = torch.linalg.solve(gram + torch.eye(len(mode)).double(), gradient)

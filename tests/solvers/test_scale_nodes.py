@@ -17,6 +17,7 @@ from skvi.priors import HalfCauchy, Normal
 from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._scale_nodes import over_scales
 from skvi.targets import SupervisedTarget
+from skvi.targets._supervised import with_prior
 
 
 def posed(likelihood, weight=1.0, n=30, d=3):
@@ -48,7 +49,7 @@ def test_the_minimum_is_that_over_all_scales(likelihood, weight):
     values = []
     for z in grid:
         prior = problem.target.prior.given_scale(math.exp(z))
-        known = replace(problem, target=problem.target.with_prior(prior))
+        known = replace(problem, target=with_prior(problem.target, prior))
         loss = NaturalGradient().solve(known, SolverOptions()).value
         values.append(-loss / weight - math.log(math.pi * math.cosh(z)))
     exact = -weight * (np.logaddexp.reduce(values) + math.log(step))

@@ -13,6 +13,7 @@ from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HalfCauchy, Normal, build_prior
 from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.targets._hierarchical import beside_number
 from skvi.targets._lifted import LiftedTarget, NodeGrid
 from skvi.targets._scale_score import ScaleScore
 
@@ -76,7 +77,7 @@ def beside_a_number():
     target = HierarchicalTarget(
         model, likelihood, loss, prior, X, y, noise_hyperprior=gamma
     )
-    plain, number = target.beside_number()
+    plain, number = beside_number(target)
     z, t = (torch.tensor(x).double() for x in ([-1.5, 0.5, 2.0], [-3.0, 0.5]))
     centers, widths = [0.3, 0.5, 1.2, 1.0, 2.0, 2.2], [0.2, 0.3, 0.6, 0.9, 0.8, 1.3]
     pairs = torch.tensor([centers, widths]).double().T

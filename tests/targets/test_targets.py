@@ -6,6 +6,8 @@ from itertools import combinations
 import pytest
 import torch
 
+from skvi.targets._supervised import with_design
+from skvi.targets._row_terms import terms_at
 from skvi import targets
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL, Renyi
@@ -161,7 +163,7 @@ def test_expected_loss_is_an_expectation(
         draws = target.pointwise(theta) @ WEIGHT
         value = target.expected_loss(posterior)
     assert z_score(draws, value) < 5
-    assert z_score(draws, target.loss_terms(posterior.as_normal().mean)[0]) > 5
+    assert z_score(draws, terms_at(target, posterior.as_normal().mean)[0]) > 5
 
 
 @pytest.mark.parametrize("std", [300.0, 1e4])
@@ -183,7 +185,7 @@ def test_both_paths_agree_for_wide_rows(std):
 @every_loss
 def test_loss_terms_at_a_point(likelihood, loss, numeric_gradient):
     target, theta = make_target(likelihood, loss, weight=WEIGHT), randn(D + 1, seed=2)
-    value, slope, curvature = target.loss_terms(theta)
+    value, slope, curvature = terms_at(target, theta)
 
     def total(t):
         return target.pointwise(t[None])[0] @ WEIGHT
@@ -277,8 +279,8 @@ def test_chunks_of_draws_and_rows_change_nothing(loss, weight, monkeypatch):
     point, q = theta[0].clone(), NormalForm(theta[0].clone(), theta[1].exp())
 
     def terms(target):
-        once = target.expected_loss_at(q)
-        return [*target.expected_loss_terms(q), *target.loss_terms(point), once]
+        once = target.expected_loss(q)
+        return [*target.expected_loss_terms(q), *terms_at(target, point), once]
 
     whole = target.log_joint(theta), target.log_joint_gradient(theta), terms(target)
     monkeypatch.setattr(targets.base, "BATCH_DRAWS", 3)
@@ -357,7 +359,7 @@ def test_alternating_steps_give_a_better_start_than_the_mode():
     for seed in range(4):
         X = randn(60, 8, seed=seed)
         y = (X[:, 0] + randn(60, seed=seed + 10) > 0).to(torch.float64)
-        target = make_target(X=X, y=y, predictor=LinearPredictor(8)).with_design()
+        target = with_design(make_target(X=X, y=y, predictor=LinearPredictor(8)))
         posterior = FullRankNormal().build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
         prior = target.prior.matching_normal()

@@ -43,6 +43,7 @@ from skvi.priors._reference import FlatReference
 from skvi.solvers import Problem
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.targets._free_energy import with_free_energy
 from skvi.utils._device import Movable
 from skvi.utils._sparse import as_rows
 
@@ -118,7 +119,7 @@ def make_parts():
         "rows": Rows(X, X[:, 0]),
         "target": dense,
         "sparse target": make_target(as_rows(sparse.csr_array(X.numpy()))),
-        "free energy": dense.with_free_energy(0.5),
+        "free energy": with_free_energy(dense, 0.5),
         "whitened": dense.frozen().whitened(
             FullRankNormal().build(MODEL.layout).as_normal()
         ),

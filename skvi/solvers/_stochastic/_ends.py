@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from skvi.base._rows import deal
 from skvi.objectives._ensemble_steps import estimate
 from skvi.solvers._solution import State
 from skvi.solvers._stochastic._optimizers import Numbers
@@ -138,7 +139,9 @@ def fresh_value(problem: Problem, n_batches: int, n_steps: int, n_draws: int) ->
     problem, target = replace(problem, generator=generator), problem.target
     values: list[torch.Tensor] = []
     while len(values) < n_steps:
-        parts = [None] if n_batches == 1 else target.batches(n_batches, generator)
+        parts: list[torch.Tensor | None] = [None]
+        if n_batches > 1:
+            parts = [*deal(target.n_rows, n_batches, generator)]
         values += [estimate(problem.objective, problem, p, n_draws) for p in parts]
     value = float(torch.stack(values).mean())
     return math.inf if math.isnan(value) else value

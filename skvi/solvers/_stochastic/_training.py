@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from skvi.base._rows import deal
 from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, ending_of
@@ -107,7 +108,8 @@ class Training(Resumable):
         A row counts as often as its weight says.
         """
         target = self.problem.target
-        return getattr(target, "total_weight", target.n_rows) + target.layout.size
+        rows = target.rows.total_weight if target.has_pointwise else target.n_rows
+        return rows + target.layout.size
 
     def structure(self) -> Hashable | None:
         """What members must share to be trained in one stack; None if they cannot."""
@@ -155,7 +157,9 @@ class Training(Resumable):
     def _row_batches(self) -> list[torch.Tensor | None]:
         if not self.has_batches:
             return [None] * self.steps
-        return [*self.problem.target.batches(self.steps, self.problem.source_of_draws)]
+        return [
+            *deal(self.problem.target.n_rows, self.steps, self.problem.source_of_draws)
+        ]
 
     def record(
         self, values: torch.Tensor, trail: torch.Tensor, is_finite: bool

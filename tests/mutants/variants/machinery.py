@@ -38,7 +38,7 @@ VARIANTS = [
         put="(product.sum(0) + 0 * product, square.sum(0) + 0 * square)",
         test="tests/objectives/test_score_gradient.py::test_few_draws[1]"),
     Variant("alpha-energy-without-inverse-n", where="AlphaEnergy._from_draws",
-        find="(log_prior - log_q) / target.total_weight", put="log_prior - log_q",
+        find="(log_prior - log_q) / target.rows.total_weight", put="log_prior - log_q",
         test="tests/objectives/test_alpha_energy.py::test_one_draw_is_the_elbo"),
     Variant("analytic-entropy-forgotten", where="_Moments.complete",
         find="torch.addcmul(minus_weight, slope, std, out=slope)",
