@@ -38,7 +38,6 @@ from skvi.priors import (
 )
 from skvi.solvers import NaturalGradient
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
-from skvi.solvers._solution import State
 from skvi.targets._hierarchical import marginal
 
 __all__ = ["GaussianRegression"]

@@ -108,8 +108,9 @@ class Training(Resumable):
         A row counts as often as its weight says.
         """
         target = self.problem.target
-        rows = target.rows.total_weight if target.has_pointwise else target.n_rows
-        return rows + target.layout.size
+        rows = getattr(target, "rows", None)
+        n_rows = target.n_rows if rows is None else rows.total_weight
+        return n_rows + target.layout.size
 
     def structure(self) -> Hashable | None:
         """What members must share to be trained in one stack; None if they cannot."""
