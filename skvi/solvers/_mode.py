@@ -7,7 +7,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.expectations._gumbel import pairwise_split
 from skvi.targets import SupervisedTarget
-from skvi.targets._row_terms import rough_terms, terms_at, terms_at_moments
+from skvi.targets._row_terms import terms_at, terms_at_moments
 
 # The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03

@@ -6,12 +6,12 @@ from typing import cast
 
 import torch
 
-from skvi.targets._row_terms import terms_at
 from skvi.base import NormalForm
 from skvi.solvers._mode import DENSE_LIMIT, factorize, find_mode
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._row_terms import terms_at
 from skvi.utils._random import randn
 
 __all__ = ["choose_start", "dispersed_starts", "likelihood_normal", "solve_from_best"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skvi.base import NormalForm
 from skvi.base._rows import Rows
 from skvi.targets._expected_loss import (
     as_std_or_cov,

@@ -6,7 +6,6 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
-from skvi.targets._row_terms import terms_at
 from skvi.divergences import KL
 from skvi.likelihoods import (
     BernoulliLikelihood,
@@ -23,7 +22,7 @@ from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._normal_point import point_at
 from skvi.targets import SupervisedTarget
-from skvi.targets._row_terms import rough_terms
+from skvi.targets._row_terms import terms_at
 
 
 def _target(kind):

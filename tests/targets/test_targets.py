@@ -6,8 +6,6 @@ from itertools import combinations
 import pytest
 import torch
 
-from skvi.targets._supervised import with_design
-from skvi.targets._row_terms import terms_at
 from skvi import targets
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL, Renyi
@@ -21,6 +19,8 @@ from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._normal_point import point_at
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._row_terms import terms_at
+from skvi.targets._supervised import with_design
 from tests.densities import randn
 
 N, D = 6, 2
