@@ -76,11 +76,12 @@ class Anderson:
         precision: torch.Tensor,
         step: torch.Tensor,
         move: torch.Tensor,
+        share: float = 1.0,
     ) -> None:
-        """Record a point and its plain step."""
+        """Record a point and its plain step, with a fraction of the precision's."""
         if self.depth:
             self._drop(max(len(self.images) - self.depth, 0))
-            self.images.append(_flat(mean + step, precision + move))
+            self.images.append(_flat(mean + step, precision + share * move))
             self.residuals.append(self._whiten(step, move))
             last = torch.stack([r @ self.residuals[-1] for r in self.residuals])
             products = torch.nn.functional.pad(self.products, (0, 1, 0, 1))

@@ -36,13 +36,15 @@ __all__ = ["NaturalGradient"]
 # Steps, including those that fail, after which quasi-Newton steps take over, except
 # with KL to a normal, for which they only cost more.
 MAX_NATURAL = 50
+# Least fraction of the precision's step where full ones overshoot, and its growth.
+LEAST_SHARE, GROWTH = 0.3, 1.1
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
-# In the space of the rows: steps after which the metric of the acceleration is that of
-# the present point.
-RENEWED = 15
+# In the space of the rows: steps whose gain is extrapolated, and after which the metric
+# of the acceleration is that of the present point.
+BLOCK, RENEWED = 6, 15
 
 
 class NaturalGradient(Solver):
@@ -122,7 +124,7 @@ class _Iteration(Run):
         #: that its error decided on anything.
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
         self._resolved_at = 0.0
-        self.rejections = 0
+        self.rejections, self.share = 0, 1.0
 
     @property
     def value(self) -> float:
@@ -219,23 +221,29 @@ class _Iteration(Run):
     def _iterate(self) -> None:
         point, mean = self.point, self.point.mean
         step, move, _ = point.directions
-        self.anderson.observe(mean, point.precision, step, move)
+        self.anderson.observe(mean, point.precision, step, move, self.share)
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = self._at(*proposal)
             if trial.value < point.value + self._resolution:
-                self.point = trial
-                return
+                return self._accept(trial, 1.0)
             self.rejections += 1
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
-            trial = self._at(mean + rho * step, point.precision + rho * move)
+            precision = point.precision + rho * self.share * move
+            trial = self._at(mean + rho * step, precision)
             if trial.value <= point.value + slack:
-                self.point = trial
-                return
+                return self._accept(trial, rho)
             rho /= 2
             self.rejections += 1
+        return None
+
+    def _accept(self, trial: NormalPoint, rho: float) -> None:
+        """Move, and remember by how much steps overshoot."""
+        self.point = trial
+        share = self.share * (GROWTH if rho == 1 else rho)
+        self.share = min(1.0, max(LEAST_SHARE, share))
 
     def _slack(self) -> float:
         """Insignificant increase of the objective: rounding, quadrature."""
@@ -311,6 +319,8 @@ class _RowIteration(_Iteration):
     """The same steps, in the space of the rows."""
 
     point: MixturePoint  # type: ignore[assignment]
+    #: Quasi-Newton steps would be in the space of all covariances.
+    is_slow = False
 
     def _begin(self) -> None:
         self.space = MixtureSpace(self.problem)
@@ -326,6 +336,14 @@ class _RowIteration(_Iteration):
         self, mean: torch.Tensor, precision: torch.Tensor
     ) -> MixturePoint:
         return self.space.point(mean, precision)
+
+    def _gap(self) -> float:
+        """At least what the last steps promise, where the prior is nearly flat."""
+        values = self.history[-2 * BLOCK - 1 :: BLOCK]
+        if len(values) < 3:
+            return self.point.directions[2]
+        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
+        return max(self.point.directions[2], remaining_gain(gains))
 
     def _iterate(self) -> None:
         if self.history and len(self.history) % RENEWED == 0:
