@@ -33,9 +33,9 @@ from skvi.targets._supervised import with_design
 
 __all__ = ["NaturalGradient"]
 
-# Steps, including those that fail, after which quasi-Newton steps take over, except
-# with KL to a normal, for which they only cost more.
-MAX_NATURAL = 50
+# Steps, including those that fail, after which quasi-Newton steps take over; with KL
+# to a normal prior they cost more.
+MAX_NATURAL, MAX_NATURAL_KL = 50, 75
 # Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # Below about this many nats of skewness the curvature at the mode is as good a start.
@@ -173,10 +173,10 @@ class _Iteration(Run):
 
     @property
     def is_slow(self) -> bool:
-        """Whether steps keep failing, or do not end, except with KL to a normal."""
+        """Whether steps keep failing, or do not end."""
         is_kl = self.problem.divergence.kl_weight is not None
-        n_steps = len(self.history) + self.rejections
-        return n_steps >= MAX_NATURAL and not (is_kl and self._is_normal)
+        most = MAX_NATURAL_KL if is_kl and self._is_normal else MAX_NATURAL
+        return len(self.history) + self.rejections >= most
 
     @property
     def _is_normal(self) -> bool:
