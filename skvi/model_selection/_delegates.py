@@ -34,14 +34,18 @@ def _best_has(name):
     return check
 
 
+def _call(search, name, X, *args, **params):
+    check_is_fitted(search)
+    if name in ROUTED and get_config()["enable_metadata_routing"]:
+        params = process_routing(search, name, **params)["estimator"][name]
+    return getattr(search.best_estimator_, name)(X, *args, **params)
+
+
 def _delegate(name, what, returns):
     """Make a method that calls that of the best estimator, if it has one."""
 
     def method(self, X, *args, **params):
-        check_is_fitted(self)
-        if name in ROUTED and get_config()["enable_metadata_routing"]:
-            params = process_routing(self, name, **params)["estimator"][name]
-        return getattr(self.best_estimator_, name)(X, *args, **params)
+        return _call(self, name, X, *args, **params)
 
     method.__name__, method.__qualname__ = name, f"Delegates.{name}"
     method.__doc__ = f"""{what} of the best estimator.
@@ -68,13 +72,29 @@ class Delegates:
     predict_proba = _delegate("predict_proba", "Class probabilities", CLASSES)
     predict_log_proba = _delegate("predict_log_proba", "Log probabilities", CLASSES)
     decision_function = _delegate("decision_function", "Decision function", "ndarray")
-    #: Of X and y, as the estimator defines it: accuracy or R²; `best_score_` is the log
-    #: evidence of the training data.
-    score = _delegate("score", "Score", "float")
     predict_interval = _delegate("predict_interval", "Prediction intervals", "ndarray")
     predict_quantiles = _delegate("predict_quantiles", "Quantiles", "ndarray")
     predict_log_density = _delegate("predict_log_density", "Log densities", "ndarray")
     sample_y = _delegate("sample_y", "Draws of new targets", "ndarray")
+
+    @available_if(_best_has("score"))
+    def score(self, X, y=None, **params):
+        """Score of the best estimator, as it defines it: accuracy or R².
+
+        `best_score_` is the log evidence of the training data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), default=None
+        **params : dict
+            Such as ``sample_weight``.
+
+        Returns
+        -------
+        float
+        """
+        return _call(self, "score", X, y, **params)
 
     @property
     def classes_(self):

@@ -274,8 +274,11 @@ def test_bounds_of_the_evidence_refuse_them(objective, kind, data):
 @every_family
 @pytest.mark.parametrize("spec", [KL(), Jeffreys(), GammaDivergence(0.9)], ids=repr)
 def test_the_natural_gradient_is_quick(spec, family, data):
-    """Few iterations, none of them quasi-Newton. Wrong variant: steps of KL."""
+    """Few iterations, none of them quasi-Newton, which follow 50 steps.
+
+    Wrong variant: no acceleration (more than 50 for Jeffreys).
+    """
     model = BayesianLogisticRegression(
         divergence=spec, posterior=family, prior="normal"
     ).fit(*data)
-    assert model.n_iter_ <= 25
+    assert model.n_iter_ <= 35

@@ -50,7 +50,9 @@ def check_optimum(variant, name, scale, family):
         **PARTS[variant],
     )
     model.fit(*synthetic_data(name))
-    assert model.converged_
+    # Optima of weak divergences can be wider than the prior, which is reported.
+    message = model.diagnostics_["message"]
+    assert model.converged_ or "wider than its prior" in message
     value = problem_of(variant, name, scale).value(*normal_of(model))
     assert -model.objective_value_ == pytest.approx(value, abs=1e-4)
     assert value < optimum(variant, name, scale, family) + 0.001
