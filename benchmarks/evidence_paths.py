@@ -109,7 +109,7 @@ def log_prior_of(name, d):
 def truth(X, y, weight, prior):
     """Integral over a grid in asinh of the coefficients, relative to their smallest."""
     if prior in ("auto", "ard"):  # unknown scales are in units of the columns
-        X = X / np.sqrt((X**2).mean())
+        X = X / np.sqrt((X**2).mean(0 if prior == "ard" else None))
     d = X.shape[1]
     unit, reach, size = GRIDS.get(prior, (1e-7, 20.5, 700))
     u = np.linspace(-reach, reach, size)
