@@ -139,6 +139,7 @@ class BatchedGridSearchCV(GridSearchCV):
         own = self.get_params(deep=False)
         own |= {"estimator": estimator, "n_jobs": None, "cv": splits}
         inner = GridSearchCV(**own).fit(X, y, **params)
+        estimator.__class__ = type(self.estimator)  # the default scorer keeps it
         self._take_over(inner, np.reshape(seconds, (len(grid), len(splits))))
         return self
 
