@@ -148,7 +148,11 @@ def test_divergences_without_a_closed_form(prior, data):
     assert np.log(model.coef_std_ / plain.coef_std_).mean() > 0.1
 
 
-@pytest.mark.parametrize("prior", ["student_t", Horseshoe(0.1)], ids=str)
+@pytest.mark.parametrize(
+    "prior",
+    ["student_t", pytest.param(Horseshoe(0.1), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_correlated_divergences_without_a_closed_form(prior, data):
     """Near an integral by draws of q^a. Wrong variant: independent coordinates."""
     model = BayesianLogisticRegression(
