@@ -230,8 +230,8 @@ class VariationalInference(BaseEstimator):
 
         Returns
         -------
-        dict of str to ndarray of shape (n_samples, *shape)
-            On the supports.
+        dict of str to ndarray
+            On the supports, each of shape ``(n_samples, *shape)``.
         """
         check_is_fitted(self)
         draw = self.posterior_.draw(n_samples, make_generator(random_state))
@@ -244,8 +244,8 @@ class VariationalInference(BaseEstimator):
 
         Parameters
         ----------
-        parameters : dict of str to array-like of shape (n, *shape)
-            On the supports, all of them.
+        parameters : dict of str to array-like
+            All of them, on their supports, each of shape ``(n, *shape)``.
 
         Returns
         -------
