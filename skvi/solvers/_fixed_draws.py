@@ -18,7 +18,9 @@ __all__ = ["FixedDraws", "FixedDrawsPoint", "balanced_noise"]
 
 # Draws of the first round, at least so many for each parameter; of the last; and how
 # many times as many each round has.
-FIRST, PER_PARAMETER, LAST, GROWTH = 256, 8, 2**15, 4
+FIRST, PER_PARAMETER, LAST, GROWTH = 1024, 8, 2**15, 4
+# Draws of the final value, and elements of them at most.
+FINAL, FINAL_ELEMENTS = 2**14, 2**24
 # Dimensions of evenly spread draws of independent coordinates, and draws evaluated at
 # once.
 MAX_EVEN, AT_ONCE = 30, 1024
@@ -39,9 +41,11 @@ class FixedDrawsPoint:
         self.value = value if ok else math.inf
 
     @property
-    def log_weights(self) -> torch.Tensor:
-        """Logs of density over posterior at the draws, up to a constant, (S,)."""
-        return self.values + 0.5 * self.eps.square().sum(1)
+    def value_se(self) -> float:
+        """Standard error of the value, from antithetic pairs of draws."""
+        log_weights = self.values + 0.5 * self.eps.square().sum(1)
+        pairs = log_weights.reshape(2, -1).mean(0)
+        return float(pairs.std()) / math.sqrt(len(pairs))
 
 
 class FixedDraws(Solver):
@@ -75,13 +79,17 @@ class FixedDraws(Solver):
             fresh = balanced_noise(generator, n_draws, size, is_diagonal)
             new = FixedDrawsPoint(target, best.normal, fresh)
             excess, normal = new.value - best.value, best.normal
+            noise = math.hypot(new.value_se, best.value_se)
             if excess < TOO_GOOD or run.is_over or GROWTH * n_draws > LAST:
                 break
             n_draws *= GROWTH
+        n_final = max(n_draws, min(FINAL, FINAL_ELEMENTS // size))
+        eps = balanced_noise(generator, n_final, size, is_diagonal)
+        final = FixedDrawsPoint(target, normal, eps)
         message = ""
         if run.is_late:
             message = f"max_iter={options.max_iter} ended the fit: allow more"
-        elif not excess < TOO_GOOD and not run.is_stopped:
+        elif not excess < TOO_GOOD + 3 * noise and not run.is_stopped:
             message = (
                 f"{n_draws} draws promise {excess:.2g} nats more than new ones keep: "
                 "the density has other tails than a normal"
@@ -89,12 +97,12 @@ class FixedDraws(Solver):
         return Solution(
             solver=self.name,
             state=run.state(best),
-            value=new.value,
+            value=final.value,
             history=run.history,
             n_iter=len(run.history),
             ending=ending_of(not message, run.is_stopped),
             message=message,
-            value_se=float(new.log_weights.std()) / math.sqrt(n_draws),
+            value_se=final.value_se,
         )
 
 

@@ -169,6 +169,29 @@ def test_mean_field_has_the_precisions():
     assert "posterior='full_rank'" in messages[0]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_bound_is_that_of_new_draws(seed):
+    """Of a correlated normal, where q is far too narrow: its ELBO is known.
+
+    Wrong variant: the value at the draws of the fit.
+    """
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(15, 20))
+    precision = np.linalg.inv(root @ root.T / 20)
+    normal = MultivariateNormal(
+        torch.zeros(15).double(), precision_matrix=torch.tensor(precision)
+    )
+    vi, _ = fit(
+        lambda p: normal.log_prob(p["x"]),
+        {"x": (15,)},
+        posterior="mean_field",
+        random_state=seed,
+    )
+    log_det = np.linalg.slogdet(precision)[1]
+    best = 0.5 * (log_det - np.log(np.diag(precision)).sum())
+    assert vi.lower_bound_ == pytest.approx(best, abs=4 * vi.lower_bound_se_ + 0.02)
+
+
 @pytest.mark.parametrize("family", ["full_rank", "mean_field"])
 def test_gradients_of_fixed_draws(family):
     """Against differences. Wrong variant: without the 1 of the entropy."""
