@@ -163,9 +163,14 @@ class DrawnPredictive(Predictive):
 
     def observations(self, generator: torch.Generator) -> np.ndarray:
         """One new target given each draw, (n_samples, ..., n_draws)."""
-        return self.by_rows(
-            lambda p, _, f: self.in_units(p.sample(f, generator)).movedim(0, -1)
-        )
+
+        def sample(
+            p: Likelihood, _: torch.Tensor, f: torch.Tensor, given: torch.Tensor
+        ) -> torch.Tensor:
+            own = f[:, given > 0]  # without the rows that fill a block
+            return self.in_units(p.sample(own, generator)).movedim(0, -1)
+
+        return self.by_rows(sample, np.ones(self.X.shape[0]))
 
 
 @dataclass(frozen=True, eq=False)
