@@ -13,6 +13,7 @@ from skvi._outcome import better_state, cut_short, describe_fit, judge_fit
 from skvi._progress import FitProgress
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.solvers import Problem, Solution, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._scale_nodes import OverScales
@@ -199,6 +200,8 @@ def _continued(posterior: Posterior, last: Posterior) -> Posterior:
         return posterior.near(normal)
     if len(last.params) != len(posterior.params):
         return posterior
+    if isinstance(last, WhitenedPosterior):  # its parameters are relative to a normal
+        posterior = posterior.near(last.anchor)
     return posterior.at(last.params.clone().to(posterior.params.device))
 
 

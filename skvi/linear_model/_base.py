@@ -21,6 +21,7 @@ from skvi.linear_model._summary import coefficient_ends, summary
 from skvi.linear_model._units import LinearModel, feature_units, offset_mean
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
+from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.priors.base import VAGUE_SCALE
@@ -34,6 +35,7 @@ from skvi.solvers import (
 from skvi.solvers._alternating import Alternating
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._scale_nodes import over_scales
+from skvi.solvers._solution import State
 from skvi.solvers._wide_start import solve_from_best
 from skvi.targets._supervised import with_prior
 from skvi.utils._arrays import as_tensor
@@ -255,15 +257,24 @@ class BayesianLinearModel(BaseVariational):
         return prior.get("coef", prior.get("weight"))
 
     def _initialize(self, problem):
-        """Importance-weighted bounds start at the ELBO, near the posterior."""
-        if self.objective_.kind != "weights":
+        """Importance-weighted bounds, and families that bend, start at a normal fit."""
+        given, layout = problem.posterior, problem.target.layout
+        bends = isinstance(given, WhitenedPosterior)
+        if self.objective_.kind != "weights" and not bends:
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
+        if bends:
+            family = FullRankNormal if layout.size <= MAX_FULL else MeanFieldNormal
+            near = family().build(layout).to(given.params.device)
+            start = replace(start, posterior=near)
         for solver in (EmpiricalBayes, NaturalGradient, QuasiNewton, Alternating):
             if not solver.missing(start):
                 found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
                 found.raise_interrupt()
-                return found.state
+                state = found.state
+                if bends:
+                    state = State(given.near(state.posterior.as_normal()), state.target)
+                return state
         return None
 
     def _posterior_attributes(self, state):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 
 from skvi.base import Draw, Layout
-from skvi.posteriors.base import Posterior
+from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._modules import store_module
@@ -17,10 +17,11 @@ from skvi.utils._random import randn
 __all__ = ["FlowPosterior"]
 
 
-class FlowPosterior(Posterior):
-    """Distribution of theta = flow(noise), for a torch module and normal noise.
+class FlowPosterior(WhitenedPosterior):
+    """Distribution of theta = mean + scale flow(noise), for a torch module.
 
-    Its variational parameters are those of the module, in one vector.
+    The noise is standard normal. The variational parameters are those of the module, in
+    one vector; mean and scale are 0 and 1, or those of a normal fit where a fit starts.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class FlowPosterior(Posterior):
         make_flow: Callable[[], nn.Module],
         generator: torch.Generator | None = None,
     ) -> None:
-        self.layout = layout
+        super().__init__(layout)
         seed = 0
         if generator is not None:
             device = generator.device
@@ -83,18 +84,15 @@ class FlowPosterior(Posterior):
         """Build the module again."""
         super().__setstate__(state | {"_flow": state["_flow"].build()})
 
-    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        """Transform noise, with its log density; see `Posterior.draw`."""
+    def draw_white(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Transform noise, with its log density."""
         noise = randn(generator, n_draws, self.layout.size, dtype=self.params.dtype)
         theta, log_det = self._call("forward", noise, self.params)
         return Draw(theta, _log_normal(noise) - log_det)
 
-    def log_prob(
-        self, theta: torch.Tensor, params: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Log density, by the inverse; see `Posterior.log_prob`."""
-        params = self.params if params is None else params
-        noise, log_det = self._call("inverse", theta, params)
+    def log_prob_white(self, u: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
+        """Log density, by the inverse."""
+        noise, log_det = self._call("inverse", u, params)
         return _log_normal(noise) + log_det
 
     def _call(
