@@ -204,7 +204,8 @@ def test_bounds_by_sampling_contain_the_quadrature(parts, posterior):
         X, y, method="importance", n_draws=1024, random_state=0
     )
     low, high = found.interval(3)
-    assert low <= exact.estimate < high
+    # Weights may be constant, up to rounding.
+    assert low - 1e-9 < exact.estimate < high + 1e-9
     assert found.reliable
     assert found.estimate == pytest.approx(exact.estimate, abs=0.1)
 
