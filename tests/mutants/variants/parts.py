@@ -167,7 +167,7 @@ VARIANTS = [
         find="self.kl_weight is not None", put="self.kl_weight is None",
         test="tests/test_extending.py::test_bounded_divergences_are_reported[bounded]"),
     # posteriors
-    Variant("flow-determinant-added", where="FlowPosterior.draw",
+    Variant("flow-determinant-added", where="FlowPosterior.draw_white",
         find="_log_normal(noise) - log_det", put="_log_normal(noise) + log_det",
         test="tests/test_extending.py::test_flow"),
     Variant("mean-field-variance-for-std", where="_DiagonalPosterior._params_of",
