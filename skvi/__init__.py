@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         predict_log_density,
         predict_proba_interval,
         predict_quantiles,
+        predict_uncertainty,
         sample_y,
         summary,
     )
@@ -32,6 +33,7 @@ __all__ = [
     "predict_log_density",
     "predict_proba_interval",
     "predict_quantiles",
+    "predict_uncertainty",
     "sample_y",
     "summary",
 ]

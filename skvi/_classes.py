@@ -204,6 +204,38 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         return self._drawn().by_rows(X, of_block).astype(X.dtype)
 
+    def predict_uncertainty(self, X):
+        """Predict how uncertain a new label is, and how much of it is for lack of rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_samples,)
+            In nats: "entropy" of `predict_proba`, and "mutual_information" of label and
+            parameters, the part of it that more rows would remove ("epistemic"). The
+            rest is the entropy given the parameters, averaged over them ("aleatoric").
+
+        References
+        ----------
+        Depeweg et al. (2018), *Decomposition of uncertainty in Bayesian deep learning*.
+        """
+        log_p, dtype = self._log_probabilities(X)
+        entropy = torch.special.entr(log_p.exp()).sum(1).numpy()
+        gain = np.asarray(self._information(X, log_p))
+        found = {"entropy": entropy, "mutual_information": gain}
+        return {name: values.astype(dtype) for name, values in found.items()}
+
+    def _information(self, X, log_p):
+        """Mean divergence of probabilities from their averages over draws, (n,)."""
+
+        def of_block(f, log_p):
+            return class_divergences(f, log_p).mean(0)
+
+        return self._drawn().by_rows(self._check_X(X), of_block, log_p.numpy())
+
     def predict_log_density(self, X, y):
         """Log predictive probability of each label: the proper score of a forecast.
 
@@ -222,3 +254,13 @@ class BayesianClassifierMixin(ClassifierMixin):
         if len(column) != len(log_proba):
             raise ValueError(f"X has {len(log_proba)} rows, but y has {len(column)}.")
         return log_proba[np.arange(len(column)), column]
+
+
+def class_divergences(f: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """Divergences from log probabilities, (n, K), of those given f, (S, n)."""
+    return divergence(log_class_probabilities(f).exp(), log_q)
+
+
+def divergence(p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """KL(p | q) over the last axis."""
+    return -(torch.special.entr(p) + p * log_q).sum(-1)

@@ -64,6 +64,16 @@ class Predictive(ABC):
 
     def moments(self) -> np.ndarray:
         """Mean and standard deviation of a new target, (n_samples, 2, ...)."""
+        mean, *stds = np.moveaxis(self.parts(), 1, 0)
+        return np.stack([mean, np.hypot(*stds)], 1)
+
+    def uncertainty(self) -> dict[str, np.ndarray]:
+        """Standard deviations of the noise and of the function, (n_samples, ...)."""
+        _, noise, function = np.moveaxis(self.parts(), 1, 0)
+        return {"noise_std": noise, "function_std": function}
+
+    def parts(self) -> np.ndarray:
+        """Mean, and deviations within and between components, (n_samples, 3, ...)."""
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
             w, means = log_w.exp(), p.mean(f)
@@ -71,8 +81,9 @@ class Predictive(ABC):
             mean = means[0] + torch.tensordot(w, means - means[0], 1)
             between = torch.tensordot(w, (means - mean).square_(), 1)
             within = torch.tensordot(w, p.variance(f), 1)
-            std = (within + self.correction * between).sqrt() * self._scale(f)
-            return torch.stack([self.in_units(mean), std], 1)
+            stds = [within.sqrt(), (self.correction * between).sqrt()]
+            parts = [std * self._scale(f) for std in stds]
+            return torch.stack([self.in_units(mean), *parts], 1)
 
         return self.by_rows(of_rows)
 
@@ -315,14 +326,15 @@ class CountPredictive(QuadraturePredictive):
 
     overdispersion: float = 0.0
 
-    def moments(self) -> np.ndarray:
-        """Mean and standard deviation; see `Predictive.moments`."""
+    def parts(self) -> np.ndarray:
+        """In closed form; see `Predictive.parts`."""
         variance, w = self.std.square(), self.log_shares.exp()
         rate = torch.exp(self.mean + 0.5 * variance)
-        extra = torch.expm1(variance) + self.overdispersion * torch.exp(variance)
         mean = w @ rate
-        total = w @ (rate + rate.square() * extra + (rate - mean).square())
-        return torch.stack([mean, total.sqrt()], 1).numpy()
+        noise = rate + self.overdispersion * rate.square() * variance.exp()
+        spread = rate.square() * torch.expm1(variance) + (rate - mean).square()
+        parts = [mean, (w @ noise).sqrt(), (w @ spread).sqrt()]
+        return torch.stack(parts, 1).numpy()
 
 
 @dataclass(frozen=True, eq=False)

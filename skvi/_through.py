@@ -17,6 +17,7 @@ __all__ = [
     "predict_log_density",
     "predict_proba_interval",
     "predict_quantiles",
+    "predict_uncertainty",
     "sample_y",
     "summary",
 ]
@@ -202,6 +203,44 @@ def predict_proba_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray
     (1, 2, 3)
     """
     return _call(estimator, "predict_proba_interval", X, **options)
+
+
+def predict_uncertainty(estimator: Any, X: Any, **options: Any) -> dict:
+    """Predict how uncertain a new target is, and how much of it is for lack of rows.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+        The final estimator is one of skvi.
+    X : array-like of shape (n_samples, n_features)
+        Features before the transformations of the pipeline.
+    **options : dict
+        Passed to the estimator's method: ``exposure`` of counts.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (n_samples,)
+        For regressors "noise_std" and "function_std", for classifiers "entropy" and
+        "mutual_information", in nats.
+
+    Raises
+    ------
+    TypeError
+        There is no inner estimator with this method.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
+    >>> skvi.predict_uncertainty(model, X[:2])["function_std"].round(1)
+    array([7. , 7.6])
+    """
+    return _call(estimator, "predict_uncertainty", X, **options)
 
 
 def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.ndarray:

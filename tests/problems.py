@@ -148,6 +148,7 @@ def predictions(model, X):
     methods = ["predict", "predict_proba", "predict_log_proba", "decision_function"]
     methods += ["predict_interval"]
     found = {m: getattr(model, m)(X) for m in methods if hasattr(model, m)}
+    found |= model.predict_uncertainty(X)
     if not is_classifier(model):
         found["std"] = model.predict(X, return_std=True)[1]
         found["quantiles"] = model.predict_quantiles(X, [0.01, 0.5, 0.8])

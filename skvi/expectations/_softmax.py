@@ -60,20 +60,16 @@ def _log_expect_ratio(
     return torch.logsumexp(g - total + weights.log(), 2)
 
 
-def softmax_quantiles(
-    mean: torch.Tensor,
-    covariance: torch.Tensor,
-    log_weights: torch.Tensor,
-    levels: torch.Tensor,
-) -> torch.Tensor:
-    """Quantiles of softmax probabilities of a mixture of M normal f, (n, q, K)."""
+def softmax_at_points(
+    mean: torch.Tensor, covariance: torch.Tensor, log_weights: torch.Tensor
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield rows, and softmax probabilities of a mixture of M normal f, (S, n, K)."""
     n_normals, n, k = mean.shape
     basis = contrasts(k, mean.device)
     centered = mean - mean.mean(2, keepdim=True)
     root = factorize_rows(reduce_covariance(covariance.flatten(0, 1)))
     root = (basis @ root).reshape(n_normals, n, k, -1)
     groups = _shared_points(basis.shape[1], log_weights)
-    parts = []
     for rows in row_chunks(n, N_POINTS * basis.shape[1]):
         p = [
             torch.softmax(
@@ -82,9 +78,7 @@ def softmax_quantiles(
             )
             for m, points in enumerate(groups)
         ]
-        found = torch.quantile(torch.cat(p), levels, dim=0)
-        parts.append(found.movedim(0, 1))
-    return torch.cat(parts)
+        yield rows, torch.cat(p)
 
 
 def _shared_points(dimension: int, log_weights: torch.Tensor) -> list[torch.Tensor]:

@@ -408,10 +408,11 @@ class BayesianLinearModel(BaseVariational):
         units = self._find_units(data)
         return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)
 
-    def _average(self, X, function):
+    def _average(self, X, function, *columns):
         """Average a function of (likelihood, f) over the posterior, in every row of X.
 
-        It gets f of shape (S, n, 1), and returns (S, n, ...); the result is (n, ...).
+        It gets f of shape (S, n, 1), and the rows of `columns`, and returns (S, n,
+        ...); the result is (n, ...).
         """
         likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
         if self._is_drawn():
@@ -421,9 +422,11 @@ class BayesianLinearModel(BaseVariational):
             mean, variance, _ = self._predictive_moments(X)
             normals = mean, variance.sqrt(), self._nodes.log_weights
             found = QuadraturePredictive(likelihood, units, *normals)
-        return found.by_rows(
-            lambda p, log_w, f: torch.tensordot(log_w.exp(), function(p, f), 1)
-        )
+
+        def of_rows(p, log_w, f, *some):
+            return torch.tensordot(log_w.exp(), function(p, f, *some), 1)
+
+        return found.by_rows(of_rows, *columns)
 
     def _predictive_moments(self, X):
         """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""

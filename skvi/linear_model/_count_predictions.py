@@ -119,6 +119,25 @@ class CountPredictionMixin:
         mean, std = predictive.moments().T.astype(dtype)
         return (mean, std) if return_std else mean
 
+    def predict_uncertainty(self, X, exposure=None):
+        """Predict how uncertain a new count is, for both reasons apart.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        exposure : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_samples,)
+            Standard deviations: "noise_std" of counts around their rate ("aleatoric"),
+            and "function_std" of the rate ("epistemic"), which more rows would reduce.
+            Their squares sum to that of ``predict(X, return_std=True)``.
+        """
+        predictive, dtype = self._predictive(X, exposure)
+        parts = predictive.uncertainty().items()
+        return {name: values.astype(dtype) for name, values in parts}
+
     def predict_quantiles(self, X, quantiles, exposure=None):
         """Predict quantiles of a new count.
 

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from skvi._classes import BayesianClassifierMixin
+from skvi._classes import BayesianClassifierMixin, class_divergences, divergence
 from skvi._draws import average_log_probabilities
 from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
-from skvi.expectations._softmax import log_expect_softmax, softmax_quantiles
+from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
 from skvi.utils._threads import limit_threads
@@ -248,12 +248,24 @@ default="auto"
         mean, variance, dtype = self._predictive_moments(X)
         q, log_w = torch.from_numpy(np.array(levels)), self._nodes.log_weights
         if mean.ndim == 3:
-            found = softmax_quantiles(mean, variance, log_w, q)
-            return found.numpy().astype(dtype)
+            points = softmax_at_points(mean, variance, log_w)
+            found = [torch.quantile(p, q, dim=0).movedim(0, 1) for _, p in points]
+            return torch.cat(found).numpy().astype(dtype)
         f = normal_mixture_quantiles(mean, variance.sqrt(), levels, log_w.exp())
         # The probability of the other class falls where this one's rises.
         ends = torch.stack([torch.sigmoid(-f.flip(1)), torch.sigmoid(f)], 2)
         return ends.numpy().astype(dtype)
+
+    def _information(self, X, log_p):
+        """Mean divergence from averaged probabilities, (n,)."""
+        if self._is_drawn():
+            return super()._information(X, log_p)
+        if log_p.shape[1] == 2:
+            function = lambda _, f, log_p: class_divergences(f, log_p)
+            return self._average(X, function, log_p.numpy())
+        mean, variance, _ = self._predictive_moments(X)
+        points = softmax_at_points(mean, variance, self._nodes.log_weights)
+        return torch.cat([divergence(p, log_p[rows]).mean(0) for rows, p in points])
 
     def _log_probabilities(self, X):
         """Log of all averaged probabilities, (n, K)."""

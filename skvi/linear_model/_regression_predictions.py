@@ -163,6 +163,28 @@ class RegressionPredictionMixin:
         noise = self._noise_variance() * np.eye(len(mean))
         return mean, (self._covariance(X) + noise) * units.y_scale**2
 
+    def predict_uncertainty(self, X):
+        """Predict how uncertain a new observation is, for both reasons apart.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Standard deviations in units of y: "noise_std" of the noise ("aleatoric"),
+            and "function_std" of the mean ("epistemic"), which more rows would reduce.
+            Their squares sum to that of ``predict(X, return_std=True)``.
+        """
+        X = self._check_X(X)
+        if self._n_columns:
+            found = [o.predict_uncertainty(X) for o in self.outputs_]
+            return {name: np.stack([f[name] for f in found], 1) for name in found[0]}
+        variance, unit = self._function_moments(X)[1], self._model.units.y_scale
+        noise = np.full(len(variance), math.sqrt(self._noise_variance()) * unit)
+        return {"noise_std": noise, "function_std": variance.sqrt().numpy() * unit}
+
     def predict_quantiles(self, X, quantiles):
         """Predict quantiles of a new observation, noise included.
 

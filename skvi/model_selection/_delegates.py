@@ -74,6 +74,9 @@ class Delegates:
     decision_function = _delegate("decision_function", "Decision function", "ndarray")
     predict_interval = _delegate("predict_interval", "Prediction intervals", "ndarray")
     predict_quantiles = _delegate("predict_quantiles", "Quantiles", "ndarray")
+    predict_uncertainty = _delegate(
+        "predict_uncertainty", "Parts of the uncertainty", "dict of str to ndarray"
+    )
     predict_log_density = _delegate("predict_log_density", "Log densities", "ndarray")
     sample_y = _delegate("sample_y", "Draws of new targets", "ndarray")
 

@@ -240,6 +240,23 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         mean, std = moments[:, 0], moments[:, 1]
         return (mean, std) if return_std else mean
 
+    def predict_uncertainty(self, X):
+        """Predict how uncertain a new observation is, for both reasons apart.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Standard deviations in units of y: "noise_std" of the noise, averaged over
+            the networks ("aleatoric"), and "function_std" of the mean, between the
+            networks ("epistemic"), which more rows would reduce. Their squares sum to
+            that of ``predict(X, return_std=True)``.
+        """
+        return self._predictive(self._check_X(X)).uncertainty()
+
     def predict_quantiles(self, X, quantiles):
         """Predict quantiles of a new observation, noise included.
 

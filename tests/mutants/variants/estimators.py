@@ -31,7 +31,7 @@ VARIANTS = [
     Variant("worse-state-kept", where="better_state",
         find="value(second) < value(first)", put="value(second) > value(first)",
         test="tests/solvers/test_interrupts.py::test_a_warm_start_is_not_lost"),
-    Variant("spread-as-a-difference-of-squares", where="Predictive.moments.of_rows",
+    Variant("spread-as-a-difference-of-squares", where="Predictive.parts.of_rows",
         find="(means - mean).square_()", put="(means.square() - mean.square())",
         test="tests/linear_model/test_other_families.py::"
              "test_deviations_of_draws_around_a_large_mean"),
@@ -48,7 +48,7 @@ VARIANTS = [
         find="self.log_shares[:, None]", put="0 * self.log_shares[:, None]",
         test="tests/linear_model/test_mixtures_over_scales.py::"
              "test_counts_are_those_of_draws"),
-    Variant("scales-averaged-before-squares", where="Predictive.moments.of_rows",
+    Variant("scales-averaged-before-squares", where="Predictive.parts.of_rows",
         find="torch.tensordot(w, p.variance(f), 1)",
         put="torch.tensordot(w, p.variance(f).sqrt(), 1).square()",
         test="tests/neural_network/test_noise.py::"
@@ -73,12 +73,22 @@ VARIANTS = [
         test="tests/linear_model/test_exact_posterior.py::"
              "test_everything_is_that_of_the_exact_posterior[{'n': 9, 'd': 2}-"
              "{'weighted': True}]"),
-    Variant("count-mean-at-posterior-mean", where="CountPredictive.moments",
+    Variant("count-mean-at-posterior-mean", where="CountPredictive.parts",
         find="self.mean + 0.5 * variance", put="self.mean",
         test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
-    Variant("count-std-without-noise", where="CountPredictive.moments",
-        find="rate + rate.square() * extra", put="rate.square() * extra",
+    Variant("count-std-without-noise", where="CountPredictive.parts",
+        find="(w @ noise).sqrt()", put="0 * mean",
         test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
+    Variant("information-in-the-other-direction", where="divergence",
+        find="torch.special.entr(p) + p * log_q",
+        put="torch.special.entr(log_q.exp()) + log_q.exp() * p.log()",
+        test="tests/test_uncertainty.py::"
+             "test_information_of_labels[mlp, classes]"),
+    Variant("function-without-units",
+        where="RegressionPredictionMixin.predict_uncertainty",
+        find="variance.sqrt().numpy() * unit", put="variance.sqrt().numpy()",
+        test="tests/test_uncertainty.py::"
+             "test_linear_functions_vary_as_their_coefficients"),
     Variant("exposure-without-log", where="log_exposure", find="np.log(exposure)",
         put="exposure",
         test="tests/linear_model/test_counts.py::"
