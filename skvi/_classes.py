@@ -15,7 +15,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skvi._draws import log_class_probabilities
 from skvi._model import Response
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
-from skvi.utils._validation import Interval, StrOptions, validate_arguments
+from skvi.utils._callbacks import with_callbacks
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    _fit_context,
+    validate_arguments,
+)
 
 __all__ = ["BayesianClassifierMixin", "Labels"]
 
@@ -112,8 +118,82 @@ class BayesianClassifierMixin(ClassifierMixin):
         "class_weight": [dict, StrOptions({"balanced"}), None]
     }
 
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y, sample_weight=None, classes=None, forgetting=1.0):
+        """Learn from a batch: the current posterior is the prior for the next batch.
+
+        The first call is a `fit`; after a `fit` the next call continues it. Networks
+        train for `max_iter` epochs of the batch, from where the last one ended.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Some of the classes.
+        sample_weight : array-like of shape (n_samples,), default=None
+        classes : array-like of shape (n_classes,), default=None
+            All classes; required in the first call, and equal in every other.
+        forgetting : float, default=1.0
+            Power, in (0, 1], of the posterior so far, for data that drift; the rest is
+            the first prior. With 0.99, what 100 batches before said counts 0.37 times.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The posterior is not normal, so that it cannot be a prior.
+        ValueError
+            `classes` is missing in the first call, or different in a later one, or
+            ``class_weight="balanced"``, which would need all rows.
+        KeyboardInterrupt
+            On Ctrl-C. As after every error the estimator is what it was before the
+            call: the batch can be given again.
+
+        Notes
+        -----
+        The features of linear models stay in the units of the first batch, with their
+        origin: let it be large, and typical. Under a prior of unknown scale the
+        posteriors at all scales are carried, with their weights.
+
+        `lower_bound_` and `evidence_bounds` are those of the last batch given the
+        previous ones: of log p(batch) under the posterior that was its prior. Their
+        sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
+        is not a bound, since that posterior is an approximation. A factorized one
+        forgets: every batch should be representative of all rows.
+        """
+        labels = self._labels(classes)
+        return self._learn_batch(
+            X, y, sample_weight, response=labels, forgetting=forgetting
+        )
+
+    def _labels(self, classes):
+        """Labels of a stream of batches."""
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} needs all rows, but "
+                "partial_fit sees only a batch. Give the weights as a dict."
+            )
+        found = None if classes is None else np.unique(classes)
+        if self.__sklearn_is_fitted__():
+            if found is not None and not np.array_equal(found, self.classes_):
+                raise ValueError(
+                    f"classes={classes!r} is not the same as on last call to "
+                    f"partial_fit, was: {self.classes_!r}"
+                )
+            return None
+        if found is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        return Labels.find(found, self.class_weight)
+
     def _response(self, y):
         """Labels of the fit, with their weights."""
+        if self._stream is not None:
+            self.classes_ = self._stream.response.classes
+            return self._stream.response
         labels = Labels.find(y, self.class_weight)
         self.classes_ = labels.classes
         return labels

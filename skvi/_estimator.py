@@ -9,6 +9,7 @@ import torch
 from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skvi._continual import Stream, learn_batch
 from skvi._evidence import evidence_bounds, evidence_of
 from skvi._fitting import conclude, continued_state, pose, refine, solve
 from skvi._model import Numbers, TrainingData
@@ -77,8 +78,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     #: Whether a fit can have a target in the units of another one, whose posterior is
     #: its prior.
     _reads_units = False
-    #: Whether the next fit continues the last one, regardless of `warm_start`.
-    _continues = False
+    #: What a batch takes from those before it; None for a fit.
+    _stream: Stream | None = None
 
     _input: dict = {"dtype": [np.float64, np.float32]}
     #: Whether a fit is a single solve, so that many can be members of one stack.
@@ -126,9 +127,22 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         none.
         """
         found = vars(self)
+        found.pop("_past", None)
         names = ("posterior_", "classes_", "_hyper")
         before = {name: found[name] for name in names if name in found}
         return before if found.pop("posterior_", None) is not None else {}
+
+    @property
+    def _continues(self):
+        """Whether the fit goes on with the posterior of the last batch."""
+        return self._stream is not None and self._stream.posterior is not None
+
+    def _learn_batch(self, X, y, sample_weight=None, exposure=None, **options):
+        """Fit one more batch; see `learn_batch`."""
+        return learn_batch(self, X, y, sample_weight, exposure, **options)
+
+    def _check_stream(self):
+        """Raise if a posterior of these parameters cannot be the next prior."""
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Fit: validate, assemble, solve, set attributes."""

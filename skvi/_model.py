@@ -220,6 +220,12 @@ class Model:
         predictor = self.predictor.bind(numbers[first + second :])
         return predictor, self.likelihood.bind(numbers[:first])
 
+    def bound_prior(self, hyper: np.ndarray) -> Any:
+        """Prior at its learned scales, the last of (n_hyper,), or None."""
+        if self.prior is None:
+            return None
+        return self.prior.bind(as_tensor(hyper[len(hyper) - len(self.prior.learned) :]))
+
     def _offset_of(self, data: TrainingData) -> torch.Tensor | None:
         offset = self.offset(data.offset, len(data.y))
         return None if offset is None else as_tensor(offset)

@@ -41,6 +41,7 @@ LAYERS = [
         "skvi._quantiles",
     ],
     [
+        "skvi._continual",
         "skvi._parts",
         "skvi._predictive",
     ],

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from skvi._continual import check_next_prior
 from skvi._draws import Draws
 from skvi._estimator import BaseVariational
 from skvi._predictive import DrawnPredictive, QuadraturePredictive
@@ -24,6 +25,7 @@ from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
+from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import (
     NaturalGradient,
@@ -33,6 +35,7 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._alternating import Alternating
+from skvi.solvers._carried_nodes import OverCarriedNodes
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._scale_nodes import over_scales
 from skvi.solvers._solution import State
@@ -118,6 +121,48 @@ class BayesianLinearModel(BaseVariational):
         """
         return self._fit(X, y, sample_weight)
 
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y, sample_weight=None, forgetting=1.0):
+        """Learn from a batch: the current posterior is the prior for the next batch.
+
+        The first call is a `fit`; after a `fit` the next call continues it.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+        forgetting : float, default=1.0
+            Power, in (0, 1], of the posterior so far, for data that drift; the rest is
+            the first prior. With 0.99, what 100 batches before said counts 0.37 times.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The posterior is not normal, so that it cannot be a prior.
+        KeyboardInterrupt
+            On Ctrl-C. As after every error the estimator is what it was before the
+            call: the batch can be given again.
+
+        Notes
+        -----
+        Features, and the target if it is standardized, stay in the units of the first
+        batch, with their origin: let it be large, and typical. Under a prior of unknown
+        scale the posteriors at all scales are carried, with their weights; numbers that
+        are learned without a posterior remain those of the first batch.
+
+        `lower_bound_` and `evidence_bounds` are those of the last batch given the
+        previous ones: of log p(batch) under the posterior that was its prior. Their
+        sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
+        is not a bound, since that posterior is an approximation.
+        """
+        return self._learn_batch(X, y, sample_weight, forgetting=forgetting)
+
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
         tags = super().__sklearn_tags__()
@@ -148,6 +193,8 @@ class BayesianLinearModel(BaseVariational):
 
     def _pose(self, target):
         """As for every estimator; other divergences than KL need a known scale."""
+        if isinstance(target.prior, MixtureAsPrior):
+            return self._pose_at_nodes(target)
         is_auto = isinstance(self.prior, str) and self.prior == "auto"
         is_unknown = target.prior is not None and target.prior.n_unknown_scales == 1
         if not (is_auto and is_unknown and self.divergence_.kl_weight is None):
@@ -157,6 +204,28 @@ class BayesianLinearModel(BaseVariational):
         problem, solver = super()._pose(known)
         found = self._at_scale_by_kl(target).to(problem.target.hyper.device)
         return replace(problem, target=found), solver
+
+    def _pose_at_nodes(self, target):
+        """Continue at every scale of a mixture, or from the normal of its moments."""
+        one = with_prior(target, target.prior.as_one())
+        problem, solver = super()._pose(one)
+        can = self.objective_.kind == "expectation" and solver.continues
+        if can and self.divergence_.kl_weight is not None:
+            known = target.to(problem.target.hyper.device)
+            return replace(problem, target=known), OverCarriedNodes(solver)
+        self._model = replace(self._model, prior=one.prior)
+        return problem, solver
+
+    def _check_posterior(self, posterior):
+        super()._check_posterior(posterior)
+        if self._stream is not None:
+            check_next_prior(normal_of_predictor(posterior), self.posterior)
+
+    def _continue(self, problem, before, solver):
+        """The last end, or the usual start where the last posterior is the prior."""
+        if self._continues:
+            return self._prepare(problem, solver)
+        return super()._continue(problem, before, solver)
 
     def _at_scale_by_kl(self, target):
         """The target under the scale that a fit by KL finds, for other divergences.
@@ -219,6 +288,8 @@ class BayesianLinearModel(BaseVariational):
 
     def _resolve_prior(self):
         """As for every estimator; a mapping has no entry for the intercept."""
+        if self._continues:
+            return self._stream.posterior
         if isinstance(self.prior, dict) and "intercept" in self.prior:
             raise IncompatibleComponentsError(
                 f"prior={self.prior!r} has an entry 'intercept', which the mapping of "
@@ -287,7 +358,9 @@ class BayesianLinearModel(BaseVariational):
     def _judge_fit(self, target):
         """How many scales of the prior are averaged over; 1 beside a distribution."""
         numbers, *messages = super()._judge_fit(target)
-        if self._model.prior is not None and self._model.prior.n_unknown_scales == 1:
+        prior = self._model.prior
+        is_carried = isinstance(prior, MixtureAsPrior)
+        if is_carried or (prior is not None and prior.n_unknown_scales == 1):
             numbers["n_scales"] = 1 if self._is_drawn() else len(self._nodes.normals)
         return numbers, *messages
 
@@ -316,7 +389,8 @@ class BayesianLinearModel(BaseVariational):
         prior, nodes = self._model.prior, found["_nodes"]
         unit, scales = self._model.units.x_scale, found.get("prior_scale_")
         is_unknown = prior is not None and prior.n_unknown_scales == 1
-        if nodes is not None and is_unknown:
+        is_carried = nodes is not None and nodes.log_scales is not None
+        if nodes is not None and (is_unknown or is_carried):
             return {"prior_scale_": nodes.scale(prior) / unit}
         if PLUGGED_SCALE in self._model.taken_from_y:
             return {"prior_scale_": self._coef_prior().scale}

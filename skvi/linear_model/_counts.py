@@ -259,14 +259,37 @@ default="auto"
         """
         return self._fit(X, y, sample_weight, exposure)
 
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y, sample_weight=None, exposure=None, forgetting=1.0):
+        """Learn from a batch: the current posterior is the prior for the next batch.
+
+        As `BayesianLinearModel.partial_fit`, with the exposure of `fit`.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+        exposure : array-like of shape (n_samples,), default=None
+            Positive; None is 1 for every row.
+        forgetting : float, default=1.0
+            Power, in (0, 1], of the posterior so far, for data that drift; the rest is
+            the first prior.
+
+        Returns
+        -------
+        self
+        """
+        options = {"exposure": exposure, "forgetting": forgetting}
+        return self._learn_batch(X, y, sample_weight, **options)
+
     def _response(self, y):
         return Counts.find(y)
 
     def _assemble(self, data, counts):
         counts.check_loss(self.loss_function_)
-        likelihood = self._resolve("likelihood")
-        likelihood.validate()
-        check_likelihood(likelihood)
+        likelihood = self._likelihood()
         model = self._generalized_linear(data, counts, likelihood)
         if likelihood.gamma_prior is None:
             return model
@@ -284,6 +307,15 @@ default="auto"
         own = {part.name: getattr(model, part.name) for part in fields(model)}
         gammas = {"noise_hyperprior": GammaHyperprior(*gamma)}
         return HierarchicalLinearModel(**own, gammas=gammas, is_centered=False)
+
+    def _likelihood(self):
+        """The distribution of counts; a learned dispersion is that of a first batch."""
+        likelihood = self._resolve("likelihood")
+        likelihood.validate()
+        check_likelihood(likelihood)
+        if self._continues and likelihood.gamma_prior is None:
+            return self._model.bound(self._hyper)[1]
+        return likelihood
 
     def _finds_scale(self):
         """Not beside an unknown dispersion, with which q is no single normal."""

@@ -9,6 +9,7 @@ from skvi._registry import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
+from skvi.linear_model._merging import MergingMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.posteriors import Family
@@ -24,7 +25,11 @@ __all__ = ["BayesianLinearRegression"]
 
 
 class BayesianLinearRegression(
-    RegressorMixin, RegressionPredictionMixin, ColumnsMixin, GaussianRegression
+    RegressorMixin,
+    RegressionPredictionMixin,
+    MergingMixin,
+    ColumnsMixin,
+    GaussianRegression,
 ):
     """Linear regression with a posterior over coefficients, noise and precisions.
 
@@ -268,6 +273,10 @@ default="hyperprior"
             attributes; otherwise the estimator is not fitted. With several targets it
             is only fitted if the last one had been reached.
         """
+        return self._fit_one_or_more(X, y, sample_weight)
+
+    def _fit_one_or_more(self, X, y, sample_weight):
+        """Fit a target, or the columns of several."""
         if np.asarray(y).ndim == 2:
             return self._fit_columns(X, y, sample_weight)
         if "outputs_" in vars(self):

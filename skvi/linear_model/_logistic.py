@@ -218,8 +218,9 @@ default="auto"
         return labels.likelihood.n_outputs
 
     def _assemble(self, data, labels):
-        message = many_classes_message(labels.classes, data.X.shape[0])
-        self._warn(message, SkviWarning)
+        if self._stream is None:  # a batch need not have them all
+            message = many_classes_message(labels.classes, data.X.shape[0])
+            self._warn(message, SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
 
     def decision_function(self, X):

@@ -118,7 +118,7 @@ class GaussianRegression(BayesianLinearModel):
         return HierarchicalLinearModel(
             response,
             predictor,
-            self._likelihood(noise_in(units, self.noise_scale)),
+            self._likelihood(noise_in(units, self._noise_to_fix())),
             self.loss_function_,
             self._own_prior(predictor.layout, marginal, gammas),
             str(data.X.dtype),
@@ -128,6 +128,12 @@ class GaussianRegression(BayesianLinearModel):
             marginal,
             is_centered=self._given_units() is None,
         )
+
+    def _noise_to_fix(self):
+        """`noise_scale`, or what the first batch of a stream learned."""
+        if self._continues and self.noise_scale == "learn":
+            return self._stream.noise_scale
+        return self.noise_scale
 
     def _likelihood(self, scale):
         """Shape of the noise, of a scale in the units of the fit."""
@@ -173,12 +179,16 @@ class GaussianRegression(BayesianLinearModel):
         is_one = self.normalize_y and self.loss_function_.is_log_loss
         return () if is_one else ("intercept_scale",)
 
+    @property
+    def _noise_is_gamma(self):
+        return isinstance(self.noise_scale, GammaHyperprior)
+
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
         found = {"noise_hyperprior": None}
-        if isinstance(self.noise_scale, GammaHyperprior):
+        if self._noise_is_gamma and not self._continues:
             found["noise_hyperprior"] = check_noise_hyperprior(self.noise_scale)
-        elif self.noise_scale == "hyperprior":
+        elif self.noise_scale == "hyperprior" or self._noise_is_gamma:
             found["noise_hyperprior"] = self._noise_hyperprior()
         found["coef_hyperprior"] = _hyperprior(self._coef_prior())
         return {name: gamma for name, gamma in found.items() if gamma is not None}
@@ -259,9 +269,9 @@ class GaussianRegression(BayesianLinearModel):
                 return math.exp(posterior.mean_of(lambda t: -0.5 * t, "noise")) * unit
             shape, rate = posterior.part("noise_precision").as_gamma()
             return float((rate / shape).sqrt()) * unit
-        if self.noise_scale == "learn":
+        if (noise := self._noise_to_fix()) == "learn":
             return float(np.exp(found["_hyper"][0])) * unit
-        return float(self.noise_scale)
+        return float(noise)
 
     def _precisions_of(self, posterior):
         """Mean precisions of the coefficients, if their prior is normal."""

@@ -12,6 +12,7 @@ import torch
 from sklearn.base import clone, is_classifier
 from sklearn.model_selection import train_test_split
 
+from skvi._continual import check_next_prior
 from skvi._draws import ROW_BLOCK, Draws
 from skvi._estimator import BaseVariational
 from skvi._identity import identity_of
@@ -26,7 +27,6 @@ from skvi.neural_network._flatness import (
     worse_message,
 )
 from skvi.neural_network._sparsity import SparsityMixin
-from skvi.neural_network._stream import Stream, check_next_prior
 from skvi.objectives import ELBO
 from skvi.posteriors import Family
 from skvi.priors import Normal, Prior, build_prior
@@ -98,8 +98,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
-    #: What a batch takes from those before it; None for a fit.
-    _stream: Stream | None = None
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -131,15 +129,33 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         is_auto = isinstance(self.prior, str) and self.prior == "auto"
         return is_auto and not self._continues
 
-    @property
-    def _continues(self):
-        """Whether the fit goes on with the posterior of the last batch."""
-        return self._stream is not None and self._stream.posterior is not None
+    def _check_stream(self):
+        """Raise if a posterior of these parameters cannot be the next prior."""
+        if self.early_stopping or self.validation_fraction is not None:
+            raise ValueError(
+                f"early_stopping={self.early_stopping!r} and validation_fraction="
+                f"{self.validation_fraction!r} are for fits: partial_fit makes the "
+                "posterior of each batch the prior of the next one, so that every "
+                "batch must be learned to its end, from all of its rows. Use "
+                "early_stopping=False and validation_fraction=None."
+            )
+        if self.checkpoint_path is not None:
+            raise ValueError(
+                "A checkpoint is that of one fit, and every batch is another one. Use "
+                "checkpoint_path=None for partial_fit, and keep the estimator itself "
+                "(pickle, skops) between batches."
+            )
+        if len(points := getattr(self, "deterministic", ())):
+            raise IncompatibleComponentsError(
+                f"deterministic={points!r} are point estimates, without a posterior "
+                "that could be the prior of the next batch. Use deterministic=() for "
+                "partial_fit."
+            )
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
         if self._stream is not None:
-            check_next_prior(posterior, self.posterior)
+            check_next_prior(posterior.as_normal(), self.posterior)
 
     def _resolve_prior(self):
         """Resolve the prior; "auto" waits for the layers, with that of intercepts."""

@@ -1,16 +1,12 @@
 """Shared by Bayesian networks for classes."""
 
-import numpy as np
 import torch
 
-from skvi._classes import BayesianClassifierMixin, Labels
+from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities, log_class_probabilities
 from skvi._model import Model
 from skvi.neural_network._flatness import explained_log_loss, flat_message
 from skvi.neural_network._modules import OutputLimits
-from skvi.neural_network._stream import fit_batch
-from skvi.utils._callbacks import with_callbacks
-from skvi.utils._validation import _fit_context
 
 __all__ = ["NetworkClassifierMixin"]
 
@@ -23,73 +19,6 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         "the log loss of the training rows is {:.3g} times that of the class "
         "frequencies"
     )
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X, y, sample_weight=None, classes=None):
-        """Learn from a batch: the current posterior is the prior for the next batch.
-
-        The first call is a `fit`; after a `fit` the next call continues it. Every call
-        trains for `max_iter` epochs of its batch, and starts where the last one ended.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Some of the classes.
-        sample_weight : array-like of shape (n_samples,), default=None
-        classes : array-like of shape (n_classes,), default=None
-            All classes; required in the first call, and equal in every other.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        IncompatibleComponentsError
-            The posterior is not normal, so that it cannot be a prior.
-        ValueError
-            `classes` is missing in the first call, or different in a later one, or
-            ``class_weight="balanced"``, which would need all rows.
-        KeyboardInterrupt
-            On Ctrl-C. In the first call the best posterior so far is kept, in a later
-            one that of the batches before: the batch can be given again.
-
-        Notes
-        -----
-        `lower_bound_` and `evidence_bounds` are those of the last batch given the
-        previous ones: of log p(batch) under the posterior that was its prior. Summed
-        over the batches they estimate the evidence of all rows, but are not a bound,
-        since that posterior is an approximation. A factorized one forgets: every batch
-        should be representative of all rows.
-        """
-        return fit_batch(self, X, y, sample_weight, self._labels(classes))
-
-    def _labels(self, classes):
-        """Labels of a stream of batches."""
-        if isinstance(self.class_weight, str):
-            raise ValueError(
-                f"class_weight={self.class_weight!r} needs all rows, but "
-                "partial_fit sees only a batch. Give the weights as a dict."
-            )
-        found = None if classes is None else np.unique(classes)
-        if self.__sklearn_is_fitted__():
-            if found is not None and not np.array_equal(found, self.classes_):
-                raise ValueError(
-                    f"classes={classes!r} is not the same as on last call to "
-                    f"partial_fit, was: {self.classes_!r}"
-                )
-            return None
-        if found is None:
-            raise ValueError("classes must be passed on the first call to partial_fit.")
-        return Labels.find(found, self.class_weight)
-
-    def _response(self, y):
-        if self._stream is None:
-            return super()._response(y)
-        self.classes_ = self._stream.response.classes
-        return self._stream.response
 
     def _assemble(self, data, labels):
         """Return the model: a network for the log odds of the labels."""

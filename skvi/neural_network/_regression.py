@@ -33,7 +33,6 @@ from skvi.neural_network._flatness import (
     without_outliers,
 )
 from skvi.neural_network._modules import OutputLimits
-from skvi.neural_network._stream import fit_batch
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._random import make_generator
 from skvi.utils._validation import (
@@ -98,7 +97,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None, forgetting=1.0):
         """Learn from a batch: the current posterior is the prior for the next batch.
 
         The first call is a `fit`; after a `fit` the next call continues it. Every call
@@ -109,6 +108,9 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), default=None
+        forgetting : float, default=1.0
+            Power, in (0, 1], of the posterior so far, for data that drift; the rest is
+            the first prior.
 
         Returns
         -------
@@ -119,8 +121,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         IncompatibleComponentsError
             The posterior is not normal, so that it cannot be a prior.
         KeyboardInterrupt
-            On Ctrl-C. In the first call the best posterior so far is kept, in a later
-            one that of the batches before: the batch can be given again.
+            On Ctrl-C. As after every error the estimator is what it was before the
+            call: the batch can be given again.
 
         Notes
         -----
@@ -129,12 +131,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         `noise_scale`.
 
         `lower_bound_` and `evidence_bounds` are those of the last batch given the
-        previous ones: of log p(batch) under the posterior that was its prior. Summed
-        over the batches they estimate the evidence of all rows, but are not a bound,
-        since that posterior is an approximation. A factorized one forgets: every batch
-        should be representative of all rows.
+        previous ones: of log p(batch) under the posterior that was its prior. Their
+        sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
+        is not a bound, since that posterior is an approximation. A factorized one
+        forgets: every batch should be representative of all rows.
         """
-        return fit_batch(self, X, y, sample_weight)
+        return self._learn_batch(X, y, sample_weight, forgetting=forgetting)
 
     def _warn_of_constants(self, y):
         """Say that one row, or equal ones, tell nothing of a scale."""

@@ -89,6 +89,8 @@ class AlphaEnergy(Objective):
 
     min_draws = 2
 
+    is_by_row = True
+
     def __init__(
         self, alpha: float = 0.5, form: str = "large_n", gradient: str = "auto"
     ) -> None:

@@ -1,13 +1,13 @@
 """Priors of several blocks, and fitted posteriors as priors."""
 
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any, cast
 
 import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.priors._posterior import prior_of_posterior
 from skvi.priors._scale_mixture import ScaleMixture, join_mixtures
 from skvi.priors.base import BuiltPrior, Prior
 
@@ -239,7 +239,7 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     if not isinstance(spec, Mapping):
         if isinstance(spec, Prior):
             return spec.build(layout)
-        return _prior_of_posterior(spec, layout)
+        return prior_of_posterior(spec, layout)
     names = {name: _entry_of(name, layout[name].role, spec) for name in layout}
     if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(
@@ -257,42 +257,3 @@ def _entry_of(name: str, role: str, spec: Mapping[str, Prior]) -> str:
     """Entry of a mapping that a block belongs to; the block's name if there is none."""
     candidates = (name, name.rpartition("_")[0], role, INSTEAD.get(role, name))
     return next((entry for entry in candidates if entry in spec), name)
-
-
-def _prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
-    """Use a copy of a fitted posterior as the prior of a model with the same layout.
-
-    Raises IncompatibleComponentsError if its parameters are others, or its density is
-    not exact.
-    """
-    if dict(posterior.layout) != dict(layout):
-        raise IncompatibleComponentsError(
-            f"The posterior that is given as prior is over {posterior.layout}, but "
-            f"this model has {layout}. Use a posterior of the same features, outputs "
-            "and sizes."
-        )
-    if posterior.side != "exact":
-        raise IncompatibleComponentsError(
-            "A posterior whose density is known up to a bound cannot be a prior. Use "
-            "one of a normal family, such as posterior='full_rank'."
-        )
-    return _PosteriorAsPrior(deepcopy(posterior.as_prior()))
-
-
-class _PosteriorAsPrior(BuiltPrior):
-    def __init__(self, posterior: Any) -> None:
-        self.posterior = posterior
-
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return self.posterior.log_prob(theta)
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        with torch.no_grad():
-            return self.posterior.draw(n_draws, generator).theta
-
-    def as_normal(self) -> NormalForm | None:
-        return self.posterior.as_normal()
-
-    def matching_normal(self) -> NormalForm | None:
-        normal = self.as_normal()
-        return normal and NormalForm(normal.mean, normal.variance.sqrt())

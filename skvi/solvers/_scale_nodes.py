@@ -25,7 +25,15 @@ from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 from skvi.targets._supervised import with_prior
 
-__all__ = ["OverScales", "over_scales", "slope_of_scale"]
+__all__ = [
+    "MAX_ITER",
+    "NODE_TOL",
+    "Node",
+    "OverScales",
+    "joined",
+    "over_scales",
+    "slope_of_scale",
+]
 
 # Step in posterior deviations of the log scale, its limits, and how much longer than a
 # first guess it must be to begin again.
@@ -57,7 +65,7 @@ def over_scales(solver: Solver, problem: Problem) -> Solver:
     return OverScales(solver) if can else solver
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
     """A fit at one log scale, and its part of the sum.
 
     `value` and `slope`: log integrand and its derivative in the log scale, by the
@@ -71,6 +79,16 @@ class _Node(NamedTuple):
     error: float
     gap: float
     converged: bool
+
+    @classmethod
+    def of(
+        cls, log_scale: float, found: Solution, value: float, slope: float = math.nan
+    ) -> "Node":
+        """The node of a solution."""
+        number = found.diagnostics.get
+        error, gap = (float(number(k) or 0.0) for k in ("quadrature_error", "gap"))
+        done = found.converged
+        return cls(log_scale, found.posterior, value, slope, error, gap, done)
 
     @property
     def normal(self) -> NormalForm:
@@ -117,7 +135,8 @@ class OverScales(Solver):
         if first.converged:
             try:
                 nodes = _Nodes(self.inner, problem, options).around(first.posterior)
-                return _joined(problem, first, nodes)
+                step = nodes[1].log_scale - nodes[0].log_scale
+                return joined(problem, first, nodes, math.log(step))
             except KeyboardInterrupt:
                 alone = alone.cut_short()
         if problem.posterior is not last:
@@ -141,7 +160,7 @@ class _Nodes:
         self.weights = self.prior.scale_weights()
         self.kl_weight = float(cast(float, problem.divergence.kl_weight))
 
-    def around(self, posterior: Posterior) -> list[_Node]:
+    def around(self, posterior: Posterior) -> list[Node]:
         """Nodes in ascending order, from a fit beside an independent scale."""
         normal = cast(NormalForm, posterior.as_normal())
         middle = self._solve(math.log(implied_scale(self.prior, normal)), posterior)
@@ -165,11 +184,11 @@ class _Nodes:
         below, above = sides
         return below[:0:-1] + above
 
-    def _next(self, side: list[_Node], step: float) -> _Node:
+    def _next(self, side: list[Node], step: float) -> Node:
         """The node after the last one of a side."""
         return self._solve(side[-1].log_scale + step, self._predicted(side, step))
 
-    def _solve(self, log_scale: float, start: Posterior) -> _Node:
+    def _solve(self, log_scale: float, start: Posterior) -> Node:
         known = self.prior.given_scale(math.exp(log_scale))
         target = with_prior(self.problem.linear_target, known)
         problem = replace(self.problem, target=target, posterior=start)
@@ -180,19 +199,16 @@ class _Nodes:
         slope = slope_of_scale(self.prior, normal, log_scale)
         z = normal.mean.new_tensor(log_scale)
         value = float(self.prior.log_density_of_scale(z)) - found.value / self.kl_weight
-        number = found.diagnostics.get
-        error, gap = (float(number(k) or 0.0) for k in ("quadrature_error", "gap"))
-        done = found.converged
-        return _Node(log_scale, found.posterior, value, slope, error, gap, done)
+        return Node.of(log_scale, found, value, slope)
 
-    def _curvature(self, node: _Node) -> float:
+    def _curvature(self, node: Node) -> float:
         """Curvature of minus the log integrand, as if the losses were quadratic."""
         normal, precision = node.normal, math.exp(-2 * node.log_scale)
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
         moved = precision * shrinkage(self.weights, normal)
         return 2 * precision * (squares - moved) + math.cosh(node.log_scale) ** -2
 
-    def _predicted(self, side: list[_Node], step: float) -> Posterior:
+    def _predicted(self, side: list[Node], step: float) -> Posterior:
         """Start of the node after the last one of a side."""
         posterior, normal, z = side[-1].posterior, side[-1].normal, side[-1].log_scale
         if normal.factor is not None or len(side) < 2:
@@ -256,12 +272,13 @@ def _alone(state: State) -> State:
     return State(one, target)
 
 
-def _joined(problem: Problem, first: Solution, nodes: list[_Node]) -> Solution:
-    """Solution with the mixture over all nodes."""
+def joined(
+    problem: Problem, first: Solution, nodes: list[Node], log_step: float
+) -> Solution:
+    """Solution with the mixture over all nodes; their sum is an integral."""
     weight = float(cast(float, problem.divergence.kl_weight))
     values = nodes[0].normal.mean.new_tensor([node.value for node in nodes])
-    step = (nodes[-1].log_scale - nodes[0].log_scale) / (len(nodes) - 1)
-    total = -weight * (float(torch.logsumexp(values, 0)) + math.log(step))
+    total = -weight * (float(torch.logsumexp(values, 0)) + log_step)
     log_weights = torch.log_softmax(values, 0)
     posterior = MixtureOverScales(
         [node.posterior for node in nodes],

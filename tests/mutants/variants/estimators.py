@@ -146,6 +146,32 @@ VARIANTS = [
         find="'learn' if size >= MIN_NUMBERS else 1.0", put="'learn'",
         test="tests/neural_network/test_defaults.py::"
              "test_layers_learn_scales_of_their_own"),
+    # partial_fit
+    Variant("merged-rows-without-means", where="MergedRows.with_rows",
+        find="table += origin + mean", put="table += origin",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_fifty_batches_are_one_fit[default]"),
+    Variant("new-rows-discounted", where="MergingMixin._learn_batch",
+        find="past.rows.discounted(forgetting).with_rows(rows)",
+        put="past.rows.with_rows(rows).discounted(forgetting)",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_forgotten_rows_have_smaller_weights"),
+    Variant("scales-that-do-not-learn", where="OverCarriedNodes.solve",
+        find="log_p - found.value / weight", put="log_p",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_exact_posteriors_lose_nothing[1.0-prior1]"),
+    Variant("forgotten-without-integral", where="_flattened",
+        find="power * log_w + rest + constant", put="power * log_w + rest",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_exact_posteriors_lose_nothing[0.3-prior1]"),
+    Variant("forgotten-without-prior", where="_geometric_mean",
+        find="power * own + (1 - power) * other", put="power * own",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_exact_posteriors_lose_nothing[0.3-prior0]"),
+    Variant("a-broken-batch-stays", where="unchanged_by_errors",
+        find="vars(estimator).clear()", put="before.clear()",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_a_broken_batch_changes_nothing[logistic]"),
     # model_selection
     Variant("no-correction-for-models", where="n_standard_errors", find="2 * n_models",
         put="2",

@@ -170,8 +170,8 @@ VARIANTS = [
         find="float(self.prior.log_density_of_scale(z))", put="0.0",
         test="tests/solvers/test_scale_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),
-    Variant("nodes-without-step", where="_joined",
-        find="float(torch.logsumexp(values, 0)) + math.log(step)",
+    Variant("nodes-without-step", where="joined",
+        find="float(torch.logsumexp(values, 0)) + log_step",
         put="float(torch.logsumexp(values, 0))",
         test="tests/solvers/test_scale_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),

@@ -1,0 +1,74 @@
+"""A prior that is the posterior of other data, a mixture over the nodes of a scale.
+
+At every scale the fit continues from its own normal, and the weights follow, as in
+`skvi.solvers._scale_nodes`: nothing but the nodes is approximated.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.priors import BuiltPrior
+from skvi.priors._posterior import MixtureAsPrior
+from skvi.solvers._scale_nodes import MAX_ITER, NODE_TOL, Node, joined
+from skvi.solvers._solution import Solution
+from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
+from skvi.targets._supervised import with_prior
+
+__all__ = ["OverCarriedNodes"]
+
+# Nats below the likeliest scale at which one is left out, for good.
+NEGLIGIBLE = 25.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OverCarriedNodes(Solver):
+    """Fit at each scale of a `MixtureAsPrior`; `inner` solves the problem there."""
+
+    inner: Solver
+
+    @property
+    def name(self) -> str:
+        """Name of the solver at each scale."""
+        return self.inner.name
+
+    def count_iterations(  # type: ignore[override]
+        self, problem: Problem, options: SolverOptions
+    ) -> int:
+        """One for each scale; see `Solver`."""
+        return len(cast(MixtureAsPrior, problem.target.prior).log_scales)
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit at all nodes; raises KeyboardInterrupt on Ctrl-C, see `Solver`."""
+        prior = cast(MixtureAsPrior, problem.target.prior)
+        own = replace(
+            options,
+            max_iter=MAX_ITER,
+            tol=NODE_TOL * options.tol,
+            progress=no_progress,
+            warm_start=True,
+        )
+        weight = float(cast(float, problem.divergence.kl_weight))
+        nodes = []
+        for z in prior.log_scales:
+            known = prior.given_scale(math.exp(z))
+            found = self._at(problem, known, own)
+            log_p = float(prior.log_density_of_scale(torch.tensor(z)))
+            nodes.append(Node.of(z, found, log_p - found.value / weight))
+        least = max(node.value for node in nodes) - NEGLIGIBLE
+        kept = [node for node in nodes if node.value > least]
+        return joined(problem, found, kept, 0.0)
+
+    def _at(
+        self, problem: Problem, known: BuiltPrior, options: SolverOptions
+    ) -> Solution:
+        target = with_prior(problem.linear_target, known)
+        start = problem.posterior.near(cast(NormalForm, known.as_normal()))
+        found = self.inner.solve(
+            replace(problem, target=target, posterior=start), options
+        )
+        found.raise_interrupt()
+        return found

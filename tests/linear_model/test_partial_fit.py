@@ -1,0 +1,297 @@
+"""Linear models that learn batch after batch."""
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import RegressorMixin, clone
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.preprocessing import scale
+
+from skvi._model import TrainingData
+from skvi.base import NormalForm
+from skvi.divergences import KL
+from skvi.evidence._fit_checks import lower_bound
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model import (
+    BayesianLinearModel,
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
+from skvi.posteriors import MixtureOverScales
+from skvi.priors import HalfCauchy, Normal
+from skvi.solvers import NaturalGradient
+from tests.interrupts import interrupt
+from tests.problems import assert_same, assert_same_posterior, predictions
+
+CANCER = load_breast_cancer(return_X_y=True)
+CANCER = scale(CANCER[0]), CANCER[1]
+UNKNOWN = Normal(HalfCauchy())
+DIABETES = load_diabetes(return_X_y=True)
+
+
+class KnownNoise(RegressorMixin, BayesianLinearModel):
+    """A regression whose posterior at a known scale is normal: fits are exact."""
+
+    def __init__(self, prior="normal", posterior="full_rank", divergence="kl"):
+        self.prior, self.posterior, self.divergence = prior, posterior, divergence
+
+    def _assemble(self, data, response):
+        return self._generalized_linear(data, response, GaussianLikelihood(0.5))
+
+    def predict(self, X):
+        return self._average(X, lambda likelihood, f: f[..., 0])
+
+
+def mirrored_batches():
+    """Two batches with features of the same mean, 0, and the same deviations."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 4)) * [1.0, 2.0, 0.5, 1.0]
+    X -= X.mean(0)
+    y = X @ [0.5, -0.5, 1.0, 0.0] + 0.5 * rng.standard_normal(20)
+    return (X, y), (-X, -y + 0.3 * rng.standard_normal(20))
+
+
+def in_batches(model, X, y, n=5, weight=None, **options):
+    for rows in np.array_split(np.arange(len(y)), n):
+        own = None if weight is None else weight[rows]
+        model.partial_fit(X[rows], y[rows], own, **options)
+    return model
+
+
+# --- linear regression: exact -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"noise_scale": 50.0, "prior": Normal(3.0)}, {"fit_intercept": False}],
+    ids=["default", "fixed", "no intercept"],
+)
+def test_fifty_batches_are_one_fit(params):
+    """Units of all rows included. Wrong variants: means of batches are not merged; the
+    weight of a row is not that of those it stands for."""
+    X, y = DIABETES[0] + [0.0, 3.0] * 5, DIABETES[1]
+    expected = BayesianLinearRegression(**params).fit(X, y)
+    model = in_batches(BayesianLinearRegression(**params), X, y, 50)
+    assert_same_posterior(model, expected, 1e-8)
+    assert_same(predictions(model, X), predictions(expected, X), rtol=1e-8)
+    assert model.diagnostics_["n_rows"] == len(y)
+    assert model.diagnostics_["n_batches"] == 50
+    with pytest.raises(ValueError, match="does not keep the 442 rows"):
+        model.evidence_bounds(X, y)
+
+
+@pytest.mark.parametrize(
+    "kind", ["weights", "sparse", "columns", "after a fit", "wide"]
+)
+def test_other_rows_are_merged_as_well(kind):
+    X, y = DIABETES
+    weight, model, n = None, BayesianLinearRegression(), 5
+    if kind == "weights":
+        weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    if kind == "columns":
+        y = np.column_stack([y, X[:, 0] - y])
+    if kind == "wide":  # fewer rows than columns, and a constant one
+        X, y = np.column_stack([X, np.full(len(y), 7.3)])[:9], y[:9]
+    expected = clone(model).fit(X, y, weight)
+    if kind == "after a fit":
+        model.fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
+    else:
+        X = sp.csr_array(X) if kind == "sparse" else X
+        model = in_batches(model, X, y, n, weight)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-7)
+    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=1e-7)
+    assert model.lower_bound_ == pytest.approx(expected.lower_bound_, abs=1e-8)
+
+
+def test_forgotten_rows_have_smaller_weights():
+    """Wrong variant: the new rows are discounted as well."""
+    X, y = DIABETES
+    first, rest = slice(0, 200), slice(200, None)
+    model = BayesianLinearRegression().partial_fit(X[first], y[first])
+    model.partial_fit(X[rest], y[rest], forgetting=0.25)
+    weight = np.where(np.arange(len(y)) < 200, 0.25, 1.0)
+    assert_same_posterior(model, BayesianLinearRegression().fit(X, y, weight), 1e-8)
+
+
+def test_several_targets_begin_with_partial_fit():
+    X, y = DIABETES
+    model = BayesianLinearRegression().fit(X, np.column_stack([y, y]))
+    with pytest.raises(IncompatibleComponentsError, match="Begin with partial_fit"):
+        model.partial_fit(X, np.column_stack([y, y]))
+    model = in_batches(BayesianLinearRegression(), X, np.column_stack([y, y]))
+    with pytest.raises(ValueError, match=r"y must have the shape"):
+        model.partial_fit(X, y)
+
+
+# --- elsewhere: the posterior is the prior -------------------------------------------
+
+
+@pytest.mark.parametrize("prior", [Normal(), UNKNOWN])
+@pytest.mark.parametrize("forgetting", [1.0, 0.3])
+def test_exact_posteriors_lose_nothing(prior, forgetting):
+    """Where every fit is exact, batches are one fit, and forgotten rows weigh less.
+
+    Under an unknown scale up to its nodes, which are those of the first batch. Wrong
+    variants: weights of scales that do not learn; the mixture's normal is carried; a
+    power without the integral of what it makes, or of the posterior alone.
+    """
+    (X, y), (Z, z) = mirrored_batches()
+    model = KnownNoise(prior).partial_fit(X, y)
+    model.partial_fit(Z, z, forgetting=forgetting)
+    weight = np.repeat([forgetting, 1.0], 20)
+    both = np.vstack([X, Z]), np.concatenate([y, z])
+    expected = KnownNoise(prior).fit(*both, weight)
+    atol = 2e-3 * model.coef_std_.min()
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=atol)
+    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=2e-3)
+    if prior is UNKNOWN:
+        assert isinstance(model.posterior_, MixtureOverScales)
+        assert model.prior_scale_ == pytest.approx(expected.prior_scale_, rel=5e-3)
+    if forgetting == 1:
+        total = model.diagnostics_["sum_of_bounds"]
+        assert total == pytest.approx(expected.lower_bound_, abs=5e-3)
+
+
+def test_other_divergences_carry_the_moments():
+    """They need one normal; a tempered one has nodes."""
+    (X, y), (Z, z) = mirrored_batches()
+    mixture = KnownNoise(UNKNOWN).fit(X, y).posterior_
+    for divergence, expected in ((KL(2.0), MixtureOverScales), ("renyi", None)):
+        found = KnownNoise(mixture, divergence=divergence).fit(Z, z).posterior_
+        assert isinstance(found, expected or type(mixture.likeliest))
+
+
+@pytest.mark.parametrize("prior", [Normal(), "auto"])
+def test_ten_batches_are_near_one_fit(prior):
+    """The ELBO of all rows, with the first prior, at the end of a stream."""
+    X, y = CANCER
+    model = BayesianLogisticRegression(prior=prior)
+    one = clone(model).fit(X, y)
+    order = np.random.default_rng(0).permutation(len(y))
+    in_batches(model, X[order], y[order], 10, classes=[0, 1])
+    if prior != "auto":
+        data = one._model.target(_rows(one, X, y))
+        near = one.posterior_.near(_in_units_of(model, one))
+        bound = lower_bound(data, near, torch.Generator())[0]
+        assert one.lower_bound_ - 1.5 < bound < one.lower_bound_
+    ratio = model.coef_std_ / one.coef_std_
+    assert 0.8 < ratio.min() < ratio.max() < 1.25
+    moved = np.abs((model.coef_ - one.coef_) / one.coef_std_)
+    assert moved.max() < 0.6
+    both = (m.predict_log_density(X, y).mean() for m in (model, one))
+    assert abs(np.subtract(*both)) < 0.01
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianPoissonRegressor(),
+        BayesianPoissonRegressor(likelihood="negative_binomial"),
+        BayesianLinearRegression(likelihood="student_t"),
+    ],
+)
+def test_counts_and_heavy_tails(model):
+    """Half of a standard deviation from one fit at most."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 3))
+    y = rng.poisson(np.exp(X @ [0.5, -0.3, 0.0] + 1) * rng.gamma(3, 1 / 3, 400))
+    expected = clone(model).fit(X, y)
+    model = in_batches(clone(model), X, y, 3)
+    moved = np.abs((model.coef_ - expected.coef_) / expected.coef_std_)
+    assert moved.max() < 0.5
+    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=0.1)
+    assert model.diagnostics_["sum_of_bounds"] < 0
+
+
+def test_learned_numbers_stay_those_of_the_first_batch():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((90, 2)), rng.standard_t(3, 90)
+    params = {"likelihood": "student_t", "noise_scale": "learn"}
+    model = BayesianLinearRegression(**params).partial_fit(X[:30], y[:30])
+    noise = model.noise_scale_
+    assert model.partial_fit(X[30:], 5 * y[30:]).noise_scale_ == noise
+
+
+# --- what can go wrong --------------------------------------------------------------
+
+STREAMS = {
+    "logistic": (BayesianLogisticRegression(), CANCER, {"classes": [0, 1]}),
+    "linear": (BayesianLinearRegression(), DIABETES, {}),
+    "columns": (BayesianLinearRegression(), (DIABETES[0], DIABETES[0][:, :2]), {}),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_broken_batch_changes_nothing(name):
+    """Also in the first call, and what follows a pickle is identical.
+
+    Wrong variant: attributes set before the error stay.
+    """
+    model, (X, y), options = STREAMS[name]
+    model = clone(model)
+    holes = np.where(np.arange(X.shape[1]) == 1, np.nan, X)
+    broken = [(X[:9, :-1], y[:9]), (holes[:9], y[:9]), (X[:9], y[:8])]
+    if name == "logistic":
+        broken.append((X[:9], y[:9] + 2))
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(*broken[1], **options)
+    assert vars(model) == vars(clone(model))
+    model.partial_fit(X[:50], y[:50], **options)
+    before, copied = vars(model).copy(), pickle.loads(pickle.dumps(model))
+    for batch in broken:
+        with pytest.raises(ValueError, match=r"features|NaN|samples|labels"):
+            model.partial_fit(*batch)
+        assert vars(model) == before
+    with pytest.raises(ValueError, match="forgetting"):
+        model.partial_fit(X, y, forgetting=0.0)
+    for m in (model, copied):
+        m.partial_fit(X[50:90], y[50:90])
+    assert_same(predictions(model, X), predictions(copied, X), rtol=0)
+
+
+def test_ctrl_c_changes_nothing(monkeypatch):
+    X, y = CANCER
+    model = BayesianLogisticRegression().partial_fit(X[:90], y[:90], classes=[0, 1])
+    before = vars(model).copy()
+    interrupt(monkeypatch, NaturalGradient, "solve", 3)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(X[90:], y[90:])
+    assert vars(model) == before
+
+
+def test_a_fit_begins_again():
+    """Wrong variant: a fit goes on with the stream before it."""
+    X, y = CANCER
+    model = in_batches(BayesianLogisticRegression(prior="normal"), X, y, classes=[0, 1])
+    model.fit(X, y)
+    expected = BayesianLogisticRegression(prior="normal").fit(X, y)
+    assert np.array_equal(model.coef_, expected.coef_)
+    assert "n_batches" not in model.diagnostics_
+
+
+def _rows(model, X, y):
+    return TrainingData.gather(model._model.response, X, y, None, None)
+
+
+def _in_units_of(model, other):
+    """The normal of a stream, in the units of another fit."""
+    normal = model.posterior_.as_normal()
+    mean = model._model.in_units(normal.mean[None])
+    root = model._model.in_units(normal.scale.T, is_difference=True)
+    shift, scale_ = other._model.units.x_mean, other._model.units.x_scale
+    d = len(shift)
+
+    def back(rows):
+        rows = rows.clone()
+        rows[:, d] += rows[:, :d] @ torch.from_numpy(shift)
+        rows[:, :d] *= scale_
+        return rows
+
+    mean, root = back(mean), back(root)
+    factor = torch.linalg.cholesky(root.T @ root)
+    return NormalForm(mean[0], factor)
