@@ -13,7 +13,6 @@ from skvi._outcome import better_state, cut_short, describe_fit, judge_fit
 from skvi._progress import FitProgress
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.solvers import Problem, Solution, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._scale_nodes import OverScales
@@ -200,9 +199,10 @@ def _continued(posterior: Posterior, last: Posterior) -> Posterior:
         return posterior.near(normal)
     if len(last.params) != len(posterior.params):
         return posterior
-    if isinstance(last, WhitenedPosterior):  # its parameters are relative to a normal
-        posterior = posterior.near(last.anchor)
-    return posterior.at(last.params.clone().to(posterior.params.device))
+    device = posterior.params.device
+    if last.bends and type(last) is type(posterior):  # what its parameters refer to
+        return last.to(device)
+    return posterior.at(last.params.clone().to(device))
 
 
 def _single(posterior: Posterior) -> Posterior:

@@ -24,6 +24,7 @@ from skvi.posteriors import (
     GaussianDropout,
     LowRankNormal,
     MeanFieldNormal,
+    MixtureOfNormals,
 )
 from skvi.priors import (
     ARD,
@@ -58,6 +59,7 @@ POSTERIORS = {
     "full_rank": FullRankNormal,
     "low_rank": LowRankNormal,
     "ensemble": Ensemble,
+    "mixture": MixtureOfNormals,
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}

@@ -20,7 +20,7 @@ from skvi.linear_model import (
 from skvi.losses import BetaLoss, LogLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.posteriors import Ensemble, MeanFieldNormal, Product
+from skvi.posteriors import Ensemble, MeanFieldNormal, MixtureOfNormals, Product
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 
 NETWORK = {
@@ -86,6 +86,9 @@ BINARY = {
     "logistic, eubo": BayesianLogisticRegression(
         objective="eubo", random_state=0, prior="normal"
     ),
+    "logistic, mixture": logistic(
+        posterior=MixtureOfNormals(2), max_iter=3, random_state=0
+    ),
     "mlp, binary": BayesianMLPClassifier(
         loss=BetaLoss(1.3), class_weight="balanced", posterior="dropout", **NETWORK
     ),
@@ -105,7 +108,7 @@ COUNTS = {
     "negative binomial": poisson(likelihood=NegativeBinomialLikelihood(0.5)),
 }
 PROBLEMS = REGRESSIONS | BINARY | CLASSES | COUNTS
-DRAWN = {name for name in PROBLEMS if "mlp" in name or "eubo" in name}
+DRAWN = {n for n in PROBLEMS if any(k in n for k in ("mlp", "eubo", "mixture"))}
 #: Fits that neither draw nor take minibatches: there weights are repetitions.
 EXACT = sorted(set(PROBLEMS) - DRAWN)
 

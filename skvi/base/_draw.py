@@ -1,6 +1,6 @@
 """Draws of a posterior, with additional information."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -37,6 +37,9 @@ class Draw:
         Variable given which theta has a density.
     parts : tuple of Draw, default=()
         Draws of the independent parts that theta consists of.
+    weight : Tensor of shape (S,), default=None
+        Weights of strata, of mean 1: expectations are means of values times these. They
+        are differentiable in the variational parameters. None if all are 1.
 
     Examples
     --------
@@ -54,10 +57,26 @@ class Draw:
     component: torch.Tensor | None = None
     auxiliary: torch.Tensor | None = None
     parts: tuple["Draw", ...] = ()
+    weight: torch.Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of draws, S."""
         return len(self.theta)
+
+    def weigh(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of a function of theta, whose mean estimates its expectation.
+
+        Parameters
+        ----------
+        values : Tensor of shape (S,)
+            At the draws.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            Times `weight`.
+        """
+        return values if self.weight is None else self.weight * values
 
     def detach(self) -> "Draw":
         """Detach theta and its log density from the variational parameters.
@@ -67,8 +86,16 @@ class Draw:
         Draw
             Draws with the same values.
         """
-        theta, log_q = self.theta.detach(), self.log_q.detach()
-        noise = None if self.noise is None else self.noise.detach()
-        auxiliary = None if self.auxiliary is None else self.auxiliary.detach()
-        parts = tuple(part.detach() for part in self.parts)
-        return Draw(theta, log_q, self.side, noise, self.component, auxiliary, parts)
+
+        def fixed(value: torch.Tensor | None) -> torch.Tensor | None:
+            return None if value is None else value.detach()
+
+        return replace(
+            self,
+            theta=self.theta.detach(),
+            log_q=self.log_q.detach(),
+            noise=fixed(self.noise),
+            auxiliary=fixed(self.auxiliary),
+            parts=tuple(part.detach() for part in self.parts),
+            weight=fixed(self.weight),
+        )

@@ -22,7 +22,6 @@ from skvi.linear_model._summary import coefficient_ends, summary
 from skvi.linear_model._units import LinearModel, feature_units, offset_mean
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
-from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.priors._posterior import MixtureAsPrior
@@ -330,7 +329,7 @@ class BayesianLinearModel(BaseVariational):
     def _initialize(self, problem):
         """Importance-weighted bounds, and families that bend, start at a normal fit."""
         given, layout = problem.posterior, problem.target.layout
-        bends = isinstance(given, WhitenedPosterior)
+        bends = given.bends
         if self.objective_.kind != "weights" and not bends:
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())

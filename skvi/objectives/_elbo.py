@@ -35,9 +35,10 @@ class ELBO(Objective):
     ----------
     gradient : {"auto", "reparam", "stl", "score"}, default="auto"
         "auto" integrates in closed form or by quadrature if possible, and needs no
-        draws for a linear model. The others train on fresh draws. "reparam"
-        differentiates through the draws, "stl" (sticking the landing) also drops the
-        score term, so that the gradient has no noise if q is the posterior; it needs
+        draws for a linear model; else it is "reparam", and "stl" for
+        `MixtureOfNormals`. The others train on fresh draws. "reparam" differentiates
+        through the draws, "stl" (sticking the landing) also drops the score term, so
+        that the gradient has no noise if q is the posterior; it needs
         ``KL(weight=1)``. "score" (score function, REINFORCE, black-box variational
         inference) needs no derivative of the log joint density in theta, at the cost of
         far more noise: it is for densities without derivatives.
@@ -87,6 +88,7 @@ class ELBO(Objective):
     kind, direction = "expectation", "lower"
     #: E_q[log joint - upper bound of log q] is still below log p(D).
     sides = frozenset({"exact", "upper"})
+    needs_full_path = False
 
     def __init__(
         self,
@@ -135,6 +137,12 @@ class ELBO(Objective):
         super().check_posterior(posterior, divergence, target)
         if posterior.side == "upper":
             self._check_bound(divergence)
+        if not posterior.has_full_path and divergence.kl_weight is None:
+            raise IncompatibleComponentsError(
+                "The weights of a mixture are learned from means over its components, "
+                f"which divergence={divergence!r} does not have. Use divergence='kl', "
+                "or posterior='ensemble', whose weights are equal."
+            )
         if self.gradient == "score":
             self._check_score(posterior, divergence, target.reference)
 
@@ -219,16 +227,19 @@ class ELBO(Objective):
             normal = posterior.normal()
             value = value + divergence.closed_form(normal, target.reference)
             return value, value.detach()
-        draw = posterior.draw(n_draws, generator)
         if self.gradient == "score":
-            return self._score(target, posterior, divergence, rows, draw.detach())
+            draw = posterior.draw(n_draws, generator).detach()
+            return self._score(target, posterior, divergence, rows, draw)
+        draw = posterior.draw_strata(n_draws, generator)
         theta, log_q = draw.theta, draw.log_q
-        if self.gradient == "stl":
+        # The density at strata costs little, and mixtures get close to the posterior.
+        is_mixture = self.gradient == "auto" and draw.weight is not None
+        if self.gradient == "stl" or (is_mixture and divergence.is_standard):
             log_q = posterior.log_q(draw, posterior.params.detach())
         log_prior = target.reference.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
-        loss = (log_prior - target.log_joint(theta, rows)).mean()
-        logs = (log_q, log_prior)
+        loss = draw.weigh(log_prior - target.log_joint(theta, rows)).mean()
+        logs = draw.weigh(log_q), draw.weigh(log_prior)  # KL is linear in them
         value = loss + divergence.estimate(
             posterior, target.reference, *logs, generator
         )

@@ -97,6 +97,17 @@ class Objective(Component):
         """
         if posterior.side not in self.sides:
             raise IncompatibleComponentsError(_refusal(self, posterior.side))
+        if self.needs_full_path and not posterior.has_full_path:
+            raise IncompatibleComponentsError(
+                f"{self!r} follows draws along their path, on which the weights of a "
+                "mixture have no gradient. Use objective='elbo', or posterior="
+                "'ensemble', whose weights are equal."
+            )
+
+    @property
+    def needs_full_path(self) -> bool:
+        """Whether draws must move with all parameters of q; see `Posterior`."""
+        return self.gradient != "score"
 
     @property
     def needs_draws(self) -> bool:

@@ -5,6 +5,7 @@ from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._exact import Exact
 from skvi.posteriors._flow import FlowPosterior
 from skvi.posteriors._low_rank import LowRankNormal
+from skvi.posteriors._mixture_of_normals import MixtureOfNormals
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.posteriors._product import Gamma, Product
@@ -20,6 +21,7 @@ __all__ = [
     "GaussianDropout",
     "LowRankNormal",
     "MeanFieldNormal",
+    "MixtureOfNormals",
     "MixtureOverScales",
     "Posterior",
     "Product",

@@ -1,25 +1,23 @@
 """Mixtures of posteriors that are trained independently, from different starts."""
 
-import math
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Self
 
 import torch
 
-from skvi.base import Draw, Layout, NormalForm
-from skvi.base._draw import Side
+from skvi.base import Layout, NormalForm
 from skvi.base._gamma_form import GammaForm
 from skvi.base._protocols import JointDensity
 from skvi.posteriors._low_rank import LowRankNormal
+from skvi.posteriors._mixture import Mixture
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Family, Posterior
-from skvi.utils._log_space import log_mean_exp
-from skvi.utils._random import rand
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Ensemble"]
+__all__ = ["BASES", "Ensemble"]
 
+#: Families of the members of mixtures.
 BASES: dict[str, type[Family]] = {
     "mean_field": MeanFieldNormal,
     "low_rank": LowRankNormal,
@@ -63,8 +61,8 @@ class Ensemble(Family):
     are proportional to exp(ELBO of the member): a difference of a few nats, less than
     the noise between two starts, would leave a single member.
 
-    Draws are stratified: in every run of M of them each member occurs once, in random
-    order, so that means over draws have less noise and no bias.
+    Draws are stratified: of S of them S / M, rounded up or down, are of each member, in
+    random order, so that means over draws have less noise and no bias.
 
     Linear models, whose posterior has a single mode, do not benefit. For networks it
     helps where there are no rows: in a gap of a sine the log density of new rows rises
@@ -118,83 +116,31 @@ class Ensemble(Family):
         self._family().check_size(n_params)
 
 
-def draw_components(
-    parts: Sequence[Posterior], component: torch.Tensor, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw theta, with its log density in its own part, from the parts by number."""
-    counts = component.bincount(minlength=len(parts)).tolist()
-    pairs = zip(parts, counts, strict=True)
-    drawn = [part.draw(count, generator) for part, count in pairs if count]
-    order = torch.argsort(torch.argsort(component, stable=True))
-    theta, log_q = zip(*((draw.theta, draw.log_q) for draw in drawn), strict=True)
-    return torch.cat(theta)[order], torch.cat(log_q)[order]
-
-
-class _EnsemblePosterior(Posterior):
-    """Variational parameters: those of the members, concatenated."""
-
-    def __init__(self, members: Sequence[Posterior]) -> None:
-        self.layout = members[0].layout
-        # Stored without their parameters, to avoid a copy.
-        self._members = tuple(member.at(member.params[:0]) for member in members)
-        self.params = torch.cat([member.params for member in members])
-
-    @property
-    def side(self) -> Side:  # type: ignore[override]
-        """The side of the members if that is "exact" or "upper", else "none".
-
-        On average over its draws, log q of a member is above that of the mixture.
-        """
-        side = self._members[0].side
-        return side if side in ("exact", "upper") else "none"
+class _EnsemblePosterior(Mixture):
+    """Equal weights; members are components, trained one by one."""
 
     @property
     def components(self) -> tuple[Posterior, ...]:
-        return self._at(self.params)
-
-    def _at(self, params: torch.Tensor) -> tuple[Posterior, ...]:
-        rows = params.reshape(len(self._members), -1)
-        return tuple(m.at(row) for m, row in zip(self._members, rows, strict=True))
+        return self.members
 
     def with_components(self, components: Sequence[Posterior]) -> Self:
-        return self.at(torch.cat([component.params for component in components]))
-
-    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        """Draw equally often (up to one) from every member; see `Posterior.draw`."""
-        component = self._assign(n_draws, generator)
-        # That of the member may be the only one known: the ELBO is then their mean.
-        theta, log_q = draw_components(self.components, component, generator)
-        log_q = self.log_prob(theta) if self.side == "exact" else log_q
-        return Draw(theta, log_q, self.side, component=component)
-
-    def _assign(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Members of the draws: random permutations of all, one after the other."""
-        n_members = len(self._members)
-        keys = rand(generator, math.ceil(n_draws / n_members), n_members)
-        return torch.argsort(keys, 1).reshape(-1)[:n_draws]
-
-    def log_prob(
-        self, theta: torch.Tensor, params: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        members = self._at(self.params if params is None else params)
-        logs = torch.stack([member.log_prob(theta) for member in members])
-        return log_mean_exp(logs, 0)
+        return self.with_members(components)
 
     def near(self, normal: NormalForm) -> Self:
         """All members near the normal; `with_components` makes them different."""
-        return self.with_components([c.near(normal) for c in self.components])
+        return self.with_members([m.near(normal) for m in self.members])
 
     def near_gamma(self, gamma: GammaForm) -> Self:
-        return self.with_components([c.near_gamma(gamma) for c in self.components])
+        return self.with_members([m.near_gamma(gamma) for m in self.members])
 
     def real_part(self) -> Posterior:
-        return _EnsemblePosterior([c.real_part() for c in self.components])
+        return _EnsemblePosterior([m.real_part() for m in self.members])
 
     def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
         """Refine every member; see `Posterior.refine`."""
-        components = self.components
-        refined = [c.refine(target, generator) for c in components]
-        pairs = zip(refined, components, strict=True)
-        if all(found is component for found, component in pairs):
+        members = self.members
+        refined = [m.refine(target, generator) for m in members]
+        pairs = zip(refined, members, strict=True)
+        if all(found is member for found, member in pairs):
             return self
         return _EnsemblePosterior(refined)

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from skvi.base import Draw, NormalForm
-from skvi.posteriors._ensemble import draw_components
+from skvi.base import NormalForm
+from skvi.posteriors._mixture import Mixture
 from skvi.posteriors.base import Posterior
-from skvi.utils._random import rand
 
 __all__ = ["MixtureOverScales"]
 
 
-class MixtureOverScales(Posterior):
+class MixtureOverScales(Mixture):
     r"""Posterior under a prior of unknown scale: a mixture over nodes of its logarithm.
 
     .. math:: q(\theta) = \sum_k w_k q_k(\theta)
@@ -47,23 +46,14 @@ class MixtureOverScales(Posterior):
         log_weights: Sequence[float],
         log_scales: Sequence[float],
     ) -> None:
-        self.layout, self.units = nodes[0].layout, nodes[0].units
-        # Stored without their parameters, to avoid a copy.
-        self._nodes = tuple(node.at(node.params[:0]) for node in nodes)
         like = nodes[0].params.new_tensor
-        self.log_scales = like(list(log_scales))
-        params = [node.params for node in nodes]
-        self.params = torch.cat([*params, like(list(log_weights))])
-
-    @property
-    def log_weights(self) -> torch.Tensor:
-        """Log weights of the nodes, (K,)."""
-        return self._split(self.params)[1]
+        super().__init__(nodes, like(list(log_weights)))
+        self.units, self.log_scales = nodes[0].units, like(list(log_scales))
 
     @property
     def nodes(self) -> tuple[Posterior, ...]:
         """The posterior at each scale."""
-        return self._split(self.params)[0]
+        return self.members
 
     @property
     def likeliest(self) -> Posterior:
@@ -118,27 +108,3 @@ class MixtureOverScales(Posterior):
         ratio = (variance / near.variance).sqrt()
         factor = None if near.factor is None else ratio[:, None] * near.factor
         return self.likeliest.near(NormalForm(mean, ratio * near.scale, factor))
-
-    def _split(
-        self, params: torch.Tensor
-    ) -> tuple[tuple[Posterior, ...], torch.Tensor]:
-        n_nodes = len(self._nodes)
-        rows, log_weights = params[:-n_nodes], params[-n_nodes:]
-        pairs = zip(self._nodes, rows.reshape(n_nodes, -1), strict=True)
-        return tuple(node.at(row) for node, row in pairs), log_weights
-
-    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        """Draw a scale, then theta; see `Posterior.draw`."""
-        ends = self.log_weights.exp().cumsum(0)
-        uniform = rand(generator, n_draws)
-        component = torch.searchsorted(ends[:-1].contiguous(), uniform)
-        theta, _ = draw_components(self.nodes, component, generator)
-        return Draw(theta, self.log_prob(theta), self.side, component=component)
-
-    def log_prob(
-        self, theta: torch.Tensor, params: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Log density of the mixture; see `Posterior.log_prob`."""
-        nodes, log_weights = self._split(self.params if params is None else params)
-        logs = torch.stack([node.log_prob(theta) for node in nodes])
-        return torch.logsumexp(logs + log_weights[:, None], 0)

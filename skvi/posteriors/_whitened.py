@@ -24,6 +24,7 @@ class WhitenedPosterior(Posterior):
     `log_prob_white`; and set `params`.
     """
 
+    bends = True
     anchor: NormalForm
 
     def __init__(self, layout: Layout) -> None:
@@ -55,7 +56,10 @@ class WhitenedPosterior(Posterior):
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw theta, with its log density; see `Posterior.draw`."""
-        draw = self.draw_white(n_draws, generator)
+        return self._from_white(self.draw_white(n_draws, generator))
+
+    def _from_white(self, draw: Draw) -> Draw:
+        """Draw of theta from one of u."""
         theta = self.anchor.transform(draw.theta)
         return replace(draw, theta=theta, log_q=draw.log_q - self.anchor.half_log_det)
 

@@ -51,6 +51,11 @@ class Posterior(Movable):
     is_mean_field = False
     #: Whether `log_prob_terms` is available: q is a product over coordinates or blocks.
     has_log_prob_terms = False
+    #: Whether draws move with all of `params`: not with the weights of a mixture, for
+    #: which there is `draw_strata`.
+    has_full_path = True
+    #: Whether fits start near that of a normal: other solvers cannot find a start.
+    bends = False
     #: Units of the data, if the fit standardized the target: a fit that takes the
     #: posterior as its prior uses the same units.
     units: Units | None = None
@@ -94,6 +99,22 @@ class Posterior(Movable):
             the bound that `side` names.
         """
         raise NotImplementedError
+
+    def draw_strata(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw for the gradient of an expectation, which may weigh the draws.
+
+        Parameters
+        ----------
+        n_draws : int
+            At least S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Draw
+            With `weight`, differentiable in all of `params`; by default that of `draw`.
+        """
+        return self.draw(n_draws, generator)
 
     def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
         """Log density of draws, or its bound, at other variational parameters.
