@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skvi._stream import StreamResult, stream
     from skvi._through import (
         predict_interval,
         predict_log_density,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "StreamResult",
     "__version__",
     "evidence_bounds",
     "predict_interval",
@@ -35,9 +37,16 @@ __all__ = [
     "predict_quantiles",
     "predict_uncertainty",
     "sample_y",
+    "stream",
     "summary",
 ]
 
+# Modules of functions and classes at the top level; `skvi._through` has the others.
+_HOMES = {
+    "evidence_bounds": "skvi.evidence",
+    "StreamResult": "skvi._stream",
+    "stream": "skvi._stream",
+}
 _SUBMODULES = (
     "base",
     "changepoint",
@@ -67,8 +76,8 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"skvi.{name}")
     if name in __all__:
-        home = "skvi.evidence" if name == "evidence_bounds" else "skvi._through"
-        function = vars(import_module(home))[name]
+        home = import_module(_HOMES.get(name, "skvi._through"))
+        function = vars(home)[name]
         globals()[name] = function
         return function
     raise AttributeError(f"module 'skvi' has no attribute {name!r}")

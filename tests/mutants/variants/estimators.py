@@ -172,6 +172,11 @@ VARIANTS = [
         find="vars(estimator).clear()", put="before.clear()",
         test="tests/linear_model/test_partial_fit.py::"
              "test_a_broken_batch_changes_nothing[logistic]"),
+    Variant("chunks-scored-after", where="stream",
+        find="scorer(estimator, X, y, **about) if is_fitted else np.nan",
+        put="(estimator.partial_fit(X, y, **options, **own), "
+            "scorer(estimator, X, y, **about))[1] if is_fitted else np.nan",
+        test="tests/test_stream.py::test_scores_are_those_of_the_chunks_before"),
     # model_selection
     Variant("no-correction-for-models", where="n_standard_errors", find="2 * n_models",
         put="2",
