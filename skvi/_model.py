@@ -211,7 +211,10 @@ class Model:
 
     def offset(self, given: np.ndarray | None, n_rows: int) -> np.ndarray | None:
         """Offset of f in the units of the fit, (n_rows,); None if it is 0."""
-        return given
+        origin = 0.0 if self.units is None else self.units.f_mean
+        if given is None and origin == 0:
+            return None
+        return (np.zeros(n_rows) if given is None else given) - origin
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
         """Predictor and likelihood at the learned point parameters, (n_hyper,)."""

@@ -62,6 +62,10 @@ class Predictive(ABC):
         """Factor of the variance between the components, for an estimate from few."""
         return 1.0
 
+    def expectation(self) -> np.ndarray:
+        """Mean of a new target, (n_samples, ...)."""
+        return self.by_rows(lambda p, w, f: self.in_units(_average(w, p.mean(f))))
+
     def moments(self) -> np.ndarray:
         """Mean and standard deviation of a new target, (n_samples, 2, ...)."""
         mean, *stds = np.moveaxis(self.parts(), 1, 0)
@@ -77,8 +81,7 @@ class Predictive(ABC):
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
             w, means = log_w.exp(), p.mean(f)
-            # Relative to one of them, so that a large origin does not round the mean.
-            mean = means[0] + torch.tensordot(w, means - means[0], 1)
+            mean = _average(log_w, means)
             between = torch.tensordot(w, (means - mean).square_(), 1)
             within = torch.tensordot(w, p.variance(f), 1)
             stds = [within.sqrt(), (self.correction * between).sqrt()]
@@ -91,10 +94,8 @@ class Predictive(ABC):
         """Quantiles of a new target, (n_samples, n_levels, ...); counts rounded up."""
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
-            if p.is_discrete:
-                return smallest_counts(p, f, levels, log_w.exp())
-            parts = p.by_target(f)
-            found = [mixture_quantiles(q, g, levels, log_w.exp()) for q, g in parts]
+            search = smallest_counts if p.is_discrete else mixture_quantiles
+            found = [search(q, g, levels, log_w.exp()) for q, g in p.by_target(f)]
             shape = len(found[0]), len(levels), *np.shape(self.units.y_scale)
             return self.in_units(torch.stack(found, -1).reshape(shape))
 
@@ -356,6 +357,11 @@ class PoissonPredictive(CountPredictive):
         flat = counts.flatten(), self.mean.flatten(), self.std.flatten()
         mass = poisson_mixture_log_mass(*flat).reshape(self.mean.shape)
         return torch.logsumexp(mass + self.log_shares[:, None], 0).numpy()
+
+
+def _average(log_w: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+    # Relative to one of them, so that a large origin does not round the mean.
+    return means[0] + torch.tensordot(log_w.exp(), means - means[0], 1)
 
 
 def _double(value: float | np.ndarray, like: torch.Tensor) -> torch.Tensor:

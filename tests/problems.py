@@ -106,6 +106,7 @@ COUNTS = {
         objective="eubo", random_state=0, prior="normal"
     ),
     "negative binomial": poisson(likelihood=NegativeBinomialLikelihood(0.5)),
+    "mlp, counts": BayesianMLPRegressor(likelihood="negative_binomial", **NETWORK),
 }
 PROBLEMS = REGRESSIONS | BINARY | CLASSES | COUNTS
 DRAWN = {n for n in PROBLEMS if any(k in n for k in ("mlp", "eubo", "mixture"))}

@@ -13,7 +13,7 @@ from skvi.utils._decimals import n_decimals
 __all__ = ["FROM_TARGET", "REFUTED", "EvidenceBounds"]
 
 #: Names in `plug_in` of quantities that a prior takes from y: equal for every fit to y.
-FROM_TARGET = ("y_mean", "y_scale", "intercept_scale")
+FROM_TARGET = ("y_mean", "y_scale", "f_mean", "intercept_scale")
 #: Errors by which a certain lower bound may exceed the upper one by chance.
 REFUTED = 4.0
 # Relative rounding of sums over data.
@@ -65,8 +65,8 @@ class EvidenceBounds:
     plug_in : tuple of str
         Quantities taken from y that the evidence is conditioned on: learned
         hyperparameters, such as "noise_scale"; "y_mean" and "y_scale" with
-        ``normalize_y=True``; "intercept_scale" if the prior of the intercept is scaled
-        by y. If it is empty the (plain) evidence is the probability (density) that the
+        ``normalize_y=True``, and "f_mean" of networks of counts; "intercept_scale" if
+        the prior of the intercept is scaled by y. If it is empty the (plain) evidence is the probability (density) that the
         model assigns to the data: as a function of y it integrates to 1.
     quantity : str
         "log evidence", or "generalized log evidence" for other losses or weights.

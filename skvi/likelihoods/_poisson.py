@@ -7,6 +7,7 @@ import torch
 from skvi.expectations._smooth import Expectations
 from skvi.likelihoods._counts import CountLikelihood, safe_exp
 from skvi.utils._log_space import LOG_2PI
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["PoissonLikelihood"]
 
@@ -44,6 +45,10 @@ class PoissonLikelihood(CountLikelihood):
         rate = self.mean(f)
         return torch.special.gammaincc((y + 1).expand_as(rate), rate)
 
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        return _PoissonPass(buffers)
+
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return y * f - safe_exp(f) - torch.lgamma(y + 1)
 
@@ -79,3 +84,17 @@ class PoissonLikelihood(CountLikelihood):
         """Closed form: E exp(f) = exp(m + v / 2)."""
         rate = safe_exp(mean + 0.5 * std_or_cov.square())
         return rate - y * mean + torch.lgamma(y + 1), rate - y, rate
+
+
+class _PoissonPass(RowPass):
+    def __init__(self, buffers: RowBuffers) -> None:
+        super().__init__()
+        self._f, self._slope = buffers.f.squeeze(3), buffers.slope.squeeze(3)
+
+    def _visit(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        rate = safe_exp(self._f)
+        torch.mul(rate - y, weight, out=self._slope)
+        losses = rate - y * self._f + torch.lgamma(y + 1)
+        return ((losses * weight).sum((1, 2)),)

@@ -10,6 +10,11 @@ __all__ = ["Predictive"]
 class Predictive:
     """Mixin of the methods that predictions of targets call, as far as implemented."""
 
+    def _lacks(self, method: str, answer: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no {method}, which {answer} of targets need."
+        )
+
     @property
     def length_scale(self) -> float:
         """Distance in f over which the slope of the log density changes."""
@@ -27,7 +32,7 @@ class Predictive:
         Tensor of shape (S, n)
             In squared units of y; infinite if there is none.
         """
-        raise NotImplementedError
+        raise self._lacks("variance", "standard deviations")
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of a target less than y given f.
@@ -41,7 +46,7 @@ class Predictive:
         -------
         Tensor of shape (S, n)
         """
-        raise NotImplementedError
+        raise self._lacks("cdf", "quantiles and intervals")
 
     def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
         """Quantile of y given f.
@@ -57,7 +62,7 @@ class Predictive:
         Tensor of shape (S, n)
             In units of y.
         """
-        raise NotImplementedError
+        raise self._lacks("quantile", "quantiles and intervals")
 
     def resolution(self, f: torch.Tensor) -> torch.Tensor:
         """Distance in f over which predictions are nearly linear: the node spacing.

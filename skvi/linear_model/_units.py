@@ -36,12 +36,6 @@ class LinearModel(Model):
         """Features of the fit, by which every use of X goes; see `Model.design`."""
         return standardized(X, self.units.x_mean, self.units.x_scale)
 
-    def offset(self, given, n_rows):
-        """Offset of f in the fit, (n_rows,), or None if it is 0; see `Model.offset`."""
-        if given is None and self.units.f_mean == 0:
-            return None
-        return (np.zeros(n_rows) if given is None else given) - self.units.f_mean
-
     def in_units(self, theta, is_difference=False):
         """Parameters, (S, P), for the original target, features and offset.
 

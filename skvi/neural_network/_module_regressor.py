@@ -58,9 +58,13 @@ Prior, Posterior or dict, default="normal"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
         starts at 0 and whose prior is that of the first one.
-    likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
-        Shape of the noise. "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; ``StudentTLikelihood(df=2.5)`` sets others.
+    likelihood : {"gaussian", "student_t", "poisson", "negative_binomial"} or \
+Likelihood, default="gaussian"
+        Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
+        and allows for outliers. Or another distribution of y given the outputs: the
+        counts of "poisson" and "negative_binomial" have the exponential of an output as
+        mean. Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your
+        own (:doc:`/extend`).
     noise_scale : float or "learn", default="learn"
         Scale of the noise, in units of y: for normal noise its standard deviation.
         "learn" finds the most probable value, for each target, together with the
@@ -68,7 +72,8 @@ Prior, Posterior or dict, default="normal"
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of
-        the same normalization. With False priors are in units of y.
+        the same normalization. With False priors are in units of y. Beside likelihoods
+        other than noise the output is relative to the constant that suits y best.
     solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
         "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
         gradients, for "mean_field" posteriors and ensembles of them, see `Ivon`. The
@@ -124,7 +129,10 @@ Prior, Posterior or dict, default="normal"
     Attributes
     ----------
     noise_scale_ : float
-        Standard deviation of the noise, in units of y.
+        Standard deviation of the noise, in units of y; only if there is noise.
+    dispersion_ : float
+        Learned dispersion of negative binomial counts; for others, what `likelihood`
+        learns by name.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over the
         data, for every `objective`: an estimate from draws. In expectation it bounds

@@ -1,5 +1,6 @@
 """Shared by Bayesian networks for numbers: targets, units, noise."""
 
+from dataclasses import replace
 from numbers import Real
 
 import numpy as np
@@ -8,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from skvi._model import Model, NumberColumns
 from skvi._predictive import DrawnPredictive
-from skvi._registry import NOISES
+from skvi._registry import COUNTS, NOISES
 from skvi._regressors import (
     check_rows,
     column_units,
@@ -22,8 +23,11 @@ from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     IndependentLikelihood,
+    Likelihood,
+    NegativeBinomialLikelihood,
     NoiseLikelihood,
 )
+from skvi.likelihoods._counts import CountLikelihood
 from skvi.neural_network._flatness import (
     explained_variance,
     flat_message,
@@ -31,6 +35,12 @@ from skvi.neural_network._flatness import (
     missed_message,
     missed_variance,
     without_outliers,
+)
+from skvi.neural_network._likelihood import (
+    CountColumns,
+    check_other_likelihood,
+    learned_numbers,
+    origin_of,
 )
 from skvi.neural_network._modules import OutputLimits
 from skvi.utils._callbacks import with_callbacks
@@ -57,7 +67,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     _parameter_constraints: dict = {
         "noise": [StrOptions({"constant", "heteroscedastic"})],
-        "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
+        "likelihood": [StrOptions(set(NOISES | COUNTS)), Likelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn"}),
@@ -70,19 +80,32 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     )
     _input_with_target = {"multi_output": True, "y_numeric": True}
 
+    def _resolve(self, name):
+        if name == "likelihood" and self.likelihood == "negative_binomial":
+            return NegativeBinomialLikelihood("learn")
+        return super()._resolve(name)
+
     def _response(self, y):
-        """One or several columns of numbers."""
+        """One or several columns of numbers, or of counts."""
         if self._continues:
             return self._stream.response
-        return NumberColumns.find(y)
+        are_counts = isinstance(self._resolve("likelihood"), CountLikelihood)
+        return (CountColumns if are_counts else NumberColumns).find(y)
 
     def _assemble(self, data, response):
-        """Return the model: a network for the target in its units, and noise."""
-        given, robust = self._given_units(), not self._resolve("likelihood").is_normal
-        units = column_units(data.y, data.weight, given, self.normalize_y, robust)
-        standardizes = self.normalize_y and given is None
-        self._warn_of_constants(data.y)
-        likelihood = self._likelihood(noise_in(units, self._noise_to_fix()), response)
+        """Return the model: a network for the target in its units, and a likelihood."""
+        given = self._resolve("likelihood")
+        given.validate()
+        units, taken = self._find_units(data, given)
+        if isinstance(given, NoiseLikelihood):
+            self._warn_of_constants(data.y)
+            scale = noise_in(units, self._noise_to_fix())
+            likelihood = self._noise_likelihood(given, scale, response)
+        else:
+            check_other_likelihood(self, given)
+            n_columns = response.n_columns
+            parts = [given] * (n_columns or 1)
+            likelihood = IndependentLikelihood(parts) if n_columns else given
         network = self._network(data.X, likelihood)
         return Model(
             response,
@@ -92,8 +115,25 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             self._build_prior(network.layout),
             str(data.X.dtype),
             units,
-            names_of_units(centered=True) if standardizes else (),
+            taken,
         )
+
+    def _find_units(self, data, likelihood):
+        """Units of the target, or origin of the outputs; and what is taken from y."""
+        given, standardizes = self._given_units(), self.normalize_y
+        if isinstance(likelihood, NoiseLikelihood):
+            robust = not likelihood.is_normal
+            units = column_units(data.y, data.weight, given, standardizes, robust)
+            names = names_of_units(centered=True)
+        else:
+            origin = origin_of(likelihood, data.y, data.weight)
+            zeros = np.zeros(data.y.shape[1:])[()]
+            f_mean = -origin if standardizes else 0.0
+            units, names = (
+                given or Units(zeros, zeros + 1.0, f_mean=f_mean),
+                ("f_mean",),
+            )
+        return units, names if standardizes and given is None else ()
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -151,10 +191,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 SkviWarning,
             )
 
-    def _likelihood(self, scale, response):
+    def _noise_likelihood(self, given, scale, response):
         """Noise of one target, or of each one."""
-        given = self._resolve("likelihood")
-        given.validate()
 
         def of_scale(scale):
             noise = with_noise_scale(given, scale, type(self).__name__)
@@ -171,6 +209,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         found, units = super()._posterior_attributes(state), self._model.units
         found["posterior_"].units = units
         n_learned = len(self._model.likelihood.learned)
+        if not isinstance(self._resolve("likelihood"), NoiseLikelihood):
+            return found | learned_numbers(self._model.likelihood, found["_hyper"])
         if n_learned:
             noise = np.exp(found["_hyper"][:n_learned]) * units.y_scale
         else:
@@ -183,10 +223,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         units, likelihood = self._model.units, self._model.bound(self._hyper)[1]
         if self._model.response.is_column:
             likelihood = IndependentLikelihood([likelihood])
-            units = Units(np.array([units.y_mean]), np.array([units.y_scale]))
+            scale = np.array([units.y_scale])
+            units = replace(units, y_mean=np.array([units.y_mean]), y_scale=scale)
         draws = self._drawn(theta)
         likelihood = likelihood.to(draws.theta.device)
-        return DrawnPredictive(likelihood, units, draws, X)
+        offset = None if X is None else self._model.offset(None, len(X))
+        return DrawnPredictive(likelihood, units, draws, X, offset)
 
     def _noise_to_fix(self):
         """`noise_scale`, or what the first batch learned."""
@@ -205,7 +247,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _limit_of_outputs(self, f, likelihood):
         """Say that outputs are limited, and standardized targets are not."""
-        if not self.normalize_y:
+        is_noise = isinstance(self._resolve("likelihood"), NoiseLikelihood)
+        if not (self.normalize_y and is_noise):
             return ""
         means = likelihood.mean(f.flatten(0, 1)).reshape(*f.shape[:-1], -1)
         limits = OutputLimits.of(means)
@@ -237,10 +280,10 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             networks plus that of the noise, averaged over the networks. Infinite for
             Student-t noise of at most two degrees of freedom.
         """
-        X = self._check_X(X)
-        moments = self._predictive(X).moments()
-        mean, std = moments[:, 0], moments[:, 1]
-        return (mean, std) if return_std else mean
+        predictive = self._predictive(self._check_X(X))
+        if not return_std:
+            return predictive.expectation()
+        return tuple(np.moveaxis(predictive.moments(), 1, 0))
 
     def predict_uncertainty(self, X):
         """Predict how uncertain a new observation is, for both reasons apart.
@@ -328,6 +371,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows) or (S, rows, K)."""
         predictive = self._predictive(None)
+        f = f - self._model.units.f_mean
         return predictive.in_units(predictive.likelihood.mean(f))
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):

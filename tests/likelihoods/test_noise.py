@@ -12,6 +12,7 @@ from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     IndependentLikelihood,
     Likelihood,
+    PoissonLikelihood,
     StudentTLikelihood,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
@@ -90,6 +91,7 @@ LEARNED = [
     HeteroscedasticLikelihood(StudentTLikelihood(3.0, "learn")),
     StudentTLikelihood(3.0, "learn"),
     GaussianLikelihood("learn"),
+    PoissonLikelihood(),
     STUDENT,
     *HETEROSCEDASTIC,
     IndependentLikelihood(

@@ -79,6 +79,10 @@ VARIANTS = [
     Variant("count-std-without-noise", where="CountPredictive.parts",
         find="(w @ noise).sqrt()", put="0 * mean",
         test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
+    Variant("network-without-origin", where="NetworkRegressorMixin._predictive",
+        find="self._model.offset(None, len(X))", put="None",
+        test="tests/neural_network/test_other_likelihoods.py::"
+             "test_a_linear_network_is_a_regression_of_counts[poisson]"),
     Variant("information-in-the-other-direction", where="divergence",
         find="torch.special.entr(p) + p * log_q",
         put="torch.special.entr(log_q.exp()) + log_q.exp() * p.log()",

@@ -6,6 +6,11 @@ from tests.mutants.places import Variant
 # fmt: off
 VARIANTS = [
     # base
+    Variant("poisson-pass-without-weights", where="_PoissonPass._visit",
+        find="torch.mul(rate - y, weight, out=self._slope)",
+        put="torch.sub(rate, y, out=self._slope)",
+        test="tests/likelihoods/test_noise.py::"
+             "test_passes_are_automatic_derivatives[PoissonLikelihood()]"),
     Variant("normal-transform-transposed", where="_times", find="matrix.T",
         put="matrix", test="tests/base/test_base.py::test_draws_of_a_normal[full]"),
     Variant("normal-variance-of-columns", where="NormalForm.variance",
