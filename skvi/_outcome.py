@@ -12,6 +12,7 @@ from skvi.evidence._fit_checks import (
     BOUND_DRAWS,
     judge_existence,
     lower_bound,
+    upper_elbo,
     weight_diagnostics,
 )
 from skvi.objectives._ensemble_steps import estimate
@@ -57,6 +58,7 @@ def judge_fit(
             solution.solver,
             solution.n_draws,
         )
+        weights |= upper_elbo(target, posterior, generator, _bound_draws(solution))
         known = {"bound": list(bound), "weights": weights}
         if report is not None:
             report.save(known)

@@ -22,9 +22,11 @@ from skvi.posteriors import (
     Ensemble,
     FullRankNormal,
     GaussianDropout,
+    Hierarchical,
     LowRankNormal,
     MeanFieldNormal,
     MixtureOfNormals,
+    SemiImplicit,
 )
 from skvi.priors import (
     ARD,
@@ -60,6 +62,8 @@ POSTERIORS = {
     "low_rank": LowRankNormal,
     "ensemble": Ensemble,
     "mixture": MixtureOfNormals,
+    "semi_implicit": SemiImplicit,
+    "hierarchical": Hierarchical,
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}

@@ -41,6 +41,25 @@ def lower_bound(
     return Estimate(float(log_weights.mean()), error)
 
 
+@torch.no_grad()
+def upper_elbo(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    n_draws: int = BOUND_DRAWS,
+) -> dict[str, float]:
+    """Bound of the ELBO from above, where `lower_bound` is one from below.
+
+    "elbo_upper" and "elbo_upper_se", in nats; empty where draws have no such side.
+    """
+    draw = posterior.draw_below(n_draws, generator)
+    if draw is None:
+        return {}
+    values = (target.log_joint_batched(draw.theta) - draw.log_q).double()
+    error = float(values.std()) / n_draws**0.5
+    return {"elbo_upper": float(values.mean()), "elbo_upper_se": error}
+
+
 def _log_weights(
     target: Target, posterior: Posterior, n_draws: int, generator: torch.Generator
 ) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import torch
 
+from skvi._sampling._chains import Chains
 from skvi.evidence._estimates import (
     Estimate,
     forward_bound,
@@ -15,7 +16,7 @@ from skvi.objectives import ChiBound, RenyiBound
 from skvi.posteriors import Posterior
 from skvi.targets import Target
 
-__all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]
+__all__ = ["build_table", "elbo_row", "rows_of_chains", "upper_exists", "upper_row"]
 
 # Draws of q behind the rows that are functions of its weights, and in each term of its
 # importance-weighted bounds.
@@ -74,13 +75,24 @@ def build_table(
     )
     k = min(sides.k_above, sides.reverse.shape[1])
     table["IW-EUBO"] = upper_row(both[1], exists, k)
-    of_q = weights_of_chains(sides.chains, posterior)
     exists = exists if posterior.as_normal() is not None else None
-    k = min(K_OF_Q, of_q.shape[1])
-    table["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
-    table["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
+    table.update(rows_of_chains(sides.chains, posterior, exists))
     table.update(above)
     return table
+
+
+def rows_of_chains(
+    chains: Chains, posterior: Posterior, exists: bool | None
+) -> dict[str, NamedBound]:
+    """Upper bounds from the density of q at posterior draws, where it is known."""
+    if posterior.side != "exact":
+        return {}
+    of_q = weights_of_chains(chains, posterior)
+    k = min(K_OF_Q, of_q.shape[1])
+    return {
+        "IW-EUBO of q": upper_row(reverse_bound(of_q, k), exists, k),
+        "EUBO of q": upper_row(reverse_bound(of_q, 1), exists),
+    }
 
 
 def _n_draws(cost: int, n_below: int) -> int:

@@ -5,7 +5,7 @@ import math
 import torch
 
 from skvi._sampling._diagnostics import effective_sample_size
-from skvi.evidence._estimates import Estimate, reverse_bound, weights_of_chains
+from skvi.evidence._estimates import Estimate
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._remedies import remedy, with_remedy
@@ -20,10 +20,9 @@ from skvi.evidence._summarize import CAPPED, LEVEL, ROUNDING
 from skvi.evidence._table import (
     EXPECTED,
     IF_EXACT,
-    K_OF_Q,
     elbo_row,
+    rows_of_chains,
     upper_exists,
-    upper_row,
 )
 from skvi.evidence._tempered import (
     MIN_TRIPS,
@@ -173,9 +172,5 @@ def _table(
         *bridge, "estimate", "consistent, not a bound", holds=NEVER
     )
     rows["tempered chains, upper"] = NamedBound(*both[1], "upper", IF_EXACT)
-    if posterior.side == "exact":
-        of_q = weights_of_chains(draws.chains, posterior)
-        k = min(K_OF_Q, of_q.shape[1])
-        rows["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
-        rows["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
+    rows.update(rows_of_chains(draws.chains, posterior, exists))
     return BoundsTable(rows)

@@ -9,6 +9,7 @@ from skvi.posteriors._mixture_of_normals import MixtureOfNormals
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.posteriors._product import Gamma, Product
+from skvi.posteriors._semi_implicit import Hierarchical, SemiImplicit
 from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
@@ -19,10 +20,12 @@ __all__ = [
     "FullRankNormal",
     "Gamma",
     "GaussianDropout",
+    "Hierarchical",
     "LowRankNormal",
     "MeanFieldNormal",
     "MixtureOfNormals",
     "MixtureOverScales",
     "Posterior",
     "Product",
+    "SemiImplicit",
 ]

@@ -178,8 +178,11 @@ class _ProductPosterior(Posterior):
         return dict(zip(self.names, self._bound(), strict=True))
 
     def with_parts(self, parts: Mapping[tuple[str, ...], Posterior]) -> Self:
-        pieces = [parts.get(names, part).params for names, part in self.parts.items()]
-        return self.at(torch.cat([piece.to(self.params.dtype) for piece in pieces]))
+        pieces = [parts.get(names, part) for names, part in self.parts.items()]
+        params = [piece.params.to(self.params.dtype) for piece in pieces]
+        other = self.at(torch.cat(params))
+        other._parts = pieces  # they are more than their parameters
+        return other
 
     def marginal(self, layout: Layout) -> "_ProductPosterior":
         """Posterior of the parts that belong to the blocks of a layout."""
@@ -214,10 +217,24 @@ class _ProductPosterior(Posterior):
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         draws = [part.draw(n_draws, generator) for part in self._bound()]
+        return self._joined(draws, self.side)
+
+    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
+        found = [
+            part.draw(n_draws, generator)
+            if part.side == "exact"
+            else part.draw_below(n_draws, generator)
+            for part in self._bound()
+        ]
+        draws = [draw for draw in found if draw is not None]
+        is_known = self.side == "upper" and len(draws) == len(found)
+        return self._joined(draws, "lower") if is_known else None
+
+    def _joined(self, draws: list[Draw], side: Side) -> Draw:
         order = torch.argsort(torch.cat(self._columns()))
         theta = torch.cat([draw.theta for draw in draws], 1)[:, order]
         log_q = torch.stack([draw.log_q for draw in draws]).sum(0)
-        return Draw(theta, log_q, self.side, parts=tuple(draws))
+        return Draw(theta, log_q, side, parts=tuple(draws))
 
     def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
         """Sum over the parts, each given its own part of the draw."""

@@ -116,6 +116,22 @@ class Posterior(Movable):
         """
         return self.draw(n_draws, generator)
 
+    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
+        """Draw theta with a lower bound of its log density, as `draw` has an upper one.
+
+        Parameters
+        ----------
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Draw or None
+            Its side is "lower"; None by default: there is no such bound.
+        """
+        return None
+
     def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
         """Log density of draws, or its bound, at other variational parameters.
 

@@ -175,6 +175,34 @@ VARIANTS = [
     Variant("flow-determinant-added", where="FlowPosterior.draw_white",
         find="_log_normal(noise) - log_det", put="_log_normal(noise) + log_det",
         test="tests/test_extending.py::test_flow"),
+    Variant("auxiliary-bound-without-own-noise", where="AuxiliaryPosterior.draw_white",
+        find="self.log_terms(u, e, self.params, generator)",
+        put="self.log_terms(u, e, self.params, generator)[1:]",
+        test="tests/posteriors/test_semi_implicit.py::"
+             "test_bounds_enclose_the_elbo_and_meet[1-40-20-prior]"),
+    Variant("auxiliary-bound-below-with-own-noise",
+        where="AuxiliaryPosterior.draw_below",
+        find="self.log_terms(u, e, self.params, generator)[1:]",
+        put="self.log_terms(u, e, self.params, generator)",
+        test="tests/posteriors/test_semi_implicit.py::"
+             "test_bounds_enclose_the_elbo_and_meet[1-40-20-prior]"),
+    Variant("auxiliary-terms-without-proposal", where="AuxiliaryPosterior.log_terms",
+        find="self.log_joint(u, e, params) - r.log_prob(e)",
+        put="self.log_joint(u, e, params)",
+        test="tests/posteriors/test_semi_implicit.py::"
+             "test_bounds_enclose_the_elbo_and_meet[1-40-20-learned]"),
+    Variant("auxiliary-noise-without-density", where="AuxiliaryPosterior.log_joint",
+        find="self.conditional(e, params).log_prob(u) + log_noise",
+        put="self.conditional(e, params).log_prob(u)",
+        test="tests/posteriors/test_semi_implicit.py::"
+             "test_weights_have_the_mean_of_the_evidence"),
+    Variant("inner-chain-stays", where="AuxiliaryPosterior._with_score",
+        find="self.chain(at.detach(), e, fixed, generator)", put="e",
+        test="tests/posteriors/test_semi_implicit.py::test_unbiased_gradients[2]"),
+    Variant("factorized-anchor-of-marginals", where="AuxiliaryPosterior.near",
+        find="precision.diagonal().rsqrt()", put="normal.variance.sqrt()",
+        test="tests/posteriors/test_semi_implicit.py::"
+             "test_coordinates_of_a_normal_fit"),
     Variant("mean-field-variance-for-std", where="_DiagonalPosterior._params_of",
         find="0.5 * normal.variance.log()", put="normal.variance.log()",
         test="tests/posteriors/test_posteriors.py::"

@@ -1,0 +1,269 @@
+"""Posteriors that are normal given an auxiliary variable, and bounds of their density.
+
+With noise e ~ N(0, I), u | e ~ N(m(e), diag(s(e)^2)), and a density r(e | u), a term
+
+    w(u, e) = q(u | e) N(e; 0, I) / r(e | u)
+
+has the mean q(u) under e ~ r. For a draw u, made from e_0, and e_1 .. e_K from r,
+
+    log mean of w(u, e_0) .. w(u, e_K)   is above log q(u) in expectation, and
+    log mean of w(u, e_1) .. w(u, e_K)   is below it:
+
+r = N(0, I) gives both semi-implicit bounds, K = 0 the hierarchical one (Sobolev and
+Vetrov 2019). By symmetry in 0 .. K, the mean of p(u) over the first of these means is
+the integral of p: such weights bound evidences from below.
+"""
+
+import math
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+
+from skvi.base import Draw, Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors._whitened import WhitenedPosterior
+from skvi.utils._log_space import LOG_2PI, log_mean_exp
+from skvi.utils._random import make_generator, rand, randn
+
+__all__ = ["AuxiliaryPosterior", "Settings"]
+
+# Fraction of the variance of u that comes from e at the start.
+SHARE = 0.1
+# Transitions of a chain, steps of each, and the range of the logs of their sizes.
+N_TRANSITIONS, N_STEPS, LOG_RANGE = 5, 5, 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the families differ in; see `SemiImplicit`."""
+
+    n_auxiliary: int
+    n_hidden: int
+    n_mixture: int  # K
+    is_learned: bool  # whether r is
+    is_unbiased: bool
+    whiten: bool
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A factorized normal given x: a linear mean, and hidden units for both moments."""
+
+    n_in: int
+    n_hidden: int
+    n_out: int
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Those of its parameters."""
+        shapes = (self.n_out, self.n_in), (2 * self.n_out, self.n_hidden)
+        return [
+            *shapes,
+            (self.n_hidden, self.n_in),
+            (2 * self.n_out,),
+            (self.n_hidden,),
+        ]
+
+    @property
+    def n_params(self) -> int:
+        """Length of the vector of its parameters."""
+        return sum(map(math.prod, self.shapes))
+
+    def start(
+        self, linear: torch.Tensor, log_scale: float, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Parameters of a linear mean and a constant scale; hidden units are random."""
+        level = torch.zeros(2, self.n_out, dtype=linear.dtype, device=linear.device)
+        level[1] = log_scale
+        no_weight = level.new_zeros(self.shapes[1])
+        units = [randn(generator, *self.shapes[i]) for i in (2, 4)]
+        parts = linear * self.n_in**0.5, no_weight, units[0], level, units[1]
+        return torch.cat([part.flatten() for part in parts])
+
+    def __call__(self, params: torch.Tensor, x: torch.Tensor) -> NormalForm:
+        """Normals given rows of x.
+
+        Sums have the scale of one term, for steps of one size: 1 / sqrt(terms).
+        """
+        parts = params.split([math.prod(shape) for shape in self.shapes])
+        pairs = zip(parts, self.shapes, strict=True)
+        linear, last, first, level, bias = (p.reshape(shape) for p, shape in pairs)
+        x = x / self.n_in**0.5
+        hidden = torch.tanh(x @ first.T + bias) / self.n_hidden**0.5
+        mean, log_scale = (hidden @ last.T + level).chunk(2, -1)
+        return NormalForm(x @ linear.T + mean, log_scale.exp())
+
+
+class AuxiliaryPosterior(WhitenedPosterior):
+    """Distribution of theta = mean + scale u, with u | e factorized normal, e noise.
+
+    Variational parameters: those of the moments of u | e, and of e | u if r is learned.
+    """
+
+    side = "upper"
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: Settings,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(layout)
+        generator = make_generator(0) if generator is None else generator
+        size, n_aux, n_hidden = layout.size, settings.n_auxiliary, settings.n_hidden
+        self.settings = settings
+        self._forward = Regression(n_aux, n_hidden, size)
+        self._reverse = Regression(size, n_hidden, n_aux)
+        # Orthonormal columns: u is near N(0, I), and the reverse is known.
+        loading = torch.linalg.qr(randn(generator, max(size, n_aux), n_aux))[0]
+        loading = SHARE**0.5 * loading[:size]
+        start = 0.5 * math.log1p(-SHARE)
+        parts = [self._forward.start(loading, start, generator)]
+        if settings.is_learned:
+            parts.append(self._reverse.start(loading.T, start, generator))
+        self.params = torch.cat(parts)
+
+    def with_mixture(self, n_mixture: int) -> Self:
+        """Posterior whose bounds have another number of terms, K."""
+        other = copy(self)
+        other.settings = replace(self.settings, n_mixture=n_mixture)
+        return other
+
+    def near(self, normal: NormalForm) -> Self:
+        """Place the posterior at a normal, or at the closest factorized one."""
+        if not self.settings.whiten and not normal.is_diagonal:
+            precision = torch.linalg.inv(normal.covariance())
+            normal = NormalForm(normal.mean, precision.diagonal().rsqrt())
+        return super().near(normal)
+
+    # --- densities --------------------------------------------------------------------
+
+    def conditional(self, e: torch.Tensor, params: torch.Tensor) -> NormalForm:
+        """Normals of u given e, (..., A)."""
+        return self._forward(params[: self._forward.n_params], e)
+
+    def proposal(self, u: torch.Tensor, params: torch.Tensor) -> NormalForm:
+        """The densities r of e given u, (S, P)."""
+        if self.settings.is_learned:
+            return self._reverse(params[self._forward.n_params :], u)
+        mean = u.new_zeros(len(u), self.settings.n_auxiliary)
+        return NormalForm(mean, torch.ones_like(mean))
+
+    def log_joint(
+        self, u: torch.Tensor, e: torch.Tensor, params: torch.Tensor
+    ) -> torch.Tensor:
+        """Log density of u and e together."""
+        log_noise = -0.5 * (e.square() + LOG_2PI).sum(-1)
+        return self.conditional(e, params).log_prob(u) + log_noise
+
+    def log_terms(
+        self,
+        u: torch.Tensor,
+        e: torch.Tensor,
+        params: torch.Tensor,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Logs of w(u, e_0) .. w(u, e_K), (K + 1, S), for u that came from e."""
+        r = self.proposal(u, params)
+        e = torch.cat([e[None], r.sample(self.settings.n_mixture, generator)])
+        return self.log_joint(u, e, params) - r.log_prob(e)
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Refuse: only draws have a bound of their density."""
+        raise IncompatibleComponentsError(
+            "The log density of posterior='semi_implicit' or 'hierarchical' is an "
+            "integral over an auxiliary variable, which is bounded at its own draws "
+            "only. Use a family with an exact density, such as posterior='full_rank'."
+        )
+
+    # --- draws ------------------------------------------------------------------------
+
+    def draw_white(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw u, with an upper bound of its log density.
+
+        If gradients are unbiased, that of the bound is the gradient of log q instead.
+        """
+        u, e = self._pairs(n_draws, generator)
+        if self.settings.is_unbiased and u.requires_grad:
+            log_q = self._with_score(u, e, generator)
+        else:
+            log_q = log_mean_exp(self.log_terms(u, e, self.params, generator), 0)
+        return Draw(u, log_q, self.side, auxiliary=e)
+
+    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
+        """Draw theta with a lower bound of its log density; None without terms."""
+        if not self.settings.n_mixture:
+            return None
+        u, e = self._pairs(n_draws, generator)
+        terms = self.log_terms(u, e, self.params, generator)[1:]
+        return self._from_white(Draw(u, log_mean_exp(terms, 0), "lower", auxiliary=e))
+
+    def _pairs(
+        self, n_draws: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws of u, (S, P), and of the e they come from, (S, A)."""
+        dtype, n_aux = self.params.dtype, self.settings.n_auxiliary
+        e = randn(generator, n_draws, n_aux, dtype=dtype)
+        noise = randn(generator, n_draws, self.layout.size, dtype=dtype)
+        return self.conditional(e, self.params).transform(noise), e
+
+    # --- unbiased gradients -----------------------------------------------------------
+
+    def _with_score(
+        self, u: torch.Tensor, e: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Values of the bound, with the gradient of log q along the path of the draws.
+
+        The gradient in u of log q(u) is the mean of that of log q(u | e) over q(e | u)
+        (Titsias and Ruiz 2019), and the score in the parameters has the mean 0. r
+        follows the bound.
+        """
+        at, fixed = u.detach().requires_grad_(), self.params.detach()
+        split = self._forward.n_params
+        params = torch.cat([fixed[:split], self.params[split:]])
+        value = log_mean_exp(self.log_terms(at.detach(), e, params, generator), 0)
+        other = self.chain(at.detach(), e, fixed, generator)
+        log_prob = self.conditional(other, fixed).log_prob(at)
+        (score,) = torch.autograd.grad(log_prob.sum(), at)
+        return value + (score * (u - at.detach())).sum(1)
+
+    def chain(
+        self,
+        u: torch.Tensor,
+        e: torch.Tensor,
+        params: torch.Tensor,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Hamiltonian transitions of e under q(e | u), which they start from.
+
+        In coordinates whitened by r. The more of them, the less the end depends on e.
+        """
+        r = self.proposal(u, params)
+
+        def evaluate(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x = x.detach().requires_grad_()
+            value = self.log_joint(u, r.transform(x), params)
+            (slope,) = torch.autograd.grad(value.sum(), x)
+            return value.detach(), slope
+
+        x = r.whiten(e - r.mean)
+        value, slope = evaluate(x)
+        for _ in range(N_TRANSITIONS):
+            size = torch.exp(-LOG_RANGE * rand(generator, len(u), 1)).to(x.dtype)
+            speed = first = randn(generator, *x.shape, dtype=x.dtype)
+            moved, new_value, new_slope = x, value, slope
+            for _ in range(N_STEPS):
+                speed = speed + 0.5 * size * new_slope
+                moved = moved + size * speed
+                new_value, new_slope = evaluate(moved)
+                speed = speed + 0.5 * size * new_slope
+            gain = new_value - value + 0.5 * (first.square() - speed.square()).sum(1)
+            accept = rand(generator, len(u)).log() < gain
+            value = torch.where(accept, new_value, value)
+            x = torch.where(accept[:, None], moved, x)
+            slope = torch.where(accept[:, None], new_slope, slope)
+        return r.transform(x)

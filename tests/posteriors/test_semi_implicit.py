@@ -1,0 +1,272 @@
+"""Families that are normal given noise, against quadrature in 1 and 2 dimensions."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.polynomial.hermite_e import hermegauss
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import scale
+
+from skvi.base import Layout, NormalForm
+from skvi.divergences import KL
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, Hierarchical, Product, SemiImplicit
+from skvi.targets import Target
+from skvi.utils._random import make_generator, randn
+
+SMALL = {"n_hidden": 3}
+N_SE = 4
+
+
+class Bent(Target):
+    """A normal x beside y that is near x^2: log Z is 0."""
+
+    def __init__(self, size):
+        self.layout = Layout({"coef": (1, size)})
+
+    def log_joint(self, theta, rows=None):
+        centers = (theta[:, :1], theta[:, 1:] - 0.5 * theta[:, :1].square())
+        parts = torch.cat(centers[: self.layout.size], 1) / 0.8
+        return -(0.5 * parts.square() + np.log(0.8 * (2 * np.pi) ** 0.5)).sum(1)
+
+
+def grid(size, count):
+    """Nodes of a standard normal, (count^size, size), and logs of their weights."""
+    nodes, weights = map(torch.from_numpy, hermegauss(count))
+    logs = (weights / weights.sum()).log()
+    both = [torch.cartesian_prod(*[x] * size).reshape(-1, size) for x in (nodes, logs)]
+    return both[0], both[1].sum(1)
+
+
+def perturbed(family, size, amount=0.3):
+    """Posterior away from its start, in units away from 1."""
+    generator = make_generator(2)
+    q = family.build(Layout({"coef": (1, size)}), generator)
+    scale = torch.full((size,), 0.7, dtype=torch.float64)
+    q = q.near(NormalForm(0.2 + 0.0 * scale, scale))
+    return q.at(q.params + amount * randn(generator, len(q.params)))
+
+
+def exact_log_q(q, theta, params, n_nodes):
+    """Log density by quadrature over the auxiliary variable."""
+    e, log_weight = grid(q.settings.n_auxiliary, n_nodes)
+    given = q.conditional(e[:, None], params)
+    logs = given.log_prob(q.to_white(theta)[None]) + log_weight[:, None]
+    return torch.logsumexp(logs, 0) - q.anchor.half_log_det
+
+
+def exact_elbo(q, target, n_nodes, n_noise, params=None):
+    """ELBO by quadrature over all noise, differentiable."""
+    params = q.params if params is None else params
+    e, log_e = grid(q.settings.n_auxiliary, n_nodes)
+    noise, log_noise = grid(target.layout.size, n_noise)
+    u = q.conditional(e[:, None], params).transform(noise)
+    theta = q.anchor.transform(u.flatten(0, 1))
+    weight = (log_e[:, None] + log_noise).exp().flatten()
+    return weight @ (target.log_joint(theta) - exact_log_q(q, theta, params, n_nodes))
+
+
+def mean_and_se(values):
+    return float(values.mean()), float(values.std()) / len(values) ** 0.5
+
+
+@pytest.mark.parametrize("proposal", ["prior", "learned"])
+@pytest.mark.parametrize(("size", "n_nodes", "n_noise"), [(1, 40, 20), (2, 12, 8)])
+def test_bounds_enclose_the_elbo_and_meet(size, n_nodes, n_noise, proposal):
+    """L_K <= ELBO <= L^K against quadrature, and their distance decreases with K.
+
+    Wrong variants: the upper bound of log q without the e that generated the draw; the
+    lower bound with it; terms without the density of the proposal.
+    """
+    target, generator = Bent(size), make_generator(1)
+    q, gaps = perturbed(SemiImplicit(proposal=proposal, **SMALL), size), []
+    with torch.no_grad():
+        truth = float(exact_elbo(q, target, n_nodes, n_noise))
+        for n_mixture in (1, 8, 64):
+            found = q.with_mixture(n_mixture)
+            draws = found.draw(4000, generator), found.draw_below(4000, generator)
+            assert [draw.side for draw in draws] == ["upper", "lower"]
+            values = [target.log_joint(draw.theta) - draw.log_q for draw in draws]
+            for sign, value in zip((-1, 1), values, strict=True):
+                mean, error = mean_and_se(value)
+                assert sign * (mean - truth) > -N_SE * error - 1e-3
+            # With less noise: on the same draws.
+            for sign, draw in zip((1, -1), draws, strict=True):
+                exact = exact_log_q(q, draw.theta, q.params, n_nodes)
+                mean, error = mean_and_se(sign * (draw.log_q - exact))
+                assert mean > -N_SE * error - 1e-3
+                gaps.append(mean)
+    totals = [below + above for below, above in zip(gaps[::2], gaps[1::2], strict=True)]
+    assert totals[0] > 1.5 * totals[1] > 1.5**2 * totals[2]
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        Hierarchical(**SMALL),
+        SemiImplicit(n_mixture=3, **SMALL),
+        SemiImplicit(n_mixture=3, proposal="prior", **SMALL),
+    ],
+)
+def test_weights_have_the_mean_of_the_evidence(family):
+    """E exp(log p - log q) = Z: what bounds of the evidence rest on.
+
+    Wrong variants: the mean over K of K + 1 terms; the noise without its density.
+    """
+    q = perturbed(family, 2, amount=0.2)
+    inner = NormalForm(torch.full((2,), 0.2).double(), torch.full((2,), 0.3).double())
+    with torch.no_grad():
+        draw = q.draw(20000, make_generator(2))
+    value, error = mean_and_se((inner.log_prob(draw.theta) - draw.log_q).exp())
+    assert error < 0.03
+    assert value == pytest.approx(1.0, abs=N_SE * error)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_unbiased_gradients(size):
+    """The mean of gradients with inner chains is that of the exact ELBO, by quadrature.
+
+    Wrong variants: the chain returns the pair that it starts at; the slope in u is not
+    multiplied by the path of u.
+    """
+    target, generator = Bent(size), make_generator(3)
+    q = perturbed(SemiImplicit(gradient="unbiased", **SMALL), size)
+    nodes = (40, 20) if size == 1 else (12, 8)
+    leaf = q.params.clone().requires_grad_()
+    value = -exact_elbo(q, target, *nodes, params=leaf)
+    (truth,) = torch.autograd.grad(value, leaf)
+    found = torch.stack(
+        [
+            ELBO().value_and_gradient(target, q, KL(), None, 400, generator)[1]
+            for _ in range(30)
+        ]
+    )
+    is_forward = truth != 0  # the proposal does not enter the exact value
+    error = found.std(0) / len(found) ** 0.5
+    assert ((found.mean(0) - truth).abs() < N_SE * error + 1e-3)[is_forward].all()
+    assert (found[:, ~is_forward] != 0).all()
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        Hierarchical(**SMALL),
+        SemiImplicit(**SMALL),
+        SemiImplicit(proposal="prior", **SMALL),
+        SemiImplicit(gradient="unbiased", **SMALL),
+    ],
+)
+def test_every_parameter_has_a_gradient(family):
+    q, target = perturbed(family, 2), Bent(2)
+    _, found = ELBO().value_and_gradient(target, q, KL(), None, 20, make_generator(0))
+    assert (found != 0).all()
+    assert found.isfinite().all()
+
+
+def test_coordinates_of_a_normal_fit():
+    """Whitened, or in units of the best factorized normal, of variances 1 / precision.
+
+    Wrong variant: the marginal standard deviations.
+    """
+    layout = Layout({"coef": (1, 2)})
+    root = torch.tensor([[1.0, 0.0], [1.5, 0.5]]).double()
+    normal = NormalForm(torch.ones(2).double(), root)
+    whitened = SemiImplicit().build(layout).near(normal)
+    own = SemiImplicit(whiten=False).build(layout).near(normal)
+    assert torch.equal(whitened.anchor.scale, root)
+    precision = torch.linalg.inv(root @ root.T)
+    assert torch.allclose(own.anchor.scale, precision.diagonal().rsqrt())
+
+
+def test_what_has_no_density_is_refused():
+    q = Hierarchical().build(Layout({"coef": (1, 2)}))
+    with pytest.raises(IncompatibleComponentsError, match="posterior='full_rank'"):
+        q.log_prob(torch.zeros(1, 2).double())
+    assert q.draw_below(3, make_generator(0)) is None
+    assert FullRankNormal().build(q.layout).draw_below(3, make_generator(0)) is None
+    with pytest.raises(ValueError, match="posterior='mean_field'"):
+        SemiImplicit().check_size(10**6)
+
+
+def classes():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)).astype(np.float32)
+    return X, (X @ [1.0, -0.5] + 0.5 * rng.logistic(size=60) > 0).astype(int)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_estimators():
+    """Copies, pickles, refits, searches, float32, and continued fits."""
+    X, y = classes()
+    model = BayesianLogisticRegression(
+        posterior=SemiImplicit(n_mixture=2, **SMALL),
+        prior="normal",
+        max_iter=2,
+        random_state=0,
+    ).fit(X, y)
+    given = model.diagnostics_["elbo_upper"], model.diagnostics_["elbo_upper_se"]
+    assert given[0] > model.lower_bound_ - N_SE * (given[1] + model.lower_bound_se_)
+    proba = model.predict_proba(X)
+    assert proba.dtype == np.float32
+    for other in (clone(model).fit(X, y), pickle.loads(pickle.dumps(model)).fit(X, y)):
+        assert np.array_equal(other.predict_proba(X), proba)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), proba)
+    params = model.posterior_.params
+    model.set_params(warm_start=True, max_iter=1).fit(X, y)
+    assert float((model.posterior_.params - params).abs().max()) < 1.0
+    grid = {"posterior": ["hierarchical"], "posterior__n_hidden": [2, 3]}
+    search = GridSearchCV(clone(model).set_params(max_iter=1), grid, cv=2).fit(X, y)
+    assert search.best_estimator_.posterior_family_.n_hidden in (2, 3)
+    with pytest.raises(IncompatibleComponentsError, match="objective='elbo'"):
+        clone(model).set_params(objective="eubo").fit(X, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "least"),
+    [
+        # Of the 12.24 nats between the best factorized normal and the evidence.
+        (SemiImplicit(whiten=False), 10.0),
+        (Hierarchical(whiten=False), 9.0),
+        (SemiImplicit(), 11.9),
+    ],
+)
+def test_correlations_of_breast_cancer(family, least):
+    """Both bounds of a factorized conditional, below log p(D) = -55.224."""
+    X, y = load_breast_cancer(return_X_y=True)
+    model = BayesianLogisticRegression(
+        posterior=family, prior="normal", intercept_prior="normal", random_state=0
+    ).fit(scale(X), y)
+    assert model.converged_
+    assert model.lower_bound_ > -67.46 + least
+    assert model.lower_bound_ < -55.22 + N_SE * model.lower_bound_se_
+    assert model.diagnostics_.get("elbo_upper", 0.0) > model.lower_bound_
+
+
+def test_product_keeps_its_parts():
+    """Each part in its own coordinates, and the lower side of all together.
+
+    Wrong variant: of a new part only the parameters.
+    """
+    layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    q = Product({"coef": SemiImplicit(**SMALL)}).build(layout)
+    mean = torch.tensor([3.0, -2.0, 1.0]).double()
+    q = q.near(NormalForm(mean, torch.full((3,), 0.1).double()))
+    draws = q.draw(500, make_generator(0)), q.draw_below(500, make_generator(0))
+    assert [draw.side for draw in draws] == ["upper", "lower"]
+    for draw in draws:
+        error = draw.theta.std(0) / 500**0.5
+        assert ((draw.theta.mean(0) - mean).abs() < N_SE * error).all()
+        assert draw.log_q.mean() == pytest.approx(-q_entropy(0.1, 3), abs=0.3)
+    exact = Product({}).build(layout)
+    assert exact.draw_below(3, make_generator(0)) is None
+
+
+def q_entropy(scale, size):
+    return size * (np.log(scale) + 0.5 * np.log(2 * np.pi * np.e))
