@@ -91,8 +91,8 @@ Likelihood, default="gaussian"
         them, at least 64 and at most 512; all rows for objectives that minibatches
         would bias.
     learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is 0.05, for noisy objectives 0.01 or 0.005, and 0.2
-        for "ivon".
+        Initial step size; "auto" is half of the smallest squared scale of a weight (one
+        over its inputs), at most 0.05, less for noisy objectives, 0.2 for "ivon".
     max_iter : int, default=4000
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. Most fits end earlier, see `early_stopping`.

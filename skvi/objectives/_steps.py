@@ -121,10 +121,24 @@ class SurrogateSteps(Steps):
         self.objective, self.members, self.n_draws = objective, list(members), n_draws
         self._rows: Sequence[Sequence[Rows]] = []
         self._values: list[torch.Tensor] = []
+        self._shares = [1.0] * len(self.members)
 
     @property
     def sources(self) -> list[Source]:
         return [member.generator for member in self.members]
+
+    @property
+    def weighs_divergence(self) -> bool:  # type: ignore[override]
+        """Whether the objective is the loss plus a divergence in closed form."""
+        member = self.members[0]
+        if self.objective.kind != "expectation" or member.target.prior is None:
+            return False
+        if member.posterior.as_normal() is None:
+            return False
+        return bool(member.divergence.has_closed_form(member.target.reference))
+
+    def weigh_divergence(self, shares: Sequence[float]) -> None:
+        self._shares = list(shares)
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self._rows, self._values = rows, []
@@ -132,19 +146,19 @@ class SurrogateSteps(Steps):
     def differentiate(self, step: int) -> None:
         with torch.inference_mode(False):
             found = [
-                self._one(member, params.clone(), rows[step])
-                for member, params, rows in zip(
-                    self.members, self.params, self._rows, strict=True
+                self._one(member, params.clone(), rows[step], share)
+                for member, params, rows, share in zip(
+                    self.members, self.params, self._rows, self._shares, strict=True
                 )
             ]
         self._values.append(torch.stack([value.double() for value, _ in found]))
         torch.stack([gradient for _, gradient in found], out=self.gradient)
 
     def _one(
-        self, member: Member, params: torch.Tensor, rows: Rows
+        self, member: Member, params: torch.Tensor, rows: Rows, share: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         split = len(member.posterior.params)
-        return self.objective.value_and_gradient(
+        value, gradient = self.objective.value_and_gradient(
             member.target.at(params[split:]),
             member.posterior.at(params[:split]),
             member.divergence,
@@ -152,6 +166,9 @@ class SurrogateSteps(Steps):
             self.n_draws,
             member.generator,
         )
+        if share < 1:
+            gradient = gradient - (1 - share) * _slope_of_divergence(member, params)
+        return value, gradient
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._values)
@@ -159,3 +176,15 @@ class SurrogateSteps(Steps):
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
         chosen = [self.members[m] for m in members]
         return type(self)(self.objective, chosen, params, self.n_draws)
+
+
+def _slope_of_divergence(member: Member, params: torch.Tensor) -> torch.Tensor:
+    """Gradient of the divergence in closed form, (V,)."""
+    split = len(member.posterior.params)
+    with torch.enable_grad():
+        leaf = params.detach().requires_grad_()
+        normal = member.posterior.at(leaf[:split]).normal()
+        prior = member.target.at(leaf[split:]).reference
+        value = member.divergence.closed_form(normal, prior)
+        (slope,) = torch.autograd.grad(value, leaf, materialize_grads=True)
+    return slope

@@ -193,9 +193,10 @@ class SolverOptions:
         and stops when another such round gains nothing.
     warm_up : float, default=0.0
         The fraction of `max_iter`, but at most 30 windows of 100 steps or more, in
-        which the stochastic solver gives the divergence a tenth of its weight, so that
-        the data shape q before the prior does. Only if it has a separate gradient of
-        the divergence, see `Steps.weighs_divergence`, as for networks and normals.
+        which the stochastic solver gives the divergence less weight, so that the data
+        shape q before the prior does: a hundredth for the first half, from where it
+        rises. Only if it has a separate gradient of the divergence, see
+        `Steps.weighs_divergence`, as for the ELBO of normals.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.

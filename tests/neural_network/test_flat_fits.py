@@ -43,6 +43,21 @@ def test_a_missed_wave_is_reported():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_no_draw_of_a_wave_ends_at_a_constant():
+    """A draw that did, with a bound of -119.8, converged, where -5 is within reach.
+
+    Wrong variant: a tenth of the divergence throughout the warm-up.
+    """
+    source = np.random.default_rng(0)
+    X = source.uniform(-2, 2, (120, 1))
+    y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(120)
+    model = BayesianMLPRegressor(max_iter=400, random_state=0).fit(X, y)
+    assert model.lower_bound_ > -15
+    error = model.predict(X) - np.sin(2 * X[:, 0])
+    assert np.sqrt(np.mean(error**2)) < 0.06
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_wave_is_found(global_random_seed):
     """From every start, where a prior that counts from the first step ends half-way.
 

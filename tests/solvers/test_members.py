@@ -12,6 +12,7 @@ from skvi.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps
+from skvi.objectives._steps import SurrogateSteps
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
@@ -115,7 +116,7 @@ def test_options_of_their_own():
 
 
 def test_warm_ups_end(monkeypatch):
-    """A tenth of the divergence for a share of the iterations, to each its own.
+    """A hundredth of the divergence, rising, for a share of the iterations of each.
 
     Wrong variants: shares by the block of steps, not by the stretch; a member that
     leaves takes the shares of the others with it.
@@ -140,13 +141,48 @@ def test_warm_ups_end(monkeypatch):
     found = torch.tensor([row[0] for row in seen]).double()
     assert len(found) == 1020
     expected = torch.ones(1020).double()
-    expected[:306] = 0.1
-    torch.testing.assert_close(found, expected)
+    expected[:204], expected[204:306] = 0.01, 0.01 ** (2 / 3)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(
-        torch.stack(seen[0]).double(), torch.tensor([0.1, 0.1, 1.0, 1.0]).double()
+        torch.stack(seen[0]).double(), torch.tensor([0.01, 0.01, 1.0, 1.0]).double()
     )
     assert len(seen[150]) == 2
     assert float(seen[150][1]) == 1.0
+
+
+def test_step_sizes_follow_from_the_width():
+    """Half of one over the largest number of inputs, at most 0.05.
+
+    Wrong variants: one for all; the root of it.
+    """
+    for hidden, rate in (((5,), 0.05), ((20,), 0.025), ((50, 100), 0.005)):
+        training = Stochastic()._train(make_problem(0, hidden=hidden), OPTIONS)
+        assert training.optimizer.rate == pytest.approx(rate)
+
+
+def test_automatic_gradients_weigh_the_divergence():
+    """Those of a fraction are those of KL with that weight; values are the whole.
+
+    Wrong variants: the fraction is left out; it is what is subtracted.
+    """
+    problem, weak = make_problem(0), make_problem(0, divergence=KL(weight=0.3))
+    found = []
+    for one, share in ((problem, 0.3), (weak, 1.0), (problem, 1.0)):
+        generator = torch.Generator().manual_seed(1)
+        steps = SurrogateSteps(
+            ELBO(),
+            [replace(one, generator=generator)],
+            one.params[None].clone(),
+            3,
+        )
+        assert steps.weighs_divergence
+        steps.weigh_divergence([share])
+        steps.prepare([[None]])
+        steps.differentiate(0)
+        found.append((steps.gradient.clone(), float(steps.values(None))))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert not torch.allclose(found[0][0], found[2][0], rtol=1e-3)
+    assert found[0][1] == found[2][1]
 
 
 def test_stacks_are_used(monkeypatch):

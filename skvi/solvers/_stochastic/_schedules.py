@@ -27,9 +27,10 @@ SMALLEST_SHARE = 1 / 32
 # Fraction of the total decrease that may fall into the last quarter of a fixed
 # schedule.
 SMALL_FALL = 0.01
-# Initial fraction of the divergence, and the maximum number of observations with it:
-# wide layers of smooth units need as many before KL switches units off.
-WARM_UP_SHARE, MAX_WARM_UP = 0.1, 30
+# Fraction of the divergence at the start, and the maximum number of observations until
+# it is complete. With a tenth throughout, one draw of small one-dimensional data in
+# eight ends without a signal; a network that is trained to its end first does not.
+WARM_UP_SHARE, MAX_WARM_UP = 0.01, 30
 # Number of values that represent the start of a fit.
 START = 5
 # Minimum number of observations without progress.
@@ -45,7 +46,9 @@ END_SHARE = 1 / 32
 class Schedule:
     """Base of schedules: monitors whether noise drives the objective up.
 
-    Must implement: `_adapt`, `done`. A tenth of the divergence enters in the warm-up.
+    Must implement: `_adapt`, `done`. In the first half of the warm-up a hundredth of
+    the divergence enters, which trains a single network; in the second it rises
+    geometrically.
     """
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
@@ -58,7 +61,10 @@ class Schedule:
     @property
     def share(self) -> float:
         """Fraction of the divergence that gradients contain."""
-        return WARM_UP_SHARE if self.n_seen < self.warm_up else 1.0
+        if self.n_seen >= self.warm_up:
+            return 1.0
+        half = self.warm_up / 2
+        return WARM_UP_SHARE ** (1 - max(self.n_seen - half, 0.0) / half)
 
     @property
     def done(self) -> bool:

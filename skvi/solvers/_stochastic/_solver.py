@@ -17,6 +17,9 @@ __all__ = ["Ivon", "Stochastic", "solve_members"]
 
 # Draws of a gradient step unless given.
 N_DRAWS = 10
+# Step size of weights, times the number of inputs of a unit. Chosen on training rows:
+# 0.05 for two layers of 50 units, and 0.02 for three of 100, end at a constant.
+WIDTH_SHARE = 0.5
 
 
 class Stochastic(Solver):
@@ -28,8 +31,8 @@ class Stochastic(Solver):
         Rows per gradient step. "auto" is all rows, and for networks what their own
         `batch_size` stands for.
     learning_rate : float or "auto", default="auto"
-        Initial step size. "auto" is `rate`, times the fraction that the noise of the
-        objective allows.
+        Initial step size. "auto" is `rate`, for networks at most a half over the number
+        of inputs of a unit; times the fraction that the noise of the objective allows.
     n_draws : int or "auto", default="auto"
         Draws of the posterior per gradient step. "auto" is 10, and for networks what
         their own `n_draws` stands for.
@@ -115,7 +118,7 @@ class Stochastic(Solver):
         """The training of one member."""
         rate = self.learning_rate
         if rate == "auto":
-            rate = self.rate * problem.objective.rate_share
+            rate = self._rate(problem) * problem.objective.rate_share
 
         def make(problem: Problem, params: torch.Tensor) -> Optimizer:
             return self._optimizer(problem, params, float(rate))
@@ -123,6 +126,15 @@ class Stochastic(Solver):
         n_rows = self.rows_per_step(problem.target.n_rows)
         sizes = n_rows, self.draws_per_step
         return Training(problem, options, self.name, make, *sizes)
+
+    def _rate(self, problem: Problem) -> float:
+        """Adam moves all weights of a unit alike: it changes by the sum of the steps.
+
+        Hence one over the number of inputs, the square of the natural scale (Yang et
+        al. 2021, *Tuning large neural networks via zero-shot hyperparameter transfer*).
+        """
+        smallest = float(problem.target.layout.natural_scales().min())
+        return min(self.rate, WIDTH_SHARE * smallest**2)
 
     @staticmethod
     def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
@@ -185,6 +197,10 @@ class Ivon(Stochastic):
 
     name = "ivon"
     rate = 0.2
+
+    def _rate(self, problem: Problem) -> float:
+        """Natural gradients have no units."""
+        return self.rate
 
     @staticmethod
     def missing(problem: Problem) -> str:

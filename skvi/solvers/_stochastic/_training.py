@@ -212,15 +212,15 @@ class Training(Resumable):
         """Adapt the step size; far above the best state, go back to it."""
         values = torch.cat(end.values)
         self._best = self._best or self._of_start(values)
-        rest = self._rest(end.state)
-        if self.schedule.share == 1.0:
-            self._best.rest = 0.0  # the warm-up is over
+        rest, left_out = self._rest(end.state), 1 - self.schedule.share
         if self._best.is_lost(values, rest, self.n_terms):
             self._go_back(self._best)
-            return
-        if self._best.is_better(values, rest):
-            self._best = Best(end, self.optimizer.state_dict(), rest)
-        self.schedule.observe(values)
+        else:
+            if self._best.is_better(values, rest):
+                self._best = Best(end, self.optimizer.state_dict(), rest)
+            self.schedule.observe(values)
+        if left_out:  # less of the divergence, from now on
+            self._best.rest *= (1 - self.schedule.share) / left_out
 
     def _of_start(self, values: torch.Tensor) -> Best:
         """The start as a sweep, for which the first of these values stand."""

@@ -147,8 +147,16 @@ VARIANTS = [
         test="tests/solvers/test_best.py::"
              "test_the_better_state_is_the_result_whatever_averages_say"),
     Variant("warm-up-forever", where="Schedule.share",
-        find="self.n_seen < self.warm_up", put="self.warm_up",
+        find="self.n_seen >= self.warm_up", put="not self.warm_up",
         test="tests/solvers/test_members.py::test_warm_ups_end"),
+    Variant("warm-up-without-divergence", where="SurrogateSteps._one",
+        find="(1 - share) * _slope_of_divergence(member, params)",
+        put="share * _slope_of_divergence(member, params)",
+        test="tests/solvers/test_members.py::"
+             "test_automatic_gradients_weigh_the_divergence"),
+    Variant("step-size-of-the-root-of-the-width", where="Stochastic._rate",
+        find="smallest**2", put="smallest",
+        test="tests/solvers/test_members.py::test_step_sizes_follow_from_the_width"),
     Variant("validation-last-state", where="Training._end_epoch",
         find="replace(end, score=score) if is_best else self._end",
         put="replace(end, score=score)",
