@@ -48,6 +48,7 @@ _HOMES = {
     "stream": "skvi._stream",
 }
 _SUBMODULES = (
+    "bandits",
     "base",
     "changepoint",
     "divergences",

@@ -18,6 +18,7 @@ from skvi.utils._threads import limit_threads
 
 __all__ = [
     "Draws",
+    "SampledFunction",
     "average_log_probabilities",
     "log_class_probabilities",
 ]
@@ -67,6 +68,18 @@ class Draws(Movable):
                     result = part.new_empty(len(rows), *part.shape[1:])
                 result[block] = part
         return result.cpu().numpy()
+
+
+class SampledFunction:
+    """The function of a fitted estimator at one draw of its parameters."""
+
+    def __init__(self, estimator, theta):
+        self.estimator, self.draws = estimator, estimator._drawn(theta)
+
+    def __call__(self, X):
+        """Targets in units of y without noise, or class probabilities; float64."""
+        X = self.estimator._check_X(X)
+        return self.draws.by_rows(X, lambda f: self.estimator._mean(f)[0])
 
 
 def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Base class of Bayesian linear models."""
 
+from copy import copy
 from dataclasses import replace
 from numbers import Real
 
@@ -8,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._continual import check_next_prior
-from skvi._draws import Draws
+from skvi._draws import Draws, SampledFunction
 from skvi._estimator import BaseVariational
 from skvi._predictive import DrawnPredictive, QuadraturePredictive
 from skvi._registry import POSTERIORS, PRIORS
@@ -415,6 +416,27 @@ class BayesianLinearModel(BaseVariational):
             shape (n_samples, n_outputs).
         """
         return self._in_units(self._draw(n_samples, random_state))
+
+    def sample_function(self, random_state=None):
+        """Draw one function from the posterior: the same coefficients for every X.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        callable
+            X of shape (n_samples, n_features) -> what `predict` (for classifiers
+            `predict_proba`) would return if these were the coefficients; counts are per
+            unit of exposure. All calls evaluate the same function.
+        """
+        # A later fit must not change the function.
+        return SampledFunction(copy(self), self._draw(1, random_state))
+
+    def _mean(self, f):
+        """Means of targets given f, (S, n, 1): (S, n)."""
+        return self._model.bound(self._hyper)[1].mean(f - self._model.units.f_mean)
 
     def _in_units(self, theta):
         """Draws as blocks, in the units of the data."""

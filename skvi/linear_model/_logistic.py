@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from skvi._classes import BayesianClassifierMixin, class_divergences, divergence
-from skvi._draws import average_log_probabilities
+from skvi._draws import average_log_probabilities, log_class_probabilities
 from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
@@ -241,6 +241,10 @@ default="auto"
         if log_p.shape[1] == 2:
             return (log_p[:, 1] - log_p[:, 0]).numpy().astype(dtype)
         return (log_p - log_p.mean(1, keepdim=True)).numpy().astype(dtype)
+
+    def _mean(self, f):
+        """Class probabilities given f, (S, n, K)."""
+        return log_class_probabilities(f).exp()
 
     def _probability_quantiles(self, X, levels):
         """Quantiles of class probabilities, (n, q, K)."""

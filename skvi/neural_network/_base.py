@@ -13,7 +13,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import train_test_split
 
 from skvi._continual import check_next_prior
-from skvi._draws import ROW_BLOCK, Draws
+from skvi._draws import ROW_BLOCK, Draws, SampledFunction
 from skvi._estimator import BaseVariational
 from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
@@ -39,7 +39,7 @@ from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["BayesianNetwork", "SampledFunction"]
+__all__ = ["BayesianNetwork"]
 
 # Fraction of a first fit in which the divergence has a tenth of its weight: it would
 # switch units off permanently before the data have shaped them.
@@ -374,15 +374,3 @@ def layerwise_prior(
         if block.role == "intercept" and given:
             found[name] = clone(given["intercept"])
     return found
-
-
-class SampledFunction:
-    """The network of a fitted estimator at one draw of its weights, (1, n_params)."""
-
-    def __init__(self, estimator, theta):
-        self.estimator, self.draws = estimator, estimator._drawn(theta)
-
-    def __call__(self, X):
-        """Targets in units of y without noise, or class probabilities; float64."""
-        X = self.estimator._check_X(X)
-        return self.draws.by_rows(X, lambda f: self.estimator._mean(f)[0])

@@ -181,6 +181,18 @@ VARIANTS = [
         put="(estimator.partial_fit(X, y, **options, **own), "
             "scorer(estimator, X, y, **about))[1] if is_fitted else np.nan",
         test="tests/test_stream.py::test_scores_are_those_of_the_chunks_before"),
+    # bandits
+    Variant("one-draw-for-all-contexts", where="ThompsonSampler._values",
+        find="[_by_action(self._function(), column) for column in columns]",
+        put="[_by_action(f, c) for f in [self._function()] for c in columns]",
+        test="tests/test_bandits.py::test_actions_are_taken_as_often_as_they_are_best"),
+    Variant("missing-rewards-are-zero", where="BanditPolicy.update",
+        find="self._wait(rows[known], rewards[known])",
+        put="self._wait(rows, np.nan_to_num(rewards))",
+        test="tests/test_bandits.py::test_late_missing_and_joint_rewards"),
+    Variant("origin-of-exposure-in-functions", where="BayesianLinearModel._mean",
+        find="f - self._model.units.f_mean", put="f",
+        test="tests/test_bandits.py::test_functions_average_to_predictions"),
     # model_selection
     Variant("no-correction-for-models", where="n_standard_errors", find="2 * n_models",
         put="2",
