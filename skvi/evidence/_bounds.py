@@ -18,7 +18,7 @@ from skvi.evidence._forecast import (
     why_too_long,
 )
 from skvi.evidence._importance import importance_sides
-from skvi.evidence._modes import Modes
+from skvi.evidence._modes import Modes, Several
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.evidence._over_scales import NearLifted, has_unknowns, lift, unit
@@ -202,8 +202,9 @@ class _Run:
         return _better(found, self.tempering(normal, lifted))
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:
-        """Of the modes that the prior may hide, or of the only one."""
-        return Modes.find(self.target, normal) or OneMode(normal)
+        """Of the modes that the prior may hide, of a mixture, or of the only one."""
+        found = Modes.find(self.target, normal) or Several.of(*self.fit, normal)
+        return found or OneMode(normal)
 
     def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
         return self._summarize(importance_sides(*self._sampling(family, clock)))

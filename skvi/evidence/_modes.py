@@ -1,4 +1,4 @@
-"""Proposals that cover the peak of the prior and the mode of the likelihood."""
+"""Proposals of several components: a fitted mixture, or modes that a prior hides."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -17,13 +17,15 @@ from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
 from skvi.evidence._one_mode import is_heavy_tailed
 from skvi.evidence._proposals import N_CHAINS, Explored, ProposalFamily, Setting
+from skvi.posteriors import Posterior
+from skvi.posteriors._mixture import Mixture as MixturePosterior
 from skvi.priors import BuiltPrior
 from skvi.solvers._mode import convex_part, factorize
 from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._row_terms import terms_at
 
-__all__ = ["Modes"]
+__all__ = ["Modes", "Several"]
 
 # Up to this number of parameters that a peak can hide, each subset of them gets a
 # component.
@@ -33,7 +35,76 @@ SPIKE = 3.0
 DF, NARROWER, FLATTEST = 5, 0.9, 1e-3
 
 
-class Modes(ProposalFamily):
+class Several(ProposalFamily):
+    """Normals that cover the posterior together, and one near all of it.
+
+    Proposals are mixtures of Student-t around them, with a fitted one for the latter.
+    """
+
+    def __init__(self, normal: NormalForm, others: Sequence[NormalForm]) -> None:
+        self.normal, self.others = normal, others
+
+    @staticmethod
+    def of(
+        target: Target, posterior: Posterior, normal: NormalForm
+    ) -> "Several | None":
+        """The components of a fitted mixture; None beside a better proposal."""
+        if target.has_design or not isinstance(posterior, MixturePosterior):
+            return None
+        normals = posterior.normals()
+        return Several(normal, normals) if len(normals) > 1 else None
+
+    def heavier(self) -> list[Proposal]:
+        """Components of heavier tails than the posterior's."""
+        return [StudentT(normal, DF) for normal in self.others]
+
+    def narrower(self, width: float, more: Sequence[NormalForm]) -> list[Proposal]:
+        """Components of lighter tails."""
+        normals = self.normal, *more, *self.others
+        return [NormalForm(n.mean, width * n.scale) for n in normals]
+
+    def proposal(
+        self, target: Target, first: StudentT, generator: torch.Generator
+    ) -> tuple[Mixture, WeightedDraws]:
+        """Mixture of a first proposal, and one for each of the others."""
+        return adapt_mixture(target, [first, *self.heavier()], generator)
+
+    def starts(
+        self, target: Target, n_chains: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        return self.starts_near(self.normal, target, n_chains, generator)
+
+    def starts_near(
+        self,
+        normal: NormalForm,
+        target: Target,
+        n_chains: int,
+        generator: torch.Generator,
+    ) -> torch.Tensor:
+        """Starts of chains around each of the normals, whatever the one near all is."""
+        size = -(-n_chains // len(self.others))
+        parts = [dispersed_starts(target, n, generator, size) for n in self.others]
+        return torch.stack(parts, 1).flatten(0, 1)[:n_chains]
+
+    def explore(self, setting: Setting, n_pilot: int) -> Explored:
+        """Fit the mixture; chains use it to jump between modes."""
+        target, generator = setting.target, setting.generator
+        first, _ = adapt_proposal(
+            target, self.normal, generator, n_pilot, deadline=setting.deadline
+        )
+        mixture, pilot = self.proposal(target, first, generator)
+        starts = self.starts_near(first.normal, target, N_CHAINS, generator)
+        return setting.jumping(mixture, pilot, starts, first.normal)
+
+    def lighter(
+        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
+    ) -> list[Density]:
+        """Mixtures fitted to the draws, one of each width."""
+        theta = chains.theta.flatten(0, 1)
+        return [fitted_mixture(self.narrower(width, more), theta) for width in widths]
+
+
+class Modes(Several):
     """Modes hidden by a prior that is not log-concave, and proposals for them.
 
     `spikes` are pairs of coordinates that are jointly in the prior's peak, and the
@@ -47,7 +118,7 @@ class Modes(ProposalFamily):
         prior: BuiltPrior,
         spikes: list[tuple[torch.Tensor, NormalForm]],
     ) -> None:
-        self.normal, self.likelihood = normal, likelihood
+        super().__init__(normal, [likelihood])
         self.prior, self.spikes = prior, spikes
 
     @staticmethod
@@ -71,49 +142,28 @@ class Modes(ProposalFamily):
         spikes = [(where, _seen_from(target, normal, where)) for where in subsets]
         return Modes(fit, normal, prior, spikes)
 
-    def proposal(
-        self, target: Target, first: StudentT, generator: torch.Generator
-    ) -> tuple[Mixture, WeightedDraws]:
-        """Mixture of a first proposal, the likelihood, and every spike."""
-        spikes = [
-            SpikeAndNormal(self.prior, seen, where, DF, NARROWER)
+    def heavier(self) -> list[Proposal]:
+        """The likelihood, and every spike."""
+        return [*super().heavier(), *self._spikes(DF, NARROWER)]
+
+    def narrower(self, width: float, more: Sequence[NormalForm]) -> list[Proposal]:
+        return [*super().narrower(width, more), *self._spikes(None, width)]
+
+    def _spikes(self, df: int | None, width: float) -> list[Proposal]:
+        return [
+            SpikeAndNormal(self.prior, seen, where, df, width)
             for where, seen in self.spikes
         ]
-        components: list[Proposal] = [first, StudentT(self.likelihood, DF), *spikes]
-        return adapt_mixture(target, components, generator)
 
-    def starts(
-        self, target: Target, n_chains: int, generator: torch.Generator
+    def starts_near(
+        self,
+        normal: NormalForm,
+        target: Target,
+        n_chains: int,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """Starts of chains, also where the likelihood is large."""
-        return dispersed_starts(target, self.normal, generator, n_chains)
-
-    def explore(self, setting: Setting, n_pilot: int) -> Explored:
-        """Fit the mixture; chains use it to jump between modes."""
-        target, generator = setting.target, setting.generator
-        first, _ = adapt_proposal(
-            target, self.normal, generator, n_pilot, deadline=setting.deadline
-        )
-        mixture, pilot = self.proposal(target, first, generator)
-        starts = dispersed_starts(target, first.normal, generator, N_CHAINS)
-        return setting.jumping(mixture, pilot, starts, first.normal)
-
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
-        """Mixtures fitted to the draws, one of each width."""
-        normals = self.normal, *more, self.likelihood
-        return [self._lighter(chains, normals, width) for width in widths]
-
-    def _lighter(
-        self, chains: Chains, normals: Sequence[NormalForm], factor: float
-    ) -> Mixture:
-        spikes = [
-            SpikeAndNormal(self.prior, seen, where, width=factor)
-            for where, seen in self.spikes
-        ]
-        narrower = [NormalForm(n.mean, factor * n.scale) for n in normals]
-        return fitted_mixture([*narrower, *spikes], chains.theta.flatten(0, 1))
+        return dispersed_starts(target, normal, generator, n_chains)
 
 
 def _seen_from(

@@ -154,6 +154,12 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
+        if not posterior.has_full_path:
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior!r} learns weights, and modes of networks "
+                "differ by more than the few nats that leave all the weight to one of "
+                "them. Use posterior='ensemble', a mixture of equal weights."
+            )
         if self._stream is not None:
             check_next_prior(posterior.as_normal(), self.posterior)
 

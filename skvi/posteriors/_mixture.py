@@ -5,7 +5,7 @@ from typing import Self
 
 import torch
 
-from skvi.base import Draw
+from skvi.base import Draw, NormalForm
 from skvi.base._draw import Side
 from skvi.posteriors.base import Posterior
 from skvi.utils._random import rand
@@ -63,6 +63,17 @@ class Mixture(Posterior):
         rows = params.reshape(n_members, -1)
         members = (m.at(row) for m, row in zip(self._members, rows, strict=True))
         return tuple(members), torch.log_softmax(weights, 0)
+
+    def normals(self) -> list[NormalForm]:
+        """The members as normals.
+
+        Returns
+        -------
+        list of NormalForm
+            Detached; fewer than there are members if not all are normal.
+        """
+        found = (member.as_normal() for member in self.members)
+        return [normal for normal in found if normal is not None]
 
     def with_members(self, members: Sequence[Posterior]) -> Self:
         """The mixture with other members, weights as they are.

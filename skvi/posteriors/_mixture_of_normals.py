@@ -134,6 +134,16 @@ class _Relative(WhitenedPosterior):
     def log_prob_white(self, u: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
         return self._white.log_prob(u, params)
 
+    def as_normal(self) -> NormalForm:
+        white = cast(NormalForm, self._white.at(self.params).as_normal())
+        mean = self.anchor.transform(white.mean)
+        if white.is_diagonal and self.anchor.is_diagonal:
+            return NormalForm(mean, self.anchor.scale * white.scale)
+        zero = torch.zeros_like(mean)
+        spread = NormalForm(zero, self.anchor.scale)
+        root = torch.linalg.cholesky(white.covariance())
+        return NormalForm(mean, spread.transform(root.T).T)
+
 
 def _factorized(normal: NormalForm) -> NormalForm:
     """The factorized normal of the largest ELBO, with conditional deviations."""
@@ -159,7 +169,10 @@ class _MixturePosterior(Mixture):
         return self.near_modes([normal])
 
     def near_modes(self, normals: Sequence[NormalForm]) -> Self:
-        """Components at normals in turn, apart where several are at one of them."""
+        """Components at normals in turn, apart where several are at one.
+
+        See `Posterior.near_modes`.
+        """
         n_modes, members = len(normals), []
         for k, (member, away) in enumerate(zip(self.members, self._away, strict=True)):
             normal = normals[k % n_modes]

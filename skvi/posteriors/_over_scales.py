@@ -60,15 +60,6 @@ class MixtureOverScales(Mixture):
         """The node with the largest weight."""
         return self.nodes[int(self.log_weights.argmax())]
 
-    def normals(self) -> list[NormalForm]:
-        """The nodes as normals.
-
-        Returns
-        -------
-        list of NormalForm
-        """
-        return [node.normal(node.params.detach()) for node in self.nodes]
-
     def in_family(self, posterior: Posterior) -> "MixtureOverScales":
         """The mixture with nodes of another family.
 

@@ -223,6 +223,21 @@ class Posterior(Movable):
             raise NotImplementedError(f"{type(self).__name__} must implement near.")
         return self
 
+    def near_modes(self, normals: Sequence[NormalForm]) -> Self:
+        """Posterior of the same family that covers several modes if the family can.
+
+        Parameters
+        ----------
+        normals : sequence of NormalForm
+            One near each mode, the best one first.
+
+        Returns
+        -------
+        Posterior
+            By default, `near` the first one.
+        """
+        return self.near(normals[0])
+
     def near_gamma(self, gamma: GammaForm) -> Self:
         """Posterior of the same family at Gamma distributions.
 

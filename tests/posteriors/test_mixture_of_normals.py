@@ -13,8 +13,10 @@ from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL, Renyi
+from skvi.evidence import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLogisticRegression
+from skvi.neural_network import BayesianMLPClassifier
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import MixtureOfNormals
 from skvi.solvers import Problem, SolverOptions, Stochastic
@@ -195,6 +197,29 @@ def test_two_far_modes_have_their_masses(base, generator):
     left = float(q.log_weights.exp()[torch.tensor(is_left)].sum())
     assert left == pytest.approx(0.3, abs=0.01)
     assert -solution.value == pytest.approx(log_z, abs=0.02)
+
+
+@pytest.mark.parametrize("distance", [3.0, 50.0])
+def test_proposals_of_the_evidence_are_the_components(distance, generator):
+    """Both bounds, within .05 nats of the truth, where no single normal is of use.
+
+    Wrong variant: the normal of the moments only.
+    """
+    means, scales = [[-2.0, 0.0], [distance - 2, 0.0]], [[1.0, 0.3], [0.02, 1.0]]
+    target = Modes([0.6, 1.4], means, scales)
+    q = MixtureOfNormals(2).build(PLANE).near_modes(target.normals)
+    found = bound_evidence(target, q, generator, precision=0.1)
+    assert found.method == "importance"
+    assert found.reliable
+    low, high = found.interval()
+    assert low - 0.01 < math.log(2) < high + 0.01
+    assert high - low < 0.1
+
+
+def test_networks_refuse_it():
+    model = BayesianMLPClassifier(posterior="mixture")
+    with pytest.raises(IncompatibleComponentsError, match="'ensemble'"):
+        model.fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_in_searches_and_in_single_precision():

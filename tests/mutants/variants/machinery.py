@@ -6,6 +6,11 @@ from tests.mutants.places import Variant
 # fmt: off
 VARIANTS = [
     # objectives
+    Variant("mixture-proposal-of-moments", where="Several.heavier",
+        find="StudentT(normal, DF)",
+        put="StudentT(self.normal, DF)",
+        test="tests/posteriors/test_mixture_of_normals.py::"
+             "test_proposals_of_the_evidence_are_the_components"),
     Variant("doubly-reparam-not-detached", where="WeightsObjective.surrogate",
         find="posterior.log_q(draw, posterior.params.detach())",
         put="posterior.log_q(draw)",
