@@ -10,6 +10,7 @@ PAGES = Path(__file__).parents[1] / "doc"
 
 PAGES_RUN = [
     "changepoints.rst",
+    "decisions.rst",
     "extend.rst",
     "long_fits.rst",
     "messages.rst",

@@ -1,6 +1,11 @@
 """Bayesian neural networks."""
 
 from skvi.neural_network._classifier import BayesianMLPClassifier
+from skvi.neural_network._distill import (
+    DistilledClassifier,
+    DistilledRegressor,
+    distill,
+)
 from skvi.neural_network._module_classifier import BayesianModuleClassifier
 from skvi.neural_network._module_regressor import BayesianModuleRegressor
 from skvi.neural_network._regressor import BayesianMLPRegressor
@@ -11,5 +16,8 @@ __all__ = [
     "BayesianMLPRegressor",
     "BayesianModuleClassifier",
     "BayesianModuleRegressor",
+    "DistilledClassifier",
+    "DistilledRegressor",
     "SparsityReport",
+    "distill",
 ]

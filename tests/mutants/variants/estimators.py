@@ -181,6 +181,14 @@ VARIANTS = [
         put="(estimator.partial_fit(X, y, **options, **own), "
             "scorer(estimator, X, y, **about))[1] if is_fitted else np.nan",
         test="tests/test_stream.py::test_scores_are_those_of_the_chunks_before"),
+    Variant("distilled-without-variance-of-the-teacher",
+        where="DistilledRegressor.fit",
+        find="std.square() + (mean - f[:, 0]).square()",
+        put="(mean - f[:, 0]).square()",
+        test="tests/neural_network/test_distill.py::test_regressions"),
+    Variant("distilled-with-standard-deviations-in-units-of-y",
+        where="DistilledRegressor.fit", find="std / self._unit[1]", put="std",
+        test="tests/neural_network/test_distill.py::test_regressions"),
     # bandits
     Variant("one-draw-for-all-contexts", where="ThompsonSampler._values",
         find="[_by_action(self._function(), column) for column in columns]",

@@ -1,0 +1,349 @@
+"""Small deterministic networks that mimic predictive distributions, for serving."""
+
+from itertools import pairwise
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skvi.utils._validation import Interval, _fit_context, validate_arguments
+
+__all__ = ["DistilledClassifier", "DistilledRegressor", "distill"]
+
+# How far copies of rows are moved towards another one at most, and the standard
+# deviation of their noise in those of the columns.
+MOVED, JITTER = 0.5, 0.3
+
+
+class _Student(BaseEstimator):
+    """A network of tanh units, fitted to distributions of given rows."""
+
+    _parameter_constraints: dict = {
+        "hidden_layer_sizes": [tuple, list],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self, hidden_layer_sizes=(50, 50), max_iter=500, tol=1e-9, random_state=None
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def _train(self, X, divergence, n_outputs):
+        """Minimize the mean divergence of the outputs, (n, n_outputs), by L-BFGS."""
+        self._origin, scale = X.mean(0), X.std(0)
+        self._scale = np.where(scale > 0, scale, 1.0)
+        rows = torch.from_numpy((X - self._origin) / self._scale)
+        sizes = [X.shape[1], *self.hidden_layer_sizes, n_outputs]
+        shapes = [s for a, b in pairwise(sizes) for s in ((a, b), (b,))]
+        numbers = [int(np.prod(shape)) for shape in shapes]
+        rng = check_random_state(self.random_state)
+        start = [rng.normal(size=s) / np.sqrt(s[0]) * (len(s) > 1) for s in shapes]
+
+        def unpack(theta):
+            parts = zip(theta.split(numbers), shapes, strict=True)
+            return [part.reshape(shape) for part, shape in parts]
+
+        def value_and_gradient(theta):
+            theta = torch.from_numpy(theta).requires_grad_()
+            value = divergence(_outputs(rows, unpack(theta), torch.tanh)).mean()
+            (gradient,) = torch.autograd.grad(value, theta)
+            return float(value.detach()), gradient.numpy()
+
+        first = np.concatenate([part.ravel() for part in start])
+        options = {"maxiter": self.max_iter, "ftol": self.tol, "gtol": 0.0}
+        with torch.enable_grad():
+            found = minimize(
+                value_and_gradient, first, jac=True, method="L-BFGS-B", options=options
+            )
+        parts = [part.numpy() for part in unpack(torch.from_numpy(found.x))]
+        self.coefs_, self.intercepts_ = parts[::2], parts[1::2]
+        self.divergence_, self.n_iter_ = float(found.fun), int(found.nit)
+        return self
+
+    def _forward(self, X):
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        pairs = zip(self.coefs_, self.intercepts_, strict=True)
+        weights = [w for pair in pairs for w in pair]
+        return _outputs((X - self._origin) / self._scale, weights, np.tanh)
+
+
+def _outputs(rows, weights, activation):
+    for coef, intercept in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        rows = activation(rows @ coef + intercept)
+    return rows @ weights[-2] + weights[-1]
+
+
+class DistilledRegressor(RegressorMixin, _Student):
+    """A network for means and standard deviations that another model predicts.
+
+    It is fitted to a normal distribution for each row, by the mean divergence
+    ``KL(given || own)``; `distill` does so.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=(50, 50)
+    max_iter : int, default=500
+        Of L-BFGS, over all rows.
+    tol : float, default=1e-9
+        Relative decrease at which it stops.
+    random_state : int, RandomState instance or None, default=None
+        For the start.
+
+    Attributes
+    ----------
+    coefs_, intercepts_ : list of ndarray
+        Weights of the layers, for standardized features.
+    divergence_ : float
+        Mean divergence of the rows, in nats.
+    n_iter_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.neural_network import DistilledRegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> moments = np.hstack([np.sin(2 * X), 0.1 + X**2])
+    >>> student = DistilledRegressor((10,), random_state=0).fit(X, moments)
+    >>> mean, std = student.predict([[0.5]], return_std=True)
+    >>> mean.round(2), std.round(2)
+    (array([0.84]), array([0.35]))
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y):
+        """Fit to normal distributions.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, 2)
+            Means and standard deviations.
+
+        Returns
+        -------
+        self
+        """
+        X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64)
+        y = check_array(y, dtype=np.float64)
+        if y.shape[1] != 2 or not (y[:, 1] > 0).all():
+            raise ValueError(
+                "y must have two columns, means and positive standard deviations. Got "
+                f"shape {y.shape}; use distill(estimator, X) for those of an estimator."
+            )
+        mean, std = torch.from_numpy(y.copy()).T
+        self._unit = float(mean.mean()), float(mean.std(correction=0)) or 1.0
+        mean, std = (mean - self._unit[0]) / self._unit[1], std / self._unit[1]
+
+        def divergence(f):
+            squares = std.square() + (mean - f[:, 0]).square()
+            return f[:, 1] - std.log() + 0.5 * squares * (-2 * f[:, 1]).exp() - 0.5
+
+        return self._train(X, divergence, 2)
+
+    def predict(self, X, return_std=False):
+        """Predict means, and standard deviations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        return_std : bool, default=False
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,)
+        std : ndarray of shape (n_samples,)
+            Only with ``return_std=True``.
+        """
+        f = self._forward(X)
+        mean = self._unit[0] + self._unit[1] * f[:, 0]
+        return (mean, self._unit[1] * np.exp(f[:, 1])) if return_std else mean
+
+
+class DistilledClassifier(ClassifierMixin, _Student):
+    """A network for class probabilities that another model predicts.
+
+    It is fitted to the probabilities of each row, by the mean divergence
+    ``KL(given || own)``; `distill` does so.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int, default=(50, 50)
+    max_iter : int, default=500
+        Of L-BFGS, over all rows.
+    tol : float, default=1e-9
+        Relative decrease at which it stops.
+    random_state : int, RandomState instance or None, default=None
+        For the start.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coefs_, intercepts_ : list of ndarray
+        Weights of the layers, for standardized features.
+    divergence_ : float
+        Mean divergence of the rows, in nats.
+    n_iter_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.neural_network import DistilledClassifier
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> proba = np.hstack([0.5 - 0.4 * X, 0.5 + 0.4 * X])
+    >>> student = DistilledClassifier((5,), random_state=0).fit(X, proba)
+    >>> student.predict_proba([[0.5]]).round(2)
+    array([[0.3, 0.7]])
+    """
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, classes=None):
+        """Fit to class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples, n_classes)
+            Probabilities, in the order of `classes`.
+        classes : array-like of shape (n_classes,), default=None
+            None numbers them from 0.
+
+        Returns
+        -------
+        self
+        """
+        X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64)
+        y = check_array(y, dtype=np.float64)
+        if y.shape[1] < 2 or (y < 0).any() or not np.allclose(y.sum(1), 1):
+            raise ValueError(
+                "y must have a probability for each class, in rows that sum to 1. Got "
+                f"shape {y.shape}; use distill(estimator, X) for those of an estimator."
+            )
+        self.classes_ = np.arange(y.shape[1]) if classes is None else np.array(classes)
+        p = torch.from_numpy(y.copy())
+        entropy = -torch.special.xlogy(p, p).sum(1)
+
+        def divergence(f):
+            return -(p * torch.log_softmax(f, 1)).sum(1) - entropy
+
+        return self._train(X, divergence, y.shape[1])
+
+    def predict_proba(self, X):
+        """Class probabilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+        """
+        f = self._forward(X)
+        p = np.exp(f - f.max(1, keepdims=True))
+        return p / p.sum(1, keepdims=True)
+
+    def predict(self, X):
+        """Most probable class.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+def distill(
+    estimator,
+    X,
+    hidden_layer_sizes=(50, 50),
+    n_rows=5000,
+    max_iter=500,
+    random_state=None,
+):
+    """Fit a small network to what an estimator predicts, and how surely.
+
+    The network replaces averages over draws by one pass. It needs no targets: rows are
+    labeled by the estimator, as many as are wanted.
+
+    Parameters
+    ----------
+    estimator : estimator, fitted
+        A regressor with ``predict(X, return_std=True)``, or a classifier with
+        ``predict_proba``; or a pipeline that ends in one.
+    X : array-like of shape (n_samples, n_features)
+        Rows like those to be predicted: of the fit, or others.
+    hidden_layer_sizes : tuple of int, default=(50, 50)
+    n_rows : int, default=5000
+        If X has fewer rows, copies of them are added: moved towards another row, by up
+        to a half, with normal noise of .3 standard deviations of the columns.
+    max_iter : int, default=500
+    random_state : int, RandomState instance or None, default=None
+
+    Returns
+    -------
+    DistilledRegressor or DistilledClassifier
+        Fitted. Its ``divergence_`` says how far it is from the estimator.
+
+    References
+    ----------
+    Hinton, Vinyals and Dean (2015), *Distilling the knowledge in a neural network*;
+    Korattikara et al. (2015), *Bayesian dark knowledge*.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skvi.linear_model import BayesianLogisticRegression
+    >>> from skvi.neural_network import distill
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = BayesianLogisticRegression().fit(X, y)
+    >>> student = distill(model, X, (10,), n_rows=300, random_state=0)
+    >>> student.divergence_ < 0.01
+    True
+    """
+    allowed = {"n_rows": [Interval(Integral, 1, None, closed="left")]}
+    validate_arguments("distill", {"n_rows": n_rows}, allowed)
+    check_is_fitted(estimator)
+    names = getattr(X, "columns", None)
+    rows = check_array(X, dtype=np.float64)
+    rng = check_random_state(random_state)
+    rows = _with_copies(rows, n_rows, rng)
+    if names is not None:
+        rows = type(X)(rows, columns=names)
+    seed = int(rng.randint(2**31 - 1))
+    options = {"max_iter": max_iter, "random_state": seed}
+    if is_classifier(estimator):
+        student = DistilledClassifier(tuple(hidden_layer_sizes), **options)
+        proba = estimator.predict_proba(rows)
+        return student.fit(rows, proba, classes=estimator.classes_)
+    moments = np.column_stack(estimator.predict(rows, return_std=True))
+    return DistilledRegressor(tuple(hidden_layer_sizes), **options).fit(rows, moments)
+
+
+def _with_copies(rows, n_rows, rng):
+    """Rows, and if they are fewer moved copies of them: between rows, with noise."""
+    n = n_rows - len(rows)
+    if n <= 0:
+        return rows
+    one, other = rows[rng.randint(len(rows), size=(2, n))]
+    moved = one + MOVED * rng.random_sample((n, 1)) * (other - one)
+    noise = JITTER * rows.std(0) * rng.normal(size=moved.shape)
+    return np.vstack([rows, moved + noise])

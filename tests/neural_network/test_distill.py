@@ -1,0 +1,75 @@
+"""Small networks that mimic what other estimators predict."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.metrics import log_predictive_density_scorer
+from skvi.neural_network import DistilledClassifier, DistilledRegressor, distill
+
+
+def test_regressions():
+    """Means and standard deviations at rows that neither has seen.
+
+    Wrong variants: a divergence with the variance of the student alone; standard
+    deviations in other units than means.
+    """
+    X, y = load_diabetes(return_X_y=True)
+    X = X[:, :4]
+    teacher = make_pipeline(StandardScaler(), BayesianLinearRegression())
+    teacher.fit(X[:200], y[:200])
+    student = distill(teacher, X[:200], (10,), 1000, random_state=0)
+    expected, std = teacher.predict(X[200:], return_std=True)
+    mean, own = student.predict(X[200:], return_std=True)
+    assert np.abs((mean - expected) / std).max() < 0.1
+    np.testing.assert_allclose(own, std, rtol=0.03)
+    scores = [log_predictive_density_scorer(m, X, y) for m in (teacher, student)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.002)
+    assert 0 <= student.divergence_ < 1e-4
+
+
+def test_classes():
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    names = np.array(["b", "a", "c"])[y]
+    teacher = BayesianLogisticRegression().fit(X, names)
+    student = distill(teacher, X, (10,), 1000, random_state=0)
+    assert student.feature_names_in_.tolist() == list(X.columns)
+    expected, p = teacher.predict_proba(X), student.predict_proba(X)
+    kl = (expected * np.log(expected / p)).sum(1)
+    assert kl.mean() < 2e-3
+    assert (student.predict(X) == teacher.predict(X)).mean() > 0.97
+    again = pickle.loads(pickle.dumps(student))
+    assert np.array_equal(again.predict_proba(X), p)
+    assert isinstance(X, pd.DataFrame)
+
+
+def test_divergences_are_those_of_the_rows():
+    """KL(given || own) in closed form; wrong variant: the other direction."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    moments = np.column_stack([5 + 3 * X[:, 0] ** 2, np.exp(0.5 * X[:, 1])])
+    found = DistilledRegressor((3,), max_iter=20, random_state=0).fit(X, moments)
+    mean, std = found.predict(X, return_std=True)
+    (m, s), ratio = moments.T, moments[:, 1] / std
+    kl = 0.5 * (ratio**2 + ((m - mean) / std) ** 2) - 0.5 - np.log(s / std)
+    assert found.divergence_ == pytest.approx(kl.mean(), rel=1e-9)
+    p = rng.dirichlet([1, 1, 1], size=40)
+    student = DistilledClassifier((3,), max_iter=20, random_state=0).fit(X, p)
+    kl = (p * np.log(p / student.predict_proba(X))).sum(1)
+    assert student.divergence_ == pytest.approx(kl.mean(), rel=1e-9)
+    assert clone(student).get_params() == student.get_params()
+
+
+def test_messages():
+    X = np.zeros((3, 1))
+    with pytest.raises(ValueError, match="means and positive standard deviations"):
+        DistilledRegressor().fit(X, [[1.0, 0.0]] * 3)
+    with pytest.raises(ValueError, match="in rows that sum to 1"):
+        DistilledClassifier().fit(X, [[1.0, 0.5]] * 3)
