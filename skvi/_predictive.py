@@ -10,7 +10,7 @@ import torch
 from sklearn.utils import gen_batches
 
 from skvi._draws import Draws
-from skvi._quantiles import mixture_quantiles, smallest_counts
+from skvi._quantiles import quantiles_of
 from skvi.base._units import Units
 from skvi.expectations._poisson import (
     poisson_mixture_log_mass,
@@ -94,8 +94,8 @@ class Predictive(ABC):
         """Quantiles of a new target, (n_samples, n_levels, ...); counts rounded up."""
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
-            search = smallest_counts if p.is_discrete else mixture_quantiles
-            found = [search(q, g, levels, log_w.exp()) for q, g in p.by_target(f)]
+            parts = p.by_target(f)
+            found = [quantiles_of(q, g, levels, log_w.exp()) for q, g in parts]
             shape = len(found[0]), len(levels), *np.shape(self.units.y_scale)
             return self.in_units(torch.stack(found, -1).reshape(shape))
 
@@ -105,7 +105,8 @@ class Predictive(ABC):
         """Log density, or mass, of targets, (n_samples,), in nats."""
         y = y.reshape(len(y), *np.shape(self.units.y_scale))
         y = (y - self.units.y_mean) / self.units.y_scale
-        log_unit = float(np.log(self.units.y_scale).sum())
+        is_density = not self.likelihood.is_discrete
+        log_unit = float(np.log(self.units.y_scale).sum()) if is_density else 0.0
 
         def of_rows(
             p: Likelihood, log_w: torch.Tensor, f: torch.Tensor, y: torch.Tensor

@@ -4,12 +4,25 @@ import numpy as np
 import torch
 from scipy.optimize.elementwise import find_root
 
-from skvi.likelihoods import GaussianLikelihood, Likelihood
+from skvi.likelihoods import GaussianLikelihood, Likelihood, RoundedLikelihood
 
-__all__ = ["mixture_quantiles", "normal_mixture_quantiles", "smallest_counts"]
+__all__ = ["mixture_quantiles", "normal_mixture_quantiles", "quantiles_of"]
 
 # Relative error of quantiles, and of the probability of their tails.
 ROUNDING = 1e-15
+
+
+def quantiles_of(
+    p: Likelihood, f: torch.Tensor, levels: np.ndarray, w: torch.Tensor
+) -> torch.Tensor:
+    """Quantiles, (n, q), of a mixture of one target; the smallest where it is discrete.
+
+    A rounded number reaches a level where that before rounding does.
+    """
+    if isinstance(p, RoundedLikelihood):
+        return p.rounded(mixture_quantiles(p.smooth, f, levels, w))
+    search = smallest_counts if p.is_discrete else mixture_quantiles
+    return search(p, f, levels, w)
 
 
 def mixture_quantiles(

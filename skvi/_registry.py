@@ -14,6 +14,7 @@ from skvi.likelihoods import (
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
+    RoundedLikelihood,
     StudentTLikelihood,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
@@ -82,12 +83,14 @@ COUNTS = {
     "poisson": PoissonLikelihood,
     "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
 }
+#: Numbers that were rounded.
+ROUNDED = {"rounded": RoundedLikelihood}
 
 #: Constructor parameter -> shorthand -> class.
 SHORTHANDS = {
     "objective": OBJECTIVES,
     "divergence": DIVERGENCES,
-    "likelihood": NOISES | COUNTS,
+    "likelihood": NOISES | COUNTS | ROUNDED,
     "loss": LOSSES,
     "posterior": POSTERIORS | NETWORK_POSTERIORS,
     "prior": PRIORS,

@@ -66,8 +66,9 @@ class EvidenceBounds:
         Quantities taken from y that the evidence is conditioned on: learned
         hyperparameters, such as "noise_scale"; "y_mean" and "y_scale" with
         ``normalize_y=True``, and "f_mean" of networks of counts; "intercept_scale" if
-        the prior of the intercept is scaled by y. If it is empty the (plain) evidence is the probability (density) that the
-        model assigns to the data: as a function of y it integrates to 1.
+        the prior of the intercept is scaled by y. If it is empty the (plain) evidence
+        is the probability (density) that the model assigns to the data: as a function
+        of y it integrates to 1.
     quantity : str
         "log evidence", or "generalized log evidence" for other losses or weights.
     table : BoundsTable

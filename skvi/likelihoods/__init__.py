@@ -11,6 +11,7 @@ from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods._poisson import PoissonLikelihood
+from skvi.likelihoods._rounded import RoundedLikelihood
 from skvi.likelihoods._student_t import StudentTLikelihood
 from skvi.likelihoods.base import Likelihood
 
@@ -24,5 +25,6 @@ __all__ = [
     "NegativeBinomialLikelihood",
     "NoiseLikelihood",
     "PoissonLikelihood",
+    "RoundedLikelihood",
     "StudentTLikelihood",
 ]

@@ -51,6 +51,10 @@ class GaussianLikelihood(NoiseLikelihood):
         """Probability that noise of scale 1 is less than z, elementwise."""
         return torch.special.ndtr(z)
 
+    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Without underflow; see `NoiseLikelihood.standard_log_cdf`."""
+        return torch.special.log_ndtr(z)
+
     def standard_quantile(self, level: float) -> float:
         """Return the quantile of noise of scale 1."""
         return float(ndtri(level))

@@ -88,18 +88,28 @@ class HeteroscedasticLikelihood(Likelihood):
         """The level of the noise."""
         return self._noise.length_scale
 
-    def _at(self, f: torch.Tensor) -> NoiseLikelihood:
-        """Noise with the scales of rows, (S, n)."""
+    def at_rows(self, f: torch.Tensor) -> NoiseLikelihood:
+        """Noise with the scales of rows.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, 2)
+
+        Returns
+        -------
+        NoiseLikelihood
+            With scales of shape (S, n).
+        """
         ratio = torch.exp(REACH * torch.tanh(f[..., 1] / REACH))
         return self._noise.at_scale(self._noise.scale * ratio)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
-        return self._at(f).log_prob(f, y)
+        return self.at_rows(f).log_prob(f, y)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """That of the noise at the scale of each row, (S, n)."""
-        return self._at(f).log_power_integral(f, c)
+        return self.at_rows(f).log_power_integral(f, c)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Return the first column of f, (S, n)."""
@@ -107,23 +117,23 @@ class HeteroscedasticLikelihood(Likelihood):
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of the noise of each row, (S, n)."""
-        return self._at(f).variance(f)
+        return self.at_rows(f).variance(f)
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of less than y, (S, n)."""
-        return self._at(f).cdf(f, y)
+        return self.at_rows(f).cdf(f, y)
 
     def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
         """Quantile of y, (S, n)."""
-        return self._at(f).quantile(f, level)
+        return self.at_rows(f).quantile(f, level)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw targets, (S, n)."""
-        return self._at(f).sample(f, generator)
+        return self.at_rows(f).sample(f, generator)
 
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Closed form; see `Likelihood.log_prob_slope`."""
-        scale = self._at(f).scale
+        scale = self.at_rows(f).scale
         z = (y - f[..., 0]) / scale
         slope = self._noise.standard_slope(z)
         inside = 1 - torch.tanh(f[..., 1] / REACH).square()

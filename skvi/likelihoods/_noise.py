@@ -81,6 +81,19 @@ class NoiseLikelihood(Likelihood):
         bound._bound_scale = scale
         return bound
 
+    def at_rows(self, f: torch.Tensor) -> Self:
+        """Return the noise of rows, the same for all.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        NoiseLikelihood
+        """
+        return self
+
     @property
     def scale(self) -> torch.Tensor:
         """Scale of the noise, in units of y: a scalar, or what `at_scale` gave."""
@@ -132,6 +145,20 @@ class NoiseLikelihood(Likelihood):
             Elementwise.
         """
         raise NotImplementedError
+
+    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Logarithm of `standard_cdf`.
+
+        Parameters
+        ----------
+        z : Tensor
+
+        Returns
+        -------
+        Tensor
+            Elementwise.
+        """
+        return self.standard_cdf(z).log()
 
     def standard_quantile(self, level: float) -> float:
         """Return the quantile of noise of scale 1.

@@ -8,14 +8,25 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from skvi._model import NumberColumns
+from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.likelihoods import Likelihood
+from skvi.likelihoods import Likelihood, NoiseLikelihood, RoundedLikelihood
 from skvi.utils._arrays import as_tensor
 
-__all__ = ["CountColumns", "check_other_likelihood", "learned_numbers", "origin_of"]
+__all__ = [
+    "CountColumns",
+    "check_other_likelihood",
+    "find_grid",
+    "learned_numbers",
+    "noise_of",
+    "origin_of",
+    "units_on_grid",
+]
 
 # Logarithms of rates and of odds beyond this are no origin.
 REACH = 20.0
+# Decimals of a step that is found.
+MAX_DECIMALS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,3 +97,40 @@ def learned_numbers(likelihood: Likelihood, hyper: np.ndarray) -> dict[str, Any]
     for name, number in zip(likelihood.learned, np.exp(hyper), strict=False):
         found.setdefault(f"{name.partition('[')[0]}_", []).append(float(number))
     return {k: v[0] if len(v) == 1 else np.array(v) for k, v in found.items()}
+
+
+def noise_of(likelihood: Likelihood) -> Any:
+    """Noise around the outputs of a likelihood; None for other distributions."""
+    if isinstance(likelihood, RoundedLikelihood):
+        return likelihood.smooth
+    return likelihood if isinstance(likelihood, NoiseLikelihood) else None
+
+
+def find_grid(likelihood: RoundedLikelihood, y: np.ndarray) -> tuple[Any, Any]:
+    """Step and origin of the values of y, or of those of its columns."""
+    if likelihood.step != "auto":
+        return likelihood.step, likelihood.origin
+    if y.ndim == 1:
+        return _step_of(y), y[0]
+    return np.array([_step_of(column) for column in y.T]), y[0]
+
+
+def _step_of(y: np.ndarray) -> float:
+    """Largest decimal number of which all differences are multiples."""
+    for power in 10.0 ** np.arange(MAX_DECIMALS + 1):
+        whole = np.round(y * power)
+        if (np.abs(whole - y * power) <= 1e-14 * np.abs(whole)).all():
+            gaps = np.diff(np.unique(whole)).astype(np.int64)
+            return float(max(np.gcd.reduce(gaps), 1) / power)
+    raise ValueError(
+        f"likelihood='rounded' finds no step of y: not all numbers end within "
+        f"{MAX_DECIMALS} decimals. Give it, as RoundedLikelihood(step=0.5), or use "
+        "likelihood='gaussian' for numbers that were not rounded."
+    )
+
+
+def units_on_grid(units: Units, step: Any, origin: Any) -> Units:
+    """Units near others in which values of a grid are exact: by powers of two."""
+    mean = origin + step * np.round((units.y_mean - origin) / step)
+    scale = step * 2.0 ** np.round(np.log2(units.y_scale / step))
+    return Units(mean, scale)

@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 
 from skvi._model import Model, NumberColumns
 from skvi._predictive import DrawnPredictive
-from skvi._registry import COUNTS, NOISES
+from skvi._registry import COUNTS, NOISES, ROUNDED
 from skvi._regressors import (
     check_rows,
     column_units,
@@ -25,7 +25,7 @@ from skvi.likelihoods import (
     IndependentLikelihood,
     Likelihood,
     NegativeBinomialLikelihood,
-    NoiseLikelihood,
+    RoundedLikelihood,
 )
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.neural_network._flatness import (
@@ -39,8 +39,11 @@ from skvi.neural_network._flatness import (
 from skvi.neural_network._likelihood import (
     CountColumns,
     check_other_likelihood,
+    find_grid,
     learned_numbers,
+    noise_of,
     origin_of,
+    units_on_grid,
 )
 from skvi.neural_network._modules import OutputLimits
 from skvi.utils._callbacks import with_callbacks
@@ -67,7 +70,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     _parameter_constraints: dict = {
         "noise": [StrOptions({"constant", "heteroscedastic"})],
-        "likelihood": [StrOptions(set(NOISES | COUNTS)), Likelihood],
+        "likelihood": [StrOptions(set(NOISES | COUNTS | ROUNDED)), Likelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn"}),
@@ -97,15 +100,13 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         given = self._resolve("likelihood")
         given.validate()
         units, taken = self._find_units(data, given)
-        if isinstance(given, NoiseLikelihood):
+        if noise_of(given) is not None:
             self._warn_of_constants(data.y)
-            scale = noise_in(units, self._noise_to_fix())
-            likelihood = self._noise_likelihood(given, scale, response)
+            likelihood = self._noise_likelihood(given, units, data.y)
         else:
             check_other_likelihood(self, given)
-            n_columns = response.n_columns
-            parts = [given] * (n_columns or 1)
-            likelihood = IndependentLikelihood(parts) if n_columns else given
+            parts = [given] * (response.n_columns or 1)
+            likelihood = IndependentLikelihood(parts) if data.y.ndim > 1 else given
         network = self._network(data.X, likelihood)
         return Model(
             response,
@@ -121,10 +122,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     def _find_units(self, data, likelihood):
         """Units of the target, or origin of the outputs; and what is taken from y."""
         given, standardizes = self._given_units(), self.normalize_y
-        if isinstance(likelihood, NoiseLikelihood):
-            robust = not likelihood.is_normal
+        if (noise := noise_of(likelihood)) is not None:
+            robust = not noise.is_normal
             units = column_units(data.y, data.weight, given, standardizes, robust)
             names = names_of_units(centered=True)
+            if standardizes and given is None and noise is not likelihood:
+                units = units_on_grid(units, *find_grid(likelihood, data.y))
         else:
             origin = origin_of(likelihood, data.y, data.weight)
             zeros = np.zeros(data.y.shape[1:])[()]
@@ -191,25 +194,41 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 SkviWarning,
             )
 
-    def _noise_likelihood(self, given, scale, response):
-        """Noise of one target, or of each one."""
+    def _noise_likelihood(self, given, units, y):
+        """Noise of one target, or of each one; its scale and grid in units of the fit.
 
-        def of_scale(scale):
-            noise = with_noise_scale(given, scale, type(self).__name__)
-            if self.noise == "constant":
+        Raises ValueError if batches would have to find a grid.
+        """
+        scale = noise_in(units, self._noise_to_fix())
+        is_rounded, step, origin = isinstance(given, RoundedLikelihood), 1.0, 0.0
+        if is_rounded:
+            if given.step == "auto" and self._stream is not None:
+                raise ValueError(
+                    "A batch need not show the step of all rows. Give it for "
+                    "partial_fit: likelihood=RoundedLikelihood(step=1.0), for example."
+                )
+            step, origin = find_grid(given, y)
+            step = step / units.y_scale
+            origin = (origin - units.y_mean) / units.y_scale
+
+        def of_target(scale, step, origin):
+            noise = with_noise_scale(noise_of(given), scale, type(self).__name__)
+            if self.noise == "heteroscedastic":
+                noise = HeteroscedasticLikelihood(noise)
+            if not is_rounded:
                 return noise
-            return HeteroscedasticLikelihood(noise)
+            return RoundedLikelihood(noise, float(step), float(origin))
 
-        if response.n_columns is None:
-            return of_scale(scale)
-        scales = np.broadcast_to(scale, response.n_columns).tolist()
-        return IndependentLikelihood([of_scale(scale) for scale in scales])
+        if y.ndim == 1:
+            return of_target(scale, step, origin)
+        each = (np.broadcast_to(x, y.shape[1]).tolist() for x in (scale, step, origin))
+        return IndependentLikelihood([*map(of_target, *each)])
 
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
         found["posterior_"].units = units
         n_learned = len(self._model.likelihood.learned)
-        if not isinstance(self._resolve("likelihood"), NoiseLikelihood):
+        if noise_of(self._resolve("likelihood")) is None:
             return found | learned_numbers(self._model.likelihood, found["_hyper"])
         if n_learned:
             noise = np.exp(found["_hyper"][:n_learned]) * units.y_scale
@@ -247,7 +266,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _limit_of_outputs(self, f, likelihood):
         """Say that outputs are limited, and standardized targets are not."""
-        is_noise = isinstance(self._resolve("likelihood"), NoiseLikelihood)
+        is_noise = noise_of(self._resolve("likelihood")) is not None
         if not (self.normalize_y and is_noise):
             return ""
         means = likelihood.mean(f.flatten(0, 1)).reshape(*f.shape[:-1], -1)

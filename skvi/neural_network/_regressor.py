@@ -62,13 +62,14 @@ default="auto"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
         starts at 0 and whose prior is that of the first one.
-    likelihood : {"gaussian", "student_t", "poisson", "negative_binomial"} or \
-Likelihood, default="gaussian"
+    likelihood : {"gaussian", "student_t", "rounded", "poisson", \
+"negative_binomial"} or Likelihood, default="gaussian"
         Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers. Or another distribution of y given the outputs: the
-        counts of "poisson" and "negative_binomial" have the exponential of an output as
-        mean. Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your
-        own (:doc:`/extend`).
+        and allows for outliers; "rounded" is for targets such as integers, whose
+        scores are then probabilities of intervals; see `RoundedLikelihood`. Or another
+        distribution: the counts of "poisson" and "negative_binomial" have the
+        exponential of an output as mean. Objects set parameters, as
+        ``StudentTLikelihood(df=2.5)``, or are your own (:doc:`/extend`).
     noise_scale : float or "learn", default="learn"
         Scale of the noise, in units of y: for normal noise its standard deviation.
         "learn" finds the most probable value, for each target, together with the

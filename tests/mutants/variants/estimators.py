@@ -79,6 +79,9 @@ VARIANTS = [
     Variant("count-std-without-noise", where="CountPredictive.parts",
         find="(w @ noise).sqrt()", put="0 * mean",
         test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
+    Variant("probabilities-in-units", where="Predictive.log_density",
+        find="not self.likelihood.is_discrete", put="True",
+        test="tests/likelihoods/test_rounded.py::test_the_step_is_found[0.25-0.0-True]"),
     Variant("network-without-origin", where="NetworkRegressorMixin._predictive",
         find="self._model.offset(None, len(X))", put="None",
         test="tests/neural_network/test_other_likelihoods.py::"

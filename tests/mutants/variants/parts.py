@@ -6,6 +6,13 @@ from tests.mutants.places import Variant
 # fmt: off
 VARIANTS = [
     # base
+    Variant("rounded-by-a-whole-step", where="RoundedLikelihood.log_prob",
+        find="self._step / 2 / noise.scale", put="self._step / noise.scale",
+        test="tests/likelihoods/test_rounded.py::test_tails_keep_their_digits"),
+    Variant("rounded-one-end", where="RoundedLikelihood.log_prob",
+        find="for_high * (high - high.detach()) - for_low * (low - low.detach())",
+        put="for_high * (high - high.detach())",
+        test="tests/likelihoods/test_rounded.py::test_derivatives[4.0]"),
     Variant("poisson-pass-without-weights", where="_PoissonPass._visit",
         find="torch.mul(rate - y, weight, out=self._slope)",
         put="torch.sub(rate, y, out=self._slope)",

@@ -1,0 +1,175 @@
+"""Probabilities of rounded numbers, and networks of them."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import log_ndtr
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    RoundedLikelihood,
+    StudentTLikelihood,
+)
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.testing._ensure import numeric_gradient
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
+NOISES = [
+    GaussianLikelihood(0.3),
+    GaussianLikelihood(7.0),
+    StudentTLikelihood(4.0, 0.6),
+    HeteroscedasticLikelihood(StudentTLikelihood(5.0, 2.0)),
+]
+every = pytest.mark.parametrize("noise", NOISES, ids=repr)
+SETTINGS = {"hidden_layer_sizes": (), "max_iter": 40, "learning_rate": 0.05}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 2))
+LATENT = 5 + X @ [0.5, -0.3] + 0.4 * RNG.normal(size=400)
+
+
+def outputs(noise, f):
+    """f of shape (1, n, K); a column of scales is .3."""
+    f = torch.as_tensor(f, dtype=torch.float64)[None, :, None]
+    return torch.cat([f, 0 * f + 0.3][: noise.n_outputs], 2)
+
+
+def law(noise, f):
+    scale = float(noise.at_rows(outputs(noise, [f])).scale.flatten()[0])
+    if noise.is_normal:
+        return stats.norm(f, scale)
+    return stats.t(getattr(noise, "noise", noise).df, f, scale)
+
+
+@every
+def test_probabilities_are_those_of_intervals(noise):
+    """SciPy's, which sum to one on the grid, from .25 in steps of .5.
+
+    Wrong variants: half the step; the density at the middle.
+    """
+    likelihood = RoundedLikelihood(noise, 0.5, 0.25)
+    y = 0.25 + 0.5 * torch.arange(-4000, 4001).double()
+    found = likelihood.log_prob(outputs(noise, [0.9]).expand(1, 8001, -1), y)[0].exp()
+    exact = law(noise, 0.9)
+    expected = exact.cdf(y + 0.25) - exact.cdf(y - 0.25)
+    np.testing.assert_allclose(found, expected, atol=1e-14)
+    assert float(found.sum()) == pytest.approx(1.0, abs=1e-8)
+
+
+def test_tails_keep_their_digits():
+    """Where both distribution functions are 1, or 0. Wrong variant: no reflection."""
+    likelihood = RoundedLikelihood(GaussianLikelihood(1.0), 1.0)
+    y = torch.tensor([-60.0, 12.0, 60.0]).double()
+    far = np.abs(y.numpy()) - 0.5
+    expected = log_ndtr(-far) + np.log1p(-np.exp(log_ndtr(-far - 1) - log_ndtr(-far)))
+    found = likelihood.log_prob(torch.zeros(1, 3, 1).double(), y)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("df", [None, 4.0])
+def test_derivatives(df):
+    """In f and in the log of the level, against differences.
+
+    Wrong variants: one end alone; the sign of the reflection.
+    """
+    inner = (
+        GaussianLikelihood("learn") if df is None else StudentTLikelihood(df, "learn")
+    )
+    likelihood = RoundedLikelihood(HeteroscedasticLikelihood(inner), 1.0)
+    y = torch.tensor([0.0, 1.0, 3.0, -2.0]).double()
+
+    def total(x):
+        f = x[:8].reshape(1, 4, 2)
+        return likelihood.bind(x[8:]).log_prob(f, y).sum()
+
+    x = torch.linspace(-0.7, 0.6, 9, dtype=torch.float64).requires_grad_()
+    (found,) = torch.autograd.grad(total(x), x)
+    torch.testing.assert_close(
+        found, numeric_gradient(total, x.detach()), rtol=1e-6, atol=1e-8
+    )
+
+
+@every
+def test_draws_and_moments(noise, generator, z_score):
+    """Wrong variants: draws before rounding; a variance without that of rounding."""
+    likelihood = RoundedLikelihood(noise, 0.5, 0.25)
+    f = outputs(noise, [0.9])
+    y = likelihood.sample(f.expand(40_000, -1, -1), generator)[:, 0]
+    assert torch.equal((y - 0.25) % 0.5, 0 * y)
+    for point in (0.75, 1.25):
+        mass = likelihood.log_prob(f, torch.tensor([point]).double()).exp()
+        assert z_score((y == point).double(), float(mass)) < 4
+        below = likelihood.cdf(f, torch.tensor([point]).double())
+        assert z_score((y <= point).double(), float(below)) < 4
+    assert z_score(y, float(likelihood.mean(f))) < 4
+    squares = (y - likelihood.mean(f)[0]).square()
+    error = 4 * float(squares.std()) / 200
+    assert float(likelihood.variance(f)) == pytest.approx(
+        float(squares.mean()), abs=error
+    )
+
+
+def test_a_network_of_integers():
+    """Scale and score are right, and everything that is predicted is on the grid.
+
+    Wrong variants: a Jacobian of the units; quantiles before rounding.
+    """
+    y = np.round(LATENT)
+    model = BayesianMLPRegressor(likelihood="rounded", random_state=0, **SETTINGS)
+    model.fit(X, y)
+    assert model.noise_scale_ == pytest.approx(0.4, abs=0.06)
+    each = np.stack([model.predict_log_density(X, y + k) for k in range(-4, 5)])
+    grid = [model.predict_log_density(X[:1], [k])[0] for k in range(-5, 15)]
+    assert np.exp(grid).sum() == pytest.approx(1.0, abs=1e-9)
+    assert each.max() < 0
+    ends = model.predict_interval(X, 0.8)
+    assert np.array_equal(ends, np.round(ends))
+    probability = np.exp([model.predict_log_density(X[:1], [k])[0] for k in range(15)])
+    low = int(ends[0, 0])
+    assert probability[:low].sum() < 0.1 <= probability[: low + 1].sum()
+    draws = model.sample_y(X, 20, random_state=0)
+    assert np.array_equal(draws, np.round(draws))
+    assert model.lower_bound_ < model.predict_log_density(X, y).sum() < 0
+
+
+@pytest.mark.parametrize("normalize_y", [True, False])
+@pytest.mark.parametrize(("step", "origin"), [(0.25, 0.0), (10.0, 5.0)])
+def test_the_step_is_found(normalize_y, step, origin):
+    """Also with an origin, of columns, and in units of y.
+
+    Wrong variants: the smallest difference; steps of another column.
+    """
+    y = origin + step * np.round(LATENT)
+    both = np.c_[y, np.round(3 * LATENT) / 10]
+    options = {**SETTINGS, "max_iter": 2, "normalize_y": normalize_y}
+    model = BayesianMLPRegressor(likelihood="rounded", random_state=0, **options)
+    draws = model.fit(X, both).sample_y(X[:50], 3, random_state=0)
+    steps = (draws[:, 0] - origin) / step
+    assert np.array_equal(steps, np.round(steps))
+    np.testing.assert_allclose(10 * draws[:, 1], np.round(10 * draws[:, 1]), atol=1e-9)
+    again = clone_with_step(model, step, origin).fit(X, y)
+    alone = model.fit(X, y)
+    np.testing.assert_allclose(
+        again.predict_log_density(X, y), alone.predict_log_density(X, y), rtol=1e-6
+    )
+
+
+def clone_with_step(model, step, origin):
+    likelihood = RoundedLikelihood(step=step, origin=origin)
+    return BayesianMLPRegressor(**{**model.get_params(), "likelihood": likelihood})
+
+
+def test_what_has_no_step():
+    """Wrong variant: a step of rounding errors."""
+    model = BayesianMLPRegressor(likelihood="rounded", **SETTINGS)
+    with pytest.raises(ValueError, match="finds no step of y"):
+        model.fit(X, LATENT)
+    with pytest.raises(ValueError, match="need not show the step"):
+        model.partial_fit(X, np.round(LATENT))
+    with pytest.raises(IncompatibleComponentsError, match="goes with loss='log'"):
+        model.set_params(loss="beta").fit(X, np.round(LATENT))
