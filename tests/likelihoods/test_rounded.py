@@ -117,7 +117,7 @@ def test_draws_and_moments(noise, generator, z_score):
 def test_a_network_of_integers():
     """Scale and score are right, and everything that is predicted is on the grid.
 
-    Wrong variants: a Jacobian of the units; quantiles before rounding.
+    Wrong variant: quantiles before rounding.
     """
     y = np.round(LATENT)
     model = BayesianMLPRegressor(likelihood="rounded", random_state=0, **SETTINGS)
@@ -142,7 +142,7 @@ def test_a_network_of_integers():
 def test_the_step_is_found(normalize_y, step, origin):
     """Also with an origin, of columns, and in units of y.
 
-    Wrong variants: the smallest difference; steps of another column.
+    Wrong variants: the smallest difference; a Jacobian of the units.
     """
     y = origin + step * np.round(LATENT)
     both = np.c_[y, np.round(3 * LATENT) / 10]
@@ -152,11 +152,12 @@ def test_the_step_is_found(normalize_y, step, origin):
     steps = (draws[:, 0] - origin) / step
     assert np.array_equal(steps, np.round(steps))
     np.testing.assert_allclose(10 * draws[:, 1], np.round(10 * draws[:, 1]), atol=1e-9)
+    alone = model.fit(X, y).predict_log_density(X, y)
     again = clone_with_step(model, step, origin).fit(X, y)
-    alone = model.fit(X, y)
-    np.testing.assert_allclose(
-        again.predict_log_density(X, y), alone.predict_log_density(X, y), rtol=1e-6
-    )
+    np.testing.assert_allclose(again.predict_log_density(X, y), alone, rtol=1e-6)
+    grid = origin + step * np.arange(-60, 70)
+    mass = again.predict_log_density(np.repeat(X[:1], 130, 0), grid)
+    assert np.exp(mass).sum() == pytest.approx(1.0, abs=1e-6)
 
 
 def clone_with_step(model, step, origin):
