@@ -85,6 +85,11 @@ MODELS = {
     "stochastic": (Logistic(solver="stochastic", **FEW), classes),
     "minibatches": (Logistic(solver=Stochastic(batch_size=30), **FEW), classes),
     "weighted": (Logistic(objective="iwelbo", **FEW), classes),
+    "semi-implicit": (Logistic(posterior="semi_implicit", **FEW), classes),
+    "semi-implicit network": (
+        BayesianMLPRegressor(posterior="semi_implicit", max_iter=2, **SMALL),
+        numbers,
+    ),
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
     "network": (BayesianMLPClassifier(max_iter=10, **SMALL), classes),
     "weighted network": (

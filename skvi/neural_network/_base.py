@@ -28,7 +28,8 @@ from skvi.neural_network._flatness import (
 )
 from skvi.neural_network._sparsity import SparsityMixin
 from skvi.objectives import ELBO
-from skvi.posteriors import Family
+from skvi.posteriors import Family, MeanFieldNormal
+from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.priors import Normal, Prior, build_prior
 from skvi.solvers import Ivon, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
@@ -271,7 +272,20 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         self._draw_seed = int(
             torch.randint(2**31, (1,), generator=generator, device=generator.device)
         )
+        if isinstance(posterior, WhitenedPosterior):
+            return self._at_normal_fit(problem.at(State(posterior, target)))
         return State(posterior, target)
+
+    def _at_normal_fit(self, problem):
+        """State of a family in coordinates of a normal: those of a factorized fit."""
+        posterior, target = problem.posterior, problem.target
+        normal = MeanFieldNormal().build(target.layout).near(posterior.anchor)
+        normal = normal.at(normal.params.to(posterior.params))
+        start = replace(problem, objective=ELBO(), divergence=KL(), posterior=normal)
+        options = replace(self._solver_options(target), score=None)
+        found = self._choose_solver(start).solve(start, options)
+        found.raise_interrupt()
+        return State(posterior.near(found.posterior.as_normal()), found.target)
 
     def _first_phase(self, problem):
         """Draws of a random network miss the posterior: start at the ELBO's."""

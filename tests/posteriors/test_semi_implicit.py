@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
@@ -15,6 +15,7 @@ from skvi.base import Layout, NormalForm
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLogisticRegression
+from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, Hierarchical, Product, SemiImplicit
 from skvi.targets import Target
@@ -225,6 +226,23 @@ def test_estimators():
     assert search.best_estimator_.posterior_family_.n_hidden in (2, 3)
     with pytest.raises(IncompatibleComponentsError, match="objective='elbo'"):
         clone(model).set_params(objective="eubo").fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_networks_start_at_a_factorized_fit():
+    """The bound is not below the factorized one after as many epochs.
+
+    Wrong variant: the start of a network's own, from which a family that is relative to
+    it is slow.
+    """
+    X, y = load_iris(return_X_y=True)
+    X, y = scale(X[:, :3]).astype(np.float32), X[:, 3]
+    model = BayesianMLPRegressor(hidden_layer_sizes=(3,), max_iter=20, random_state=0)
+    family = SemiImplicit(n_mixture=1, **SMALL)
+    bent = clone(model).set_params(posterior=family).fit(X, y)
+    assert bent.posterior_.params.dtype == torch.float32
+    error = model.fit(X, y).lower_bound_se_ + bent.lower_bound_se_
+    assert bent.lower_bound_ > model.lower_bound_ - N_SE * error
 
 
 @pytest.mark.slow

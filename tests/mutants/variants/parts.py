@@ -210,6 +210,10 @@ VARIANTS = [
         find="precision.diagonal().rsqrt()", put="normal.variance.sqrt()",
         test="tests/posteriors/test_semi_implicit.py::"
              "test_coordinates_of_a_normal_fit"),
+    Variant("bent-network-at-its-own-start", where="BayesianNetwork._at_normal_fit",
+        find="posterior.near(found.posterior.as_normal())", put="posterior",
+        test="tests/posteriors/test_semi_implicit.py::"
+             "test_networks_start_at_a_factorized_fit"),
     Variant("mean-field-variance-for-std", where="_DiagonalPosterior._params_of",
         find="0.5 * normal.variance.log()", put="normal.variance.log()",
         test="tests/posteriors/test_posteriors.py::"
