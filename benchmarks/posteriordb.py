@@ -245,7 +245,7 @@ def main():
         folder = FOLDER / name
         model = make(json.loads((folder / "data.json").read_text()))
         reference = json.loads((folder / "moments.json").read_text())
-        for family in ("full_rank", "mean_field"):
+        for family in ("full_rank", "mean_field", "flow"):
             began = time.process_time()
             vi = VariationalInference(*model, posterior=family, random_state=0)
             with warnings.catch_warnings():

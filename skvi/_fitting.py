@@ -22,7 +22,15 @@ from skvi.targets import Target
 from skvi.utils._device import CPU, resolve_device
 from skvi.utils._random import generator_on, make_generator
 
-__all__ = ["begin", "conclude", "continued_state", "pose", "refine", "solve"]
+__all__ = [
+    "begin",
+    "conclude",
+    "continued",
+    "continued_state",
+    "pose",
+    "refine",
+    "solve",
+]
 
 
 def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
@@ -188,11 +196,11 @@ def continued_state(
     # Components of a mixture continue those of the last fit, in turn.
     ends = [_single(end) for end in before["posterior_"].components]
     pairs = zip(posterior.components, cycle(ends))
-    posterior = posterior.with_components([_continued(*pair) for pair in pairs])
+    posterior = posterior.with_components([continued(*pair) for pair in pairs])
     return State(posterior, at_last_scales(target, before))
 
 
-def _continued(posterior: Posterior, last: Posterior) -> Posterior:
+def continued(posterior: Posterior, last: Posterior) -> Posterior:
     """Posterior at the end of the last one, as far as its family can represent it."""
     normal = last.as_normal()
     if normal is not None:

@@ -27,6 +27,7 @@ from skvi.posteriors import (
     LowRankNormal,
     MeanFieldNormal,
     MixtureOfNormals,
+    NormalizingFlow,
     SemiImplicit,
 )
 from skvi.priors import (
@@ -65,6 +66,7 @@ POSTERIORS = {
     "mixture": MixtureOfNormals,
     "semi_implicit": SemiImplicit,
     "hierarchical": Hierarchical,
+    "flow": NormalizingFlow,
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}

@@ -8,8 +8,10 @@ import torch
 
 from skvi._sampling._importance import StudentT, WeightedDraws
 from skvi.base import NormalForm
+from skvi.base._protocols import Density
 from skvi.inference._density import DensityTarget
 from skvi.inference._start import Start
+from skvi.posteriors import Posterior
 from skvi.solvers._fixed_draws import balanced_noise
 
 __all__ = ["Changes", "other_modes"]
@@ -23,48 +25,56 @@ N_DRAWS, TAIL_DF = 4000, 4
 LOW, FAR = 5.0, 4.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Changes:
     """Largest change of moments by importance weights, and where it is.
 
-    Half of the draws are the posterior's, half of a Student-t distribution around it,
-    and weights are relative to both: they see tails, and are at most twice those of
-    the posterior's draws.
+    Half of the draws are the posterior's, or where its density is unknown those of the
+    normal of its moments; half of a Student-t distribution around it. Weights are
+    relative to both: they see tails, and are at most twice those of the first half.
     """
 
+    theta: torch.Tensor  # draws of the posterior
+    normal: NormalForm  # of its moments
     mean: float = 0.0
     std: float = 0.0
     where: str = ""
-    khat: float = math.inf  # of the posterior's own draws
+    khat: float = math.inf  # of the first half
     efficiency: float = 0.0
 
     @staticmethod
     def of(
-        target: DensityTarget, normal: NormalForm, generator: torch.Generator
+        target: DensityTarget, posterior: Posterior, generator: torch.Generator
     ) -> "Changes":
-        """Of the parameters of a density, towards it from a normal."""
-        n_draws = max(N_DRAWS, 4 * normal.size)
+        """Of the parameters of a density, towards it from a posterior."""
+        n_draws = max(N_DRAWS, 4 * target.layout.size)
+        own, known = posterior.as_normal(), posterior.side == "exact"
+        if own is None:
+            theta = posterior.draw(n_draws, generator).theta
+            equal = WeightedDraws(theta, theta.new_zeros(n_draws))
+            normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
+        else:
+            size, normal = target.layout.size, own
+            eps = balanced_noise(generator, n_draws, size, normal.is_diagonal)
+            theta = normal.transform(eps)
+        near: Density = posterior if known else normal
+        first = theta if known else normal.sample(n_draws, generator)
         wide = StudentT(normal, TAIL_DF)
-        eps = balanced_noise(generator, n_draws, normal.size, normal.is_diagonal)
-        theta = torch.cat([normal.transform(eps), wide.sample(n_draws, generator)])
-        log_p, log_q = target.log_joint_batched(theta), normal.log_prob(theta)
-        own = WeightedDraws(theta[:n_draws], (log_p - log_q)[:n_draws])
-        both = torch.logaddexp(log_q, wide.log_prob(theta))
-        w = torch.softmax(log_p - both, 0)
-        worst = Changes(khat=own.khat, efficiency=own.ess / n_draws)
-        for name, value in target.constrain(theta)[0].items():
-            x = value.reshape(len(w), -1)
-            kept = w > 0  # far draws may overflow
-            center = w[kept] @ x[kept]
-            spread = (w[kept] @ (x[kept] - center).square()).sqrt().clamp(min=1e-300)
-            mean, std = x[:n_draws].mean(0), x[:n_draws].std(0).clamp(min=1e-300)
-            by_mean = float(((center - mean).abs() / std).max())
-            by_std = float((spread / std).log().abs().max())
-            if max(by_mean, by_std) > max(worst.mean, worst.std):
-                worst = replace(worst, mean=by_mean, std=by_std, where=name)
-        return worst
+        seen = torch.cat([first, wide.sample(n_draws, generator)])
+        log_p, log_q = target.log_joint_batched(seen), near.log_prob(seen)
+        weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
+        w = torch.softmax(log_p - torch.logaddexp(log_q, wide.log_prob(seen)), 0)
+        found = Changes(
+            theta, normal, khat=weights.khat, efficiency=weights.ess / n_draws
+        )
+        values, reweighted = target.constrain(theta)[0], target.constrain(seen)[0]
+        for name, value in values.items():
+            by_mean, by_std = _change(value, reweighted[name], w)
+            if max(by_mean, by_std) > max(found.mean, found.std):
+                found = replace(found, mean=by_mean, std=by_std, where=name)
+        return found
 
-    def message(self, family: str) -> str:
+    def message(self, posterior: Posterior) -> str:
         """Say what is wrong, and a remedy; empty if nothing is."""
         if self.mean < LARGE_MEAN and self.std < LARGE_STD:
             return ""
@@ -72,14 +82,29 @@ class Changes:
             "write the model so that parameters are nearer to normal and to "
             "independent, such as standardized effects in hierarchical models"
         )
-        if family == "mean_field":
+        if posterior.is_diagonal:
             remedy = f"use posterior='full_rank', which has correlations, or {remedy}"
+        elif posterior.as_normal() is not None:
+            remedy = f"use posterior='flow', which can bend, or {remedy}"
         return (
             "the posterior is not close to the density: importance weights change the "
             f"mean of {self.where!r} by {self.mean:.2g} standard deviations and its "
             f"standard deviation by {math.expm1(self.std):.0%} (Pareto k "
             f"{self.khat:.2g}). To mend it, {remedy}"
         )
+
+
+def _change(
+    values: torch.Tensor, seen: torch.Tensor, w: torch.Tensor
+) -> tuple[float, float]:
+    """Largest change of a mean, in deviations, and of the log of a deviation."""
+    draws, x = values.reshape(len(values), -1), seen.reshape(len(seen), -1)
+    kept = w > 0  # far draws may overflow
+    center = w[kept] @ x[kept]
+    spread = (w[kept] @ (x[kept] - center).square()).sqrt().clamp(min=1e-300)
+    mean, std = draws.mean(0), draws.std(0).clamp(min=1e-300)
+    by_mean, by_std = (center - mean).abs() / std, (spread / std).log().abs()
+    return float(by_mean.max()), float(by_std.max())
 
 
 def other_modes(starts: Sequence[Start], best: NormalForm, value: float) -> str:

@@ -1,6 +1,7 @@
 """Starts of fits to a density: normals along paths to modes, as in Pathfinder."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,9 @@ class Start:
     value: float
 
 
-def find_starts(target: Target, generator: torch.Generator) -> list[Start]:
+def find_starts(
+    target: Target, generator: torch.Generator, report: Callable[[str], None]
+) -> list[Start]:
     """Best normal by ELBO along each path to a mode, the best path first.
 
     Zhang, Carpenter, Gelman and Vehtari (2022), *Pathfinder*, with curvature by
@@ -44,7 +47,7 @@ def find_starts(target: Target, generator: torch.Generator) -> list[Start]:
     is_diagonal = size > MAX_DENSE
     n_draws = N_DRAWS if is_diagonal else max(N_DRAWS, 2 * size)
     eps = balanced_noise(generator, n_draws, size, is_diagonal)
-    for _ in range(N_STARTS):
+    for number in range(N_STARTS):
         x = RANGE * (2 * rand(generator, size) - 1)
         if not bool(target.log_joint(x[None]).isfinite()):
             continue
@@ -53,6 +56,7 @@ def find_starts(target: Target, generator: torch.Generator) -> list[Start]:
         best = min(points, key=lambda p: p.value, default=None)
         if best is not None and math.isfinite(best.value):
             found.append(Start(best.normal, best.value))
+            report(f"start {number + 1} of {N_STARTS}: ELBO {-best.value:.4f} nats")
     if not found:
         raise ValueError(
             "no normal distribution has a finite ELBO under log_density, near any of "

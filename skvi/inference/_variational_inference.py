@@ -1,8 +1,9 @@
 """Variational inference for a log density of one's own."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -10,17 +11,30 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from skvi._fitting import continued, refine
+from skvi._parts import resolve
 from skvi._progress import EvidenceProgress
+from skvi._registry import OBJECTIVES, POSTERIORS
+from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence import EvidenceBounds, bound_evidence
+from skvi.evidence._fit_checks import lower_bound
 from skvi.inference._changes import Changes, other_modes
 from skvi.inference._density import DensityTarget
-from skvi.inference._start import Start, find_starts
+from skvi.inference._start import MAX_DENSE, Start, find_starts
 from skvi.linear_model import CoefficientTable
-from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.solvers import Problem, Solution, SolverOptions
-from skvi.solvers._fixed_draws import FixedDraws, balanced_noise
+from skvi.objectives import ELBO, Objective
+from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
+from skvi.posteriors._normal import NormalPosterior
+from skvi.solvers import (
+    Problem,
+    Solution,
+    Solver,
+    SolverOptions,
+    Stochastic,
+    choose_solver,
+)
+from skvi.solvers._fixed_draws import FixedDraws
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator, randn
 from skvi.utils._validation import (
@@ -33,18 +47,21 @@ from skvi.utils._warnings import warn_user
 
 __all__ = ["VariationalInference"]
 
-FAMILIES = {"full_rank": FullRankNormal, "mean_field": MeanFieldNormal}
 # Draws behind means, deviations and diagnostics.
 N_DRAWS = 4000
+# Times `tol` that a round of stochastic steps must gain.
+NOISY = 100
+# Draws of the final ELBO of families that are not normal.
+N_FINAL = 2**14
 
 
 class VariationalInference(BaseEstimator):
     """Posterior of any model whose log density can be written with torch.
 
-    Finds the normal distribution that is closest to the posterior, in coordinates
-    without limits: a positive parameter is then log-normal, for example. It starts at
-    modes and curvatures along paths from several random points, so that units and
-    correlations do not matter, and maximizes the evidence lower bound (ELBO).
+    Finds the distribution of a family that is closest to the posterior, in coordinates
+    without limits: with a normal one a positive parameter is log-normal, for example.
+    It starts at modes and curvatures along paths from several random points, so that
+    units and correlations do not matter, and maximizes the evidence lower bound (ELBO).
 
     Parameters
     ----------
@@ -61,12 +78,26 @@ class VariationalInference(BaseEstimator):
         "simplex", "ordered" or "positive_ordered" (the last axis increases), a
         constraint of ``torch.distributions.constraints``, or a bijective torch
         transform.
-    posterior : {"full_rank", "mean_field"}, default="full_rank"
-        A normal with all correlations, or with none (for thousands of parameters).
+    posterior : str or Family, default="full_rank"
+        "full_rank" is a normal with all correlations, "mean_field" one with none (for
+        thousands of parameters), "flow" a normal that is bent by a network, for
+        funnels, skewness and curved dependencies: more accurate, in 5 to 40 s instead
+        of 1. Other families are objects of `skvi.posteriors`, or their names.
+    objective : str or Objective, default="elbo"
+        What the fit optimizes: "elbo", or for heavier tails and other bounds "eubo",
+        "renyi", "iwelbo", "chi". `lower_bound_` is the ELBO in any case.
+    solver : "auto" or Solver, default="auto"
+        "auto" is a deterministic quasi-Newton method on many fixed draws for normals
+        and the ELBO; else stochastic gradients, which
+        ``Stochastic(n_draws=..., learning_rate=...)`` controls.
     max_iter : int, default=1000
-        Maximum number of quasi-Newton steps.
+        Maximum number of iterations: quasi-Newton steps, or sweeps of 100 gradient
+        steps.
     tol : float, default=1e-4
-        Nats that a further step promises when a fit ends.
+        Nats that a further step promises when a fit ends; where steps are stochastic,
+        as noisy as they are, a hundred times that, in a round as long as all before.
+    warm_start : bool, default=False
+        Whether to start where the last fit ended, such as with more data.
     random_state : int, RandomState instance or None, default=None
         For starts and draws.
     verbose : int, default=0
@@ -118,9 +149,12 @@ class VariationalInference(BaseEstimator):
         "log_density": [callable],
         "shapes": [dict],
         "supports": [dict, None],
-        "posterior": [StrOptions(set(FAMILIES))],
+        "posterior": [StrOptions(set(POSTERIORS)), Family],
+        "objective": [StrOptions(set(OBJECTIVES)), Objective],
+        "solver": [StrOptions({"auto"}), Solver],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="neither")],
+        "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -131,19 +165,23 @@ class VariationalInference(BaseEstimator):
         shapes: Mapping[str, Any],
         supports: Mapping[str, Any] | None = None,
         *,
-        posterior: str = "full_rank",
+        posterior: str | Family = "full_rank",
+        objective: str | Objective = "elbo",
+        solver: str | Solver = "auto",
         max_iter: int = 1000,
         tol: float = 1e-4,
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
         self.log_density, self.shapes, self.supports = log_density, shapes, supports
-        self.posterior, self.max_iter, self.tol = posterior, max_iter, tol
+        self.posterior, self.objective, self.solver = posterior, objective, solver
+        self.max_iter, self.tol, self.warm_start = max_iter, tol, warm_start
         self.random_state, self.verbose = random_state, verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, data: Any = None) -> "VariationalInference":
-        """Find the normal closest to the posterior.
+        """Find the distribution of the family that is closest to the posterior.
 
         Parameters
         ----------
@@ -160,51 +198,93 @@ class VariationalInference(BaseEstimator):
         ValueError
             `log_density` does not return one differentiable number a draw, treats
             draws together, or is not finite anywhere near the start.
+        IncompatibleComponentsError
+            Objective, family or solver do not go together.
         """
         given = () if data is None else (data,)
         target = DensityTarget(self.log_density, self.shapes, self.supports, given)
         generator = make_generator(self.random_state)
+        family, objective = (
+            resolve(name, getattr(self, name)) for name in ("posterior", "objective")
+        )
+        family.check_size(target.layout.size)
+        posterior = family.build(target.layout, generator)
+        objective.check(KL(), target)
+        objective.check_posterior(posterior.components[0], KL(), target)
         with raising_interrupts():
             target.check(randn(generator, 3, target.layout.size))
-            family = FAMILIES[self.posterior]()
-            starts = find_starts(target, generator)
-            start = family.build(target.layout).near(starts[0].normal)
-            problem = Problem(target, ELBO(), KL(), start, generator)
-            options = SolverOptions(
-                max_iter=self.max_iter, tol=self.tol, progress=self._report
-            )
-            solution = FixedDraws().solve(problem, options)
-            self._set(target, solution, starts, generator)
+            problem = Problem(target, objective, KL(), posterior, generator)
+            solution, starts = self._solve(problem)
+            self._set(refine(problem, solution), starts, generator)
         return self
 
-    def _report(self, value: float, state: Callable) -> bool:
+    def _solve(self, problem: Problem) -> tuple[Solution, list[Start]]:
+        """From the best normal, if the family is not normal itself; and all starts."""
+        last = getattr(self, "posterior_", None) if self.warm_start else None
+        is_direct = isinstance(problem.posterior, NormalPosterior) and (
+            self.solver == "auto" and isinstance(problem.objective, ELBO)
+        )
+        starts: list[Start] = []
+        if last is not None and last.layout == problem.target.layout:
+            problem = replace(problem, posterior=continued(problem.posterior, last))
+        else:
+            starts = find_starts(problem.target, problem.source_of_draws, self._print)
+            normal = starts[0].normal
+            if not is_direct:
+                normal = self._fit_normal(problem, normal)
+            problem = replace(problem, posterior=problem.posterior.near(normal))
+        solver: Solver = FixedDraws()
+        options = replace(self._options(problem.objective), warm_start=True)
+        if not is_direct:
+            solver = choose_solver(problem, self.solver)
+        if isinstance(solver, Stochastic):
+            options = replace(options, tol=NOISY * self.tol)
+        return solver.solve(problem, options), starts
+
+    def _fit_normal(self, problem: Problem, normal: NormalForm) -> NormalForm:
+        """The normal of the largest ELBO, full if it is small enough."""
+        layout, family = problem.target.layout, MeanFieldNormal
+        if layout.size <= MAX_DENSE and not problem.posterior.is_diagonal:
+            family = FullRankNormal
+        start = family().build(layout).near(normal)
+        normal_problem = replace(problem, objective=ELBO(), posterior=start)
+        found = FixedDraws().solve(normal_problem, self._options(ELBO()))
+        found.raise_interrupt()
+        return found.posterior.as_normal()
+
+    def _options(self, objective: Objective) -> SolverOptions:
+        sign = 1 if objective.direction == "upper" else -1
+
+        def report(value: float, state: Callable) -> bool:
+            self._print(f"{type(objective).__name__} {sign * value:.4f} nats")
+            return False
+
+        return SolverOptions(max_iter=self.max_iter, tol=self.tol, progress=report)
+
+    def _print(self, text: str) -> None:
         if self.verbose:
-            print(f"[VariationalInference] ELBO {-value:.4f} nats", flush=True)  # noqa: T201
-        return False
+            print(f"[VariationalInference] {text}", flush=True)  # noqa: T201
 
     @torch.no_grad()
     def _set(
-        self,
-        target: DensityTarget,
-        solution: Solution,
-        starts: list[Start],
-        generator: torch.Generator,
+        self, solution: Solution, starts: list[Start], generator: torch.Generator
     ) -> None:
         """Set the attributes, and warn of what cannot be trusted."""
-        normal = solution.posterior.as_normal()
-        changes = Changes.of(target, normal, generator)
-        n_draws = max(N_DRAWS, 4 * normal.size)
-        eps = balanced_noise(generator, n_draws, normal.size, normal.is_diagonal)
-        values, _ = target.constrain(normal.transform(eps))
+        posterior, target = solution.posterior, cast(DensityTarget, solution.target)
+        bound = -solution.value, solution.value_se
+        if solution.solver != FixedDraws.name:
+            bound = lower_bound(target, posterior, generator, N_FINAL)
+        changes = Changes.of(target, posterior, generator)
         message = (
             solution.message
-            or other_modes(starts, normal, solution.value)
-            or changes.message(self.posterior)
+            or other_modes(starts, changes.normal, -bound[0])
+            or changes.message(posterior)
         )
+        values, _ = target.constrain(changes.theta)
         self.mean_ = {k: v.mean(0).numpy() for k, v in values.items()}
         self.std_ = {k: v.std(0).numpy() for k, v in values.items()}
-        self.posterior_, self._target = solution.posterior, target
-        self.lower_bound_, self.lower_bound_se_ = -solution.value, solution.value_se
+        self.posterior_, self._target = posterior, target
+        self.lower_bound_, self.lower_bound_se_ = bound
         self.n_iter_, self.converged_ = solution.n_iter, not message
         self.diagnostics_ = {
             "mean_change": changes.mean,
@@ -297,6 +377,31 @@ class VariationalInference(BaseEstimator):
             title=type(self).__name__,
             numbers={k: v for k, v in numbers.items() if isinstance(v, float)},
         )
+
+    def to_arviz(self, n_samples: int = 1000, random_state: Any = None) -> Any:
+        """Draws of the posterior for the plots and tables of ArviZ.
+
+        Parameters
+        ----------
+        n_samples : int, default=1000
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        arviz.InferenceData
+            With the group "posterior": independent draws, as one chain.
+
+        Raises
+        ------
+        ImportError
+            ArviZ is not installed.
+        """
+        try:
+            import arviz
+        except ImportError as error:
+            raise ImportError("to_arviz needs ArviZ: pip install 'arviz<1'.") from error
+        draws = self.sample_posterior(n_samples, random_state)
+        return arviz.from_dict(posterior={k: v[None] for k, v in draws.items()})
 
     def evidence_bounds(
         self,

@@ -3,7 +3,7 @@
 from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._exact import Exact
-from skvi.posteriors._flow import FlowPosterior
+from skvi.posteriors._flow import FlowPosterior, NormalizingFlow
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._mixture_of_normals import MixtureOfNormals
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
@@ -25,6 +25,7 @@ __all__ = [
     "MeanFieldNormal",
     "MixtureOfNormals",
     "MixtureOverScales",
+    "NormalizingFlow",
     "Posterior",
     "Product",
     "SemiImplicit",

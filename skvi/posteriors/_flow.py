@@ -1,6 +1,7 @@
 """Normalizing flows: posteriors made of a torch module."""
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -8,13 +9,95 @@ from torch import nn
 from torch.func import functional_call
 
 from skvi.base import Draw, Layout
+from skvi.posteriors._autoregressive import InverseAutoregressive
 from skvi.posteriors._whitened import WhitenedPosterior
+from skvi.posteriors.base import Family, Posterior
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._modules import store_module
 from skvi.utils._random import randn
+from skvi.utils._validation import Interval
 
-__all__ = ["FlowPosterior"]
+__all__ = ["FlowPosterior", "NormalizingFlow"]
+
+
+class NormalizingFlow(Family):
+    """Normal noise, bent by a network: skewed, heavy-tailed and curved posteriors.
+
+    More accurate than any normal where the posterior is not one, and slower: seconds
+    instead of milliseconds. Fits start at the best normal with a full covariance, in
+    whose coordinates the flow works, and train on fresh draws.
+
+    Parameters
+    ----------
+    make_flow : callable, default=None
+        Of the number of parameters, P: returns a `torch.nn.Module` as described for
+        `FlowPosterior`, or a flow of the package zuko, such as ``zuko.flows.NSF``.
+        Functions of a module can be pickled, lambdas cannot. None is an inverse
+        autoregressive flow (Kingma et al. 2016) with sinh-arcsinh transforms of single
+        coordinates (Jones and Pewsey 2009), which starts as the identity.
+    n_layers : int, default=3
+        Layers of the default flow. One alone leaves the first coordinate independent
+        of the others; two bend less.
+    n_hidden : int, default=64
+        Hidden units in each of them.
+
+    Notes
+    -----
+    Draws of the default flow and their densities take one pass; the density at given
+    points takes P. On a logistic regression with 31 coefficients it closes half of the
+    .24 nats between the best normal and the evidence; spline and coupling flows with as
+    much time close less there.
+
+    References
+    ----------
+    Rezende and Mohamed (2015), *Variational inference with normalizing flows*.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import NormalizingFlow
+    >>> q = NormalizingFlow(n_layers=2, n_hidden=8).build(Layout({"coef": (1, 3)}))
+    >>> q.side
+    'exact'
+    """
+
+    max_params = 1000
+    _parameter_constraints: dict = {
+        "make_flow": [callable, None],
+        "n_layers": [Interval(Integral, 1, None, closed="left")],
+        "n_hidden": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        make_flow: Callable[[int], nn.Module] | None = None,
+        n_layers: int = 3,
+        n_hidden: int = 64,
+    ) -> None:
+        self.make_flow, self.n_layers, self.n_hidden = make_flow, n_layers, n_hidden
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build the flow, with random hidden units; see `Family.build`."""
+        self.validate()
+        return FlowPosterior(layout, lambda: self._module(layout.size), generator)
+
+    def _module(self, size: int) -> nn.Module:
+        if self.make_flow is None:
+            return InverseAutoregressive(size, self.n_layers, self.n_hidden)
+        flow = self.make_flow(size)
+        return flow if hasattr(flow, "inverse") else _OfDistribution(flow)
+
+    def check_size(self, n_params: int) -> None:
+        """Refuse more than 1,000 parameters."""
+        if n_params > self.max_params:
+            raise ValueError(
+                f"A normalizing flow over {n_params} parameters is too large: at most "
+                f"{self.max_params} are allowed. Use posterior='low_rank' or "
+                "posterior='mean_field'."
+            )
 
 
 class FlowPosterior(WhitenedPosterior):
@@ -84,6 +167,9 @@ class FlowPosterior(WhitenedPosterior):
         """Build the module again."""
         super().__setstate__(state | {"_flow": state["_flow"].build()})
 
+    #: Weights of a module take smaller steps than means in units of deviations.
+    rate_share = 0.2
+
     def draw_white(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Transform noise, with its log density."""
         noise = randn(generator, n_draws, self.layout.size, dtype=self.params.dtype)
@@ -120,3 +206,17 @@ class _Methods(nn.Module):
 
     def forward(self, method: str, x: torch.Tensor) -> Any:
         return getattr(self.flow, method)(x)
+
+
+class _OfDistribution(nn.Module):
+    """A flow as zuko writes it: its call returns a transformed distribution."""
+
+    def __init__(self, flow: nn.Module) -> None:
+        super().__init__()
+        self.flow = flow
+
+    def forward(self, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.flow().transform.inv.call_and_ladj(noise)
+
+    def inverse(self, theta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.flow().transform.call_and_ladj(theta)

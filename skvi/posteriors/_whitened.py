@@ -26,6 +26,8 @@ class WhitenedPosterior(Posterior):
 
     bends = True
     anchor: NormalForm
+    #: Gradients of skews and curvatures are noisier than those of means.
+    least_draws = 64
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

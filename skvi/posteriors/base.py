@@ -56,6 +56,10 @@ class Posterior(Movable):
     has_full_path = True
     #: Whether fits start near that of a normal: other solvers cannot find a start.
     bends = False
+    #: Fraction of a stochastic solver's step size that suits `params`, and the fewest
+    #: draws of a step, if these are left to the solver.
+    rate_share = 1.0
+    least_draws = 1
     #: Units of the data, if the fit standardized the target: a fit that takes the
     #: posterior as its prior uses the same units.
     units: Units | None = None

@@ -32,10 +32,11 @@ class Stochastic(Solver):
         `batch_size` stands for.
     learning_rate : float or "auto", default="auto"
         Initial step size. "auto" is `rate`, for networks at most a half over the number
-        of inputs of a unit; times the fraction that the noise of the objective allows.
+        of inputs of a unit; times the fractions that the noise of the objective and the
+        posterior family allow.
     n_draws : int or "auto", default="auto"
-        Draws of the posterior per gradient step. "auto" is 10, and for networks what
-        their own `n_draws` stands for.
+        Draws of the posterior per gradient step. "auto" is 10, 64 for families that
+        bend, and for networks what their own `n_draws` stands for.
 
     Notes
     -----
@@ -118,13 +119,18 @@ class Stochastic(Solver):
         """The training of one member."""
         rate = self.learning_rate
         if rate == "auto":
-            rate = self._rate(problem) * problem.objective.rate_share
+            part = problem.posterior.components[0]
+            shares = problem.objective.rate_share * part.rate_share
+            rate = self._rate(problem) * shares
 
         def make(problem: Problem, params: torch.Tensor) -> Optimizer:
             return self._optimizer(problem, params, float(rate))
 
         n_rows = self.rows_per_step(problem.target.n_rows)
-        sizes = n_rows, self.draws_per_step
+        n_draws = self.draws_per_step
+        if self.n_draws == "auto":
+            n_draws = max(n_draws, problem.posterior.components[0].least_draws)
+        sizes = n_rows, n_draws
         return Training(problem, options, self.name, make, *sizes)
 
     def _rate(self, problem: Problem) -> float:

@@ -1,0 +1,183 @@
+"""Families, objectives and solvers of users' log densities, against exact values."""
+
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from sklearn.base import clone
+from torch.distributions import Gamma, Normal
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.inference import VariationalInference
+from skvi.objectives import ELBO
+from skvi.posteriors import NormalizingFlow
+from skvi.solvers import Stochastic
+
+UNIT = 1000.0
+
+
+def banana(p):
+    """x ~ N(0, 1) in units of a thousand, y ~ N(x^2 / 2, 0.5); the integral is e^2."""
+    x = p["x"] / UNIT
+    curve = Normal(0.5 * x.square(), 0.5).log_prob(p["y"])
+    return 2.0 + Normal(0.0, 1.0).log_prob(x) - math.log(UNIT) + curve
+
+
+def log_normal(p):
+    return Normal(5.0, 2.0).log_prob(p["x"])
+
+
+def log_gamma(p):
+    return Gamma(3.0, 2.0).log_prob(p["x"])
+
+
+def fitted(*args, **params):
+    """A fit; short ones may warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return VariationalInference(*args, random_state=0, **params).fit()
+
+
+@pytest.fixture(scope="module")
+def bent():
+    return fitted(
+        banana,
+        {"x": (), "y": ()},
+        posterior=NormalizingFlow(n_layers=2, n_hidden=16),
+        solver=Stochastic(n_draws=32, learning_rate=0.02),
+        max_iter=10,
+    )
+
+
+def test_a_flow_finds_a_curve(bent):
+    """A normal is .3 nats short.
+
+    Wrong variants: the flow in the units of the density; no determinant of the normal
+    that it starts at.
+    """
+    assert bent.lower_bound_ == pytest.approx(2.0, abs=0.05)
+    assert bent.lower_bound_ < 2.0 + 4 * bent.lower_bound_se_
+    assert bent.diagnostics_["solver"] == "stochastic"
+    np.testing.assert_allclose(bent.mean_["y"], 0.5, atol=0.1)
+    np.testing.assert_allclose(bent.std_["y"], 0.75**0.5, rtol=0.1)
+    np.testing.assert_allclose(bent.std_["x"], UNIT, rtol=0.1)
+    low, high = bent.evidence_bounds(n_draws=2000, random_state=0).interval()
+    assert low < 2.0 < high
+
+
+def test_density_of_a_flow(bent):
+    """It integrates to 1; a pickle has the same.
+
+    Wrong variant: the determinant of the inverse with the other sign.
+    """
+    x, y = np.linspace(-6, 6, 300), np.linspace(-6, 30, 500)
+    points = {"x": UNIT * np.repeat(x, len(y)), "y": np.tile(y, len(x))}
+    area = UNIT * (x[1] - x[0]) * (y[1] - y[0])
+    assert np.exp(bent.log_prob(points)).sum() * area == pytest.approx(1.0, abs=1e-3)
+    again = pickle.loads(pickle.dumps(bent))
+    draws = {name: v[:3] for name, v in bent.sample_posterior(3, 1).items()}
+    np.testing.assert_array_equal(again.log_prob(draws), bent.log_prob(draws))
+
+
+def test_a_warm_start_goes_on(bent):
+    """Wrong variant: parameters of the last flow at the normal of a new start."""
+    model = clone(bent).set_params(warm_start=True)
+    vars(model).update({k: v for k, v in vars(bent).items() if k.endswith("_")})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.set_params(max_iter=1).fit()
+    error = math.hypot(model.lower_bound_se_, bent.lower_bound_se_)
+    assert model.lower_bound_ > bent.lower_bound_ - 0.05 - 4 * error
+
+
+def test_eubo_has_the_moments_of_the_density():
+    """In the logarithm of x: digamma and trigamma functions. The ELBO has others.
+
+    Wrong variant: an objective that is ignored.
+    """
+    vi = fitted(log_gamma, {"x": ()}, {"x": "positive"}, objective="eubo", max_iter=10)
+    normal = vi.posterior_.as_normal()
+    expected = special.digamma(3.0) - math.log(2.0), special.polygamma(1, 3.0) ** 0.5
+    assert float(normal.mean) == pytest.approx(expected[0], abs=0.02)
+    assert float(normal.variance.sqrt()) == pytest.approx(expected[1], rel=0.03)
+
+
+def test_a_solver_with_its_settings():
+    """The same optimum by gradients without derivatives, in noise.
+
+    Wrong variant: fixed draws whatever the solver.
+    """
+    exact = VariationalInference(log_gamma, {"x": ()}, {"x": "positive"}).fit()
+    solver = Stochastic(n_draws=50)
+    vi = fitted(
+        log_gamma,
+        {"x": ()},
+        {"x": "positive"},
+        objective=ELBO("score"),
+        solver=solver,
+        max_iter=10,
+    )
+    assert vi.diagnostics_["solver"] == "stochastic"
+    error = 4 * vi.lower_bound_se_ + 0.01
+    assert vi.lower_bound_ == pytest.approx(exact.lower_bound_, abs=error)
+
+
+def test_what_does_not_go_together():
+    with pytest.raises(ValueError, match="at most 1000 are allowed"):
+        VariationalInference(log_gamma, {"x": (1001,)}, posterior="flow").fit()
+    with pytest.raises(IncompatibleComponentsError, match="AlphaEnergy"):
+        VariationalInference(log_gamma, {"x": ()}, objective="alpha_energy").fit()
+
+
+def test_flows_of_a_module():
+    """A module of the user's, with forward and inverse, or as a distribution."""
+
+    class Shift(torch.nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.by = torch.nn.Parameter(torch.zeros(size))
+
+        def forward(self, noise):
+            return noise + self.by, torch.zeros(len(noise))
+
+        def inverse(self, theta):
+            return theta - self.by, torch.zeros(len(theta))
+
+    class Wrapped(torch.nn.Module):
+        """As flows of the package zuko are: a distribution with a transform."""
+
+        def __init__(self, size):
+            super().__init__()
+            self.shift = Shift(size)
+
+        def forward(self):
+            return _Distribution(self.shift.by)
+
+    found = []
+    for make in (Shift, Wrapped):
+        family = NormalizingFlow(make)
+        found.append(fitted(log_normal, {"x": ()}, posterior=family, max_iter=2))
+    assert found[0].lower_bound_ == pytest.approx(0.0, abs=0.01)
+    assert found[0].lower_bound_ == pytest.approx(found[1].lower_bound_, abs=1e-12)
+
+
+class _Distribution:
+    """theta -> noise as `transform`, with `inv` its inverse."""
+
+    def __init__(self, by, sign=-1):
+        self.by, self.sign = by, sign
+
+    @property
+    def transform(self):
+        return self
+
+    @property
+    def inv(self):
+        return _Distribution(self.by, -self.sign)
+
+    def call_and_ladj(self, x):
+        return x + self.sign * self.by, torch.zeros(len(x), dtype=x.dtype)
