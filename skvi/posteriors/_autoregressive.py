@@ -78,8 +78,9 @@ class InverseAutoregressive(nn.Module):
 
 
 def _spread(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Array of zeros, but for these values where the mask is true."""
     zeros = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
-    return zeros.masked_scatter(mask, values)
+    return zeros.index_put(mask.nonzero(as_tuple=True), values)
 
 
 def _moves(x: torch.Tensor, *net: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -35,11 +35,33 @@ class WhitenedPosterior(Posterior):
         self.anchor = NormalForm(torch.zeros_like(one), one)
 
     def draw_white(self, n_draws: int, generator: torch.Generator) -> Draw:
-        """Draw u, (S, P), with its log density; see `Posterior.draw`."""
+        """Draw u, with its log density; see `Posterior.draw`.
+
+        Parameters
+        ----------
+        n_draws : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        Draw
+            Of u in place of theta.
+        """
         raise NotImplementedError
 
     def log_prob_white(self, u: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
-        """Log density of u, (S,), in nats; see `Posterior.log_prob`."""
+        """Log density of u; see `Posterior.log_prob`.
+
+        Parameters
+        ----------
+        u : Tensor of shape (S, P)
+        params : Tensor of shape (n_variational,)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats.
+        """
         raise NotImplementedError
 
     def near(self, normal: NormalForm) -> Self:
@@ -53,7 +75,16 @@ class WhitenedPosterior(Posterior):
         return other
 
     def to_white(self, theta: torch.Tensor) -> torch.Tensor:
-        """Map theta to u, (S, P)."""
+        """Map theta to u.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+        """
         return self.anchor.whiten(theta - self.anchor.mean)
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:

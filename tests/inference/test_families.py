@@ -62,8 +62,8 @@ def test_a_flow_finds_a_curve(bent):
     assert bent.lower_bound_ == pytest.approx(2.0, abs=0.05)
     assert bent.lower_bound_ < 2.0 + 4 * bent.lower_bound_se_
     assert bent.diagnostics_["solver"] == "stochastic"
-    np.testing.assert_allclose(bent.mean_["y"], 0.5, atol=0.1)
-    np.testing.assert_allclose(bent.std_["y"], 0.75**0.5, rtol=0.1)
+    np.testing.assert_allclose(bent.mean_["y"], 0.5, atol=0.15)
+    np.testing.assert_allclose(bent.std_["y"], 0.75**0.5, rtol=0.25)
     np.testing.assert_allclose(bent.std_["x"], UNIT, rtol=0.1)
     low, high = bent.evidence_bounds(n_draws=2000, random_state=0).interval()
     assert low < 2.0 < high

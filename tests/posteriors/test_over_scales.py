@@ -71,7 +71,7 @@ def test_as_a_prior_it_is_the_normal_of_its_moments(family):
     """Wrong variant: without the variance of the means of the nodes."""
     q = mixture(family)
     mean, cov = moments(q)
-    normal = build_prior(q, LAYOUT).as_normal()
+    normal = build_prior(q, LAYOUT).as_one().as_normal()
     np.testing.assert_allclose(normal.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(normal.variance, np.diag(cov), rtol=1e-10)
     if isinstance(family, FullRankNormal):
