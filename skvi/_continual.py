@@ -155,11 +155,11 @@ def _flattened(
     if not isinstance(posterior, MixtureOverScales):
         own = posterior.as_normal()
         first = None if prior is None else prior.matching_normal()
-        if own is None or first is None or own.factor is not None:
+        if own is None or first is None:
             raise IncompatibleComponentsError(
-                f"forgetting={power!r} needs a posterior that is one normal, with its "
-                "covariance or factorized. Use posterior='full_rank' or 'mean_field', "
-                "or forgetting=1.0."
+                f"forgetting={power!r} needs a posterior that is normal, without "
+                "unknown numbers of the likelihood. Give these, such as noise_scale, "
+                "or use forgetting=1.0."
             )
         return posterior.near(_geometric_mean(own, first, power)[0])
     scales, nodes, logs = cast(BuiltPrior, prior), [], []

@@ -175,8 +175,10 @@ def test_ten_batches_are_near_one_fit(prior):
     order = np.random.default_rng(0).permutation(len(y))
     in_batches(model, X[order], y[order], 10, classes=[0, 1])
     if prior != "auto":
-        data = one._model.target(_rows(one, X, y))
-        near = one.posterior_.near(_in_units_of(model, one))
+        # The features have mean 0: those of the one fit are as they are given.
+        rows = TrainingData.gather(one._model.response, X, y, None, None)
+        data = one._model.target(rows)
+        near = one.posterior_.near(in_units_of_X(model))
         bound = lower_bound(data, near, torch.Generator())[0]
         assert one.lower_bound_ - 1.5 < bound < one.lower_bound_
     ratio = model.coef_std_ / one.coef_std_
@@ -274,24 +276,9 @@ def test_a_fit_begins_again():
     assert "n_batches" not in model.diagnostics_
 
 
-def _rows(model, X, y):
-    return TrainingData.gather(model._model.response, X, y, None, None)
-
-
-def _in_units_of(model, other):
-    """The normal of a stream, in the units of another fit."""
+def in_units_of_X(model):
+    """The normal of a stream, for features as they are given."""
     normal = model.posterior_.as_normal()
-    mean = model._model.in_units(normal.mean[None])
+    mean = model._model.in_units(normal.mean[None])[0]
     root = model._model.in_units(normal.scale.T, is_difference=True)
-    shift, scale_ = other._model.units.x_mean, other._model.units.x_scale
-    d = len(shift)
-
-    def back(rows):
-        rows = rows.clone()
-        rows[:, d] += rows[:, :d] @ torch.from_numpy(shift)
-        rows[:, :d] *= scale_
-        return rows
-
-    mean, root = back(mean), back(root)
-    factor = torch.linalg.cholesky(root.T @ root)
-    return NormalForm(mean[0], factor)
+    return NormalForm(mean, torch.linalg.cholesky(root.T @ root))
