@@ -119,3 +119,27 @@ def test_information_vanishes_with_rows():
     many = fit("logistic", np.tile(X, (200, 1)), np.tile(y, 200))
     found = many.predict_uncertainty(X)
     assert found["mutual_information"].max() < 0.02 * few["mutual_information"].max()
+
+
+def test_known_error_bars_are_weights():
+    """The posterior of generalized least squares, and a factor of all error bars.
+
+    Wrong variant: weights of 1 / s.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    s = np.exp(rng.normal(size=300))
+    y = X @ [1.0, -2.0] + s * rng.standard_normal(300)
+    model = BayesianLinearRegression(
+        noise_scale=1.0, prior=Normal(1.5), fit_intercept=False, normalize_y=False
+    ).fit(X, y, sample_weight=1 / s**2)
+    covariance = np.linalg.inv((X / s[:, None] ** 2).T @ X + np.eye(2) / 1.5**2)
+    np.testing.assert_allclose(model.sigma_, covariance, rtol=1e-6)
+    expected = covariance @ (X / s[:, None] ** 2).T @ y
+    np.testing.assert_allclose(model.coef_, expected, rtol=1e-6)
+    weight = (2 * s) ** -2.0  # error bars that are twice too large
+    network = BayesianMLPRegressor(
+        hidden_layer_sizes=(), max_iter=60, learning_rate=0.05, random_state=0
+    ).fit(X, y, sample_weight=weight / weight.mean())
+    factor = network.noise_scale_ * weight.mean() ** 0.5
+    assert factor == pytest.approx(0.5, rel=0.15)

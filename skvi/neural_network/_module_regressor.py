@@ -51,6 +51,10 @@ Prior, Posterior or dict, default="normal"
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is a normal prior with the scale of `prior`, or with scale 10 if that has
         none, or learns it: an intercept is never shrunk by a sparse prior.
+    inputs : dict of str to int, slice or list of int, default=None
+        Columns of X for each argument of the module's ``forward``, by its name, as
+        ``{"numbers": slice(0, 8), "city": 8}``; an int gives one of shape (n_samples,).
+        None gives all of X to the first argument.
     deterministic : str or sequence of str, default=()
         Parameters without a posterior, learned as point estimates by type-II maximum
         likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
@@ -217,6 +221,7 @@ Prior, Posterior or dict, default="normal"
         posterior="mean_field",
         prior="normal",
         intercept_prior=None,
+        inputs=None,
         deterministic=(),
         noise="constant",
         likelihood="gaussian",
@@ -247,6 +252,7 @@ Prior, Posterior or dict, default="normal"
         self.posterior = posterior
         self.prior = prior
         self.intercept_prior = intercept_prior
+        self.inputs = inputs
         self.deterministic = deterministic
         self.noise = noise
         self.likelihood = likelihood

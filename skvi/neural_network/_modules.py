@@ -25,10 +25,11 @@ GROWTH = 1.5
 
 
 class ModuleMixin:
-    """Mixin: `module`, ``module__...`` and `deterministic`."""
+    """Mixin: `module`, ``module__...``, `inputs` and `deterministic`."""
 
     _parameter_constraints: dict = {
         "module": [None, nn.Module, type, callable],
+        "inputs": [None, dict],
         "deterministic": [str, "array-like"],
     }
     _input = {"dtype": [np.float64, np.float32], "allow_nd": True}
@@ -96,6 +97,7 @@ class ModuleMixin:
             output_gain=self._output_gain,
             shuffle=isinstance(self.posterior_family_, Ensemble) and not is_template,
             outputs=self._name_outputs(likelihood.n_outputs),
+            inputs=self.inputs,
         )
         some = rows[spaced_rows(len(rows), 50)]
         f = predictor.outputs_of_random_parameters(some)

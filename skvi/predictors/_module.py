@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -44,7 +45,8 @@ class ModulePredictor(Predictor):
     that of the last weight with two or more dimensions. Parameters with
     ``requires_grad=False`` and buffers are fixed. With `shuffle` the entries of each
     weight are permuted at every start, a new random one if they were drawn
-    independently. `outputs` says in messages what the outputs are.
+    independently. `outputs` says in messages what the outputs are. With `inputs`, a
+    mapping of names to columns, ``forward`` takes those columns by these names.
 
     IncompatibleComponentsError if an output depends on other rows, is random, or
     changes buffers; ValueError if there are no parameters, or another number of
@@ -60,9 +62,11 @@ class ModulePredictor(Predictor):
         output_gain: float = 1.0,
         shuffle: bool = False,
         outputs: str = "one column for each number that it predicts",
+        inputs: Mapping[str, Any] | None = None,
     ) -> None:
         module = deepcopy(module).to(CPU)
         self.n_outputs, self.shuffle = n_outputs, shuffle
+        self.inputs = None if inputs is None else dict(inputs)
         free = {k: p.detach() for k, p in module.named_parameters() if p.requires_grad}
         if not free:
             raise ValueError(
@@ -144,7 +148,9 @@ class ModulePredictor(Predictor):
     ) -> torch.Tensor:
         firsts = self._first_names.items()
         values = {name: blocks[first] for name, first in firsts if first in blocks}
-        f = functional_call(self.module, {**values, **fixed}, (X,))
+        named = {name: X[:, at] for name, at in (self.inputs or {}).items()}
+        args = (X,) if self.inputs is None else ()
+        f = functional_call(self.module, {**values, **fixed}, args, named)
         return f[:, None] if f.ndim == 1 else f
 
     def _has_batching_rules(self, rows: torch.Tensor) -> bool:

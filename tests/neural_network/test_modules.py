@@ -52,6 +52,25 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.norm(self.first(x))))
 
 
+class Places(nn.Module):
+    """Numbers, and codes for an embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.last = nn.Embedding(5, 2), nn.Linear(4, 1)
+
+    def forward(self, numbers, place):
+        embedded = self.place(place.long())
+        return self.last(torch.cat([numbers, embedded], 1))
+
+
+class PlacesInOne(Places):
+    """The same, from all columns."""
+
+    def forward(self, x):
+        return super().forward(x[:, [0, 2]], x[:, 1])
+
+
 def template():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -246,3 +265,25 @@ def test_warm_start_goes_on():
     model.set_params(warm_start=True, max_iter=1, learning_rate=1e-6).fit(X, y)
     assert abs(model.loss_curve_[0] - end) < 0.2 * (cold - end)
     assert np.allclose(model.point_["first.bias"], point, atol=1e-4)
+
+
+def test_inputs_by_name():
+    """As if the module had taken its columns itself; places have their own levels.
+
+    Wrong variants: the first columns for every input; all columns.
+    """
+    X, y = wave()
+    codes = np.random.default_rng(1).integers(5, size=150)
+    X, y = np.c_[X[:, 0], codes, X[:, 1]], y + 100 * codes
+    inputs = {"place": 1, "numbers": [0, 2]}
+    options = {"max_iter": 20, "learning_rate": 0.1, "n_draws": 2, "random_state": 0}
+    model = BayesianModuleRegressor(Places, inputs=inputs, **options).fit(X, y)
+    other = BayesianModuleRegressor(PlacesInOne, **options).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), other.predict(X), rtol=1e-9)
+    assert model.score(X, y) > 0.9
+    copied = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copied.predict(X), model.predict(X))
+    assert clone(model).get_params()["inputs"] == inputs
+    for wrong in ({"numbers": [0, 2]}, {"place": 1, "numbers": [0, 3]}, {"x": 1}):
+        with pytest.raises(ValueError, match="Places fails on rows of shape"):
+            clone(model).set_params(inputs=wrong).fit(X, y)

@@ -6,6 +6,9 @@ from tests.mutants.places import Variant
 # fmt: off
 VARIANTS = [
     # base
+    Variant("inputs-without-names", where="ModulePredictor._call",
+        find="X[:, at]", put="X[:, :3]",
+        test="tests/neural_network/test_modules.py::test_inputs_by_name"),
     Variant("rounded-by-a-whole-step", where="RoundedLikelihood.log_prob",
         find="self._step / 2 / noise.scale", put="self._step / noise.scale",
         test="tests/likelihoods/test_rounded.py::test_tails_keep_their_digits"),
