@@ -104,9 +104,9 @@ class Mixture(Posterior):
     def draw_strata(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw equally often from every member; see `Posterior.draw_strata`."""
         n_members = len(self._members)
-        n_each = -(-n_draws // n_members)
-        numbers = torch.arange(n_members, device=self.params.device)
-        component = numbers.repeat_interleave(n_each)
+        n_all = -(-n_draws // n_members) * n_members
+        # Random order: draws can be paired with those of another mixture.
+        component = torch.argsort(rand(generator, n_all)) % n_members
         weight = n_members * self.log_weights.exp()[component]
         return self._draw(component, generator, weight)
 

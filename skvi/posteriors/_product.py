@@ -167,6 +167,11 @@ class _ProductPosterior(Posterior):
         sides = {part.side for part in self._parts} - {"exact"}
         return "exact" if not sides else sides.pop() if len(sides) == 1 else "none"
 
+    @property
+    def has_full_path(self) -> bool:  # type: ignore[override]
+        """Whether all parts have."""
+        return all(part.has_full_path for part in self._parts)
+
     def _bound(self, params: torch.Tensor | None = None) -> list[Posterior]:
         """Parts at these variational parameters."""
         params = self.params if params is None else params
@@ -219,6 +224,14 @@ class _ProductPosterior(Posterior):
         draws = [part.draw(n_draws, generator) for part in self._bound()]
         return self._joined(draws, self.side)
 
+    def draw_strata(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw as many from every part; see `Posterior.draw_strata`."""
+        draws = [part.draw_strata(n_draws, generator) for part in self._bound()]
+        most = max(map(len, draws))
+        if min(map(len, draws)) < most:
+            return self.draw_strata(most, generator)
+        return self._joined(draws, self.side)
+
     def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
         found = [
             part.draw(n_draws, generator)
@@ -234,7 +247,9 @@ class _ProductPosterior(Posterior):
         order = torch.argsort(torch.cat(self._columns()))
         theta = torch.cat([draw.theta for draw in draws], 1)[:, order]
         log_q = torch.stack([draw.log_q for draw in draws]).sum(0)
-        return Draw(theta, log_q, side, parts=tuple(draws))
+        weights = [draw.weight for draw in draws if draw.weight is not None]
+        weight = torch.stack(weights).prod(0) if weights else None
+        return Draw(theta, log_q, side, parts=tuple(draws), weight=weight)
 
     def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
         """Sum over the parts, each given its own part of the draw."""

@@ -237,11 +237,16 @@ VARIANTS = [
         find="n_members * self.log_weights.exp()[component]",
         put="0 * self.log_weights[component] + 1",
         test="tests/posteriors/test_mixture_of_normals.py::"
-             "test_every_parameter_has_the_gradient_of_the_bound[stl-mean_field]"),
+             "test_every_parameter_has_the_gradient_of_the_bound[mean_field-stl]"),
+    Variant("mixture-strata-in-order", where="Mixture.draw_strata",
+        find="torch.argsort(rand(generator, n_all))",
+        put="torch.arange(n_all)",
+        test="tests/posteriors/test_mixture_of_normals.py::"
+             "test_every_parameter_has_the_gradient_of_the_bound[product-stl]"),
     Variant("mixture-weights-without-gradient", where="Mixture.draw_strata",
         find="self.log_weights.exp()", put="self.log_weights.exp().detach()",
         test="tests/posteriors/test_mixture_of_normals.py::"
-             "test_every_parameter_has_the_gradient_of_the_bound[stl-mean_field]"),
+             "test_every_parameter_has_the_gradient_of_the_bound[mean_field-stl]"),
     Variant("mixture-drawn-equally-often", where="Mixture.draw",
         find="self.log_weights.detach().double().exp()",
         put="torch.softmax(0 * self.log_weights.detach().double(), 0)",
