@@ -12,9 +12,10 @@ from skvi.base._protocols import Density
 from skvi.inference._density import DensityTarget
 from skvi.inference._start import Start
 from skvi.posteriors import Posterior
+from skvi.posteriors._mixture import Mixture
 from skvi.solvers._fixed_draws import balanced_noise
 
-__all__ = ["Changes", "other_modes"]
+__all__ = ["Changes", "modes_of", "other_modes"]
 
 # Changes above which a posterior is not called close: of a mean in deviations, and of
 # the log of a deviation.
@@ -86,6 +87,8 @@ class Changes:
             remedy = f"use posterior='full_rank', which has correlations, or {remedy}"
         elif posterior.as_normal() is not None:
             remedy = f"use posterior='flow', which can bend, or {remedy}"
+        elif isinstance(posterior, Mixture):
+            remedy = f"increase n_components of the mixture, or {remedy}"
         return (
             "the posterior is not close to the density: importance weights change the "
             f"mean of {self.where!r} by {self.mean:.2g} standard deviations and its "
@@ -107,28 +110,40 @@ def _change(
     return float(by_mean.max()), float(by_std.max())
 
 
+def modes_of(starts: Sequence[Start], best: NormalForm) -> list[NormalForm]:
+    """The best normal, and others of nearly as much mass, far from one another."""
+    modes = [best]
+    for start in starts:
+        is_near_best = start.value < starts[0].value + LOW
+        if is_near_best and all(_are_far(start.normal, mode) for mode in modes):
+            modes.append(start.normal)
+    return modes
+
+
 def other_modes(starts: Sequence[Start], best: NormalForm, value: float) -> str:
     """Say that other starts ended at other modes of nearly as much mass, if so.
 
-    `value` is minus the ELBO of the best normal.
+    `value` is minus the ELBO of the posterior, `best` the normal of its moments.
     """
     found = [
         start
         for start in starts
-        if start.value < value + LOW
-        and _distance(best, start.normal) > FAR
-        and _distance(start.normal, best) > FAR
+        if start.value < value + LOW and _are_far(start.normal, best)
     ]
     if not found:
         return ""
     return (
         f"{len(found)} of {len(starts)} starts ended at other modes, with an ELBO of "
         f"{-min(start.value for start in found):.4g}: the posterior has several, and "
-        "this is one of them. Break the symmetry (support 'ordered', for "
-        "example), or give a prior that tells them apart"
+        "this is one of them. Use posterior='mixture', break the symmetry (support "
+        "'ordered', for example), or give a prior that tells them apart"
     )
 
 
-def _distance(of: NormalForm, to: NormalForm) -> float:
-    """Distance to a center, in deviations of a normal."""
-    return float(of.squared_distance((to.mean - of.mean)[None]).sqrt())
+def _are_far(first: NormalForm, second: NormalForm) -> bool:
+    """Whether centers are far apart in deviations of both."""
+    pairs = (first, second), (second, first)
+    return all(
+        float(of.squared_distance((to.mean - of.mean)[None])) > FAR**2
+        for of, to in pairs
+    )

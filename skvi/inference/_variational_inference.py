@@ -19,7 +19,7 @@ from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence import EvidenceBounds, bound_evidence
 from skvi.evidence._fit_checks import lower_bound
-from skvi.inference._changes import Changes, other_modes
+from skvi.inference._changes import Changes, modes_of, other_modes
 from skvi.inference._density import DensityTarget
 from skvi.inference._start import MAX_DENSE, Start, find_starts
 from skvi.linear_model import CoefficientTable
@@ -82,7 +82,8 @@ class VariationalInference(BaseEstimator):
         "full_rank" is a normal with all correlations, "mean_field" one with none (for
         thousands of parameters), "flow" a normal that is bent by a network, for
         funnels, skewness and curved dependencies: more accurate, in 5 to 40 s instead
-        of 1. Other families are objects of `skvi.posteriors`, or their names.
+        of 1. "mixture" is one of normals, placed at all modes that the starts find.
+        Other families are objects of `skvi.posteriors`, or their names.
     objective : str or Objective, default="elbo"
         What the fit optimizes: "elbo", or for heavier tails and other bounds "eubo",
         "renyi", "iwelbo", "chi". `lower_bound_` is the ELBO in any case.
@@ -232,7 +233,8 @@ class VariationalInference(BaseEstimator):
             normal = starts[0].normal
             if not is_direct:
                 normal = self._fit_normal(problem, normal)
-            problem = replace(problem, posterior=problem.posterior.near(normal))
+            near = problem.posterior.near_modes(modes_of(starts, normal))
+            problem = replace(problem, posterior=near)
         solver: Solver = FixedDraws()
         options = replace(self._options(problem.objective), warm_start=True)
         if not is_direct:

@@ -157,6 +157,7 @@ class _MixturePosterior(Mixture):
     """Variational parameters: those of the components in their u, log weights."""
 
     bends = True
+    least_draws = 64
 
     def __init__(self, white: Posterior, away: torch.Tensor) -> None:
         """Copies of one normal; `away`, (K, P), tells where `near` puts them."""

@@ -9,12 +9,13 @@ import pytest
 import torch
 from scipy import special
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from torch.distributions import Gamma, Normal
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
 from skvi.objectives import ELBO
-from skvi.posteriors import NormalizingFlow
+from skvi.posteriors import MixtureOfNormals, NormalizingFlow
 from skvi.solvers import Stochastic
 
 UNIT = 1000.0
@@ -181,3 +182,31 @@ class _Distribution:
 
     def call_and_ladj(self, x):
         return x + self.sign * self.by, torch.zeros(len(x), dtype=x.dtype)
+
+
+def two_modes(p):
+    """Masses .3 and .7 times e, of different widths."""
+    x, y = p["x"], p["y"]
+    left = Normal(-1.5, 0.2).log_prob(x) + Normal(0.0, 1.0).log_prob(y)
+    right = Normal(1.5, 0.3).log_prob(x) + Normal(1.0, 0.5).log_prob(y)
+    return 1.0 + torch.logaddexp(left + math.log(0.3), right + math.log(0.7))
+
+
+def test_a_mixture_has_the_modes_that_starts_find():
+    """Weights of the masses, an ELBO of log Z, bounds of the evidence around it.
+
+    One normal finds one mode, and says so. Wrong variants: the modes of the starts
+    unused; weights of strata that are not learned.
+    """
+    shapes = {"x": (), "y": ()}
+    with pytest.warns(ConvergenceWarning, match="'mixture'"):
+        one = VariationalInference(two_modes, shapes, random_state=0).fit()
+    assert one.lower_bound_ == pytest.approx(1 + math.log(0.7), abs=0.02)
+    model = fitted(two_modes, shapes, posterior=MixtureOfNormals(2), max_iter=5)
+    assert model.lower_bound_ == pytest.approx(1.0, abs=0.01)
+    draws = model.sample_posterior(20_000, 0)
+    assert np.mean(draws["x"] < 0) == pytest.approx(0.3, abs=0.01)
+    assert model.mean_["x"] == pytest.approx(0.6, abs=0.03)
+    low, high = model.evidence_bounds(n_draws=2000, random_state=0).interval()
+    assert 0.95 < low < 1.01
+    assert 0.99 < high < 1.05
