@@ -171,13 +171,13 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         response = self._response(y)
         self.objective_ = self._resolve("objective")
-        self.divergence_ = self._resolve("divergence")
         self.loss_function_ = self._resolve("loss")
         self.posterior_family_ = self._resolve("posterior")
         self.prior_ = self._resolve_prior()
+        sample_weight = self._check_weights(X, sample_weight)
+        self.divergence_ = self._resolve_divergence(X, y, sample_weight)
         for part in (self.divergence_, self.loss_function_, self.posterior_family_):
             part.validate()
-        sample_weight = self._check_weights(X, sample_weight)
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
         self._warn(data.few_rows_message(), SkviWarning)
@@ -199,6 +199,11 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _resolve(self, name: str) -> Any:
         """The object that a parameter stands for."""
         return resolve(name, getattr(self, name))
+
+    def _resolve_divergence(self, X: Any, y: Any, sample_weight: Any) -> Divergence:
+        """The divergence, which may depend on the rows."""
+        found: Divergence = self._resolve("divergence")
+        return found
 
     def _resolve_prior(self) -> Any:
         """One prior, or one for each block if there is an intercept."""

@@ -147,7 +147,7 @@ def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> 
     """Resolve the divergence; raise if a model does not support it."""
     if isinstance(divergence, str):
         return KL()
-    divergence.validate()
+    divergence.check_regularizer()
     for model in models:
         if divergence.weight != 1 and not model.takes_parts:
             raise IncompatibleComponentsError(

@@ -1,6 +1,7 @@
 """Kullback-Leibler divergence."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from skvi.base._protocols import PriorDensity
 from skvi.divergences._linalg import apply, precision_of, subtract
 from skvi.divergences._power_integral import in_double
 from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
-from skvi.utils._validation import Interval
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["KL", "kl_of_normals"]
 
@@ -21,9 +23,10 @@ class KL(Divergence):
 
     Parameters
     ----------
-    weight : float, default=1.0
+    weight : float or "auto", default=1.0
         1 is standard Bayesian inference; ``1/w`` gives the power posterior, in which
-        every observation has weight ``w``.
+        every observation has weight ``w``. "auto", for networks, is the one of 0.1,
+        0.3 and 1 with the best log density of held-out rows.
 
     Notes
     -----
@@ -43,14 +46,23 @@ class KL(Divergence):
     """
 
     _parameter_constraints: dict = {
-        "weight": [Interval(Real, 0, None, closed="neither")]
+        "weight": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})]
     }
 
     needs_proper_prior = False
     has_gammas = True
 
-    def __init__(self, weight: float = 1.0) -> None:
-        self.weight = weight
+    def __init__(self, weight: float | str = 1.0) -> None:
+        self.weight: Any = weight
+
+    def check_regularizer(self) -> None:
+        """Refuse a weight that no fit has chosen."""
+        super().check_regularizer()
+        if self.weight == "auto":
+            raise IncompatibleComponentsError(
+                "KL(weight='auto') takes the weight from held-out rows, which only "
+                "networks do. Give a number, such as KL(weight=1.0), or search over it."
+            )
 
     @property
     def is_standard(self) -> bool:  # type: ignore[override]

@@ -27,8 +27,9 @@ from skvi.neural_network._flatness import (
     worse_message,
 )
 from skvi.neural_network._sparsity import SparsityMixin
+from skvi.neural_network._weights import weight_of_divergence
 from skvi.objectives import ELBO
-from skvi.posteriors import Family, MeanFieldNormal
+from skvi.posteriors import Ensemble, Family, MeanFieldNormal
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.priors import Normal, Prior, build_prior
 from skvi.solvers import Ivon, Solver, Stochastic
@@ -78,6 +79,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     _parameter_constraints: dict = {
         **BaseVariational._parameter_constraints,
+        "divergence": [
+            StrOptions({"auto", *SHORTHANDS["divergence"]}),
+            *BaseVariational._parameter_constraints["divergence"][1:],
+        ],
         "prior": [
             StrOptions({"auto", *SHORTHANDS["prior"]}),
             *BaseVariational._parameter_constraints["prior"][1:],
@@ -99,6 +104,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
+    #: Fraction of `max_iter` that a fit makes.
+    _share_of_iterations = 1.0
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -164,6 +171,34 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         if self._stream is not None:
             check_next_prior(posterior.as_normal(), self.posterior)
 
+    def _resolve(self, name):
+        is_chosen = name == "divergence" and isinstance(self.divergence, str)
+        if is_chosen and self.divergence == "auto":
+            return KL(weight="auto") if self._is_accurate else KL()
+        return super()._resolve(name)
+
+    @property
+    def _is_accurate(self):
+        """Whether "auto" stands for what predicts best, in a mixture of networks.
+
+        The evidence, which other families are for, asks for a weight of 1.
+        """
+        if self._stream is not None:
+            return False  # a mixture cannot be the prior of the next batch
+        is_mixture = isinstance(self._resolve("posterior"), Ensemble)
+        is_log_elbo = self._resolve("objective").kind == "expectation"
+        return is_mixture and is_log_elbo and self._resolve("loss").is_log_loss
+
+    def _resolve_divergence(self, X, y, sample_weight):
+        """With a weight from held-out rows, if it is "auto"; the last one goes on."""
+        found = super()._resolve_divergence(X, y, sample_weight)
+        if not isinstance(found, KL) or found.weight != "auto":
+            return found
+        last = getattr(self, "divergence_", None)
+        if (self.warm_start or self._continues) and isinstance(last, KL):
+            return last
+        return KL(weight_of_divergence(self, X, y, sample_weight))
+
     def _resolve_prior(self):
         """Resolve the prior; "auto" waits for the layers, with that of intercepts."""
         if self._continues:
@@ -223,10 +258,16 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return data if self._held_out is None else data.hold_out(self._held_out)
 
     def _solver_options(self, target):
-        options = replace(super()._solver_options(target), warm_up=WARM_UP)
+        options = super()._solver_options(target)
+        max_iter = math.ceil(self._share_of_iterations * self._max_iter(target.n_rows))
+        options = replace(options, max_iter=max_iter, warm_up=WARM_UP)
         return (
             options if target.held_out is None else replace(options, score=self._score)
         )
+
+    def _max_iter(self, n_rows):
+        """Largest number of iterations for so many rows."""
+        return self.max_iter
 
     def _score(self, state):
         """Mean log predictive density of the held-out rows."""

@@ -48,8 +48,8 @@ class CountColumns(NumberColumns):
 def check_other_likelihood(network: Any, likelihood: Likelihood) -> None:
     """Raise if parameters of noise are given beside a likelihood that has none."""
     wrong = {"noise": network.noise, "noise_scale": network.noise_scale}
-    usual = {"noise": "constant", "noise_scale": "learn"}
-    given = [f"{name}={v!r}" for name, v in wrong.items() if v != usual[name]]
+    usual = {"noise": ("auto", "constant"), "noise_scale": ("learn",)}
+    given = [f"{name}={v!r}" for name, v in wrong.items() if v not in usual[name]]
     if given:
         raise IncompatibleComponentsError(
             f"likelihood={likelihood!r} is not that of noise around the outputs: leave "

@@ -20,6 +20,17 @@ CHOICES = {
     "activation": ("softplus", "relu"),
     "n_draws": (10, 4),
 }
+#: What it stands for where predictions are what counts; see `_is_accurate`.
+ACCURATE = {
+    "hidden_layer_sizes": (50, 50),
+    "activation": "relu",
+    "n_draws": 2,
+    "batch_size": 100,
+}
+# Epochs, or sweeps, of a fit; where predictions are what counts a number of steps, and
+# at least so many passes over the rows.
+MAX_ITER = 4000
+N_STEPS, N_PASSES = 5000, 8
 
 
 class MLPMixin:
@@ -32,6 +43,7 @@ class MLPMixin:
             Interval(Integral, 1, None, closed="left"),
         ],
         "activation": [StrOptions(set(ACTIVATIONS))],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
@@ -66,14 +78,33 @@ class MLPMixin:
         if not isinstance(given, str) or given != "auto":
             return given
         chosen = CHOICES[name][n_rows > MANY_ROWS]
+        chosen = ACCURATE[name] if self._is_accurate else chosen
         if self.warm_start or self._continues:
             return getattr(self, f"{name}_", chosen)
         return chosen
 
     def _draws_per_step(self, n_rows, has_batches):
         """Few for the ELBO of minibatches of many rows."""
+        if self._is_accurate:
+            return ACCURATE["n_draws"]
         has_noise = has_batches and self.objective_.kind == "expectation"
         return CHOICES["n_draws"][has_noise and n_rows > MANY_ROWS]
+
+    def _batch_size(self, n_rows):
+        if self._is_accurate and n_rows > ACCURATE["batch_size"]:
+            return ACCURATE["batch_size"]
+        return super()._batch_size(n_rows)
+
+    def _max_iter(self, n_rows):
+        """Steps, not epochs, where predictions are what counts."""
+        if self.max_iter != "auto":
+            return self.max_iter
+        if not self._is_accurate:
+            return MAX_ITER
+        solver = self._given_solver(n_rows)
+        n_batches = -(-n_rows // solver.rows_per_step(n_rows))
+        per_iter = n_batches if n_batches > 1 else self._steps_per_iter
+        return max(-(-N_STEPS // per_iter), N_PASSES if n_batches > 1 else 1)
 
     @property
     def _has_hidden_units(self):

@@ -21,11 +21,13 @@ from skvi._regressors import (
 from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (
+    GaussianLikelihood,
     HeteroscedasticLikelihood,
     IndependentLikelihood,
     Likelihood,
     NegativeBinomialLikelihood,
     RoundedLikelihood,
+    StudentTLikelihood,
 )
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.neural_network._flatness import (
@@ -84,9 +86,22 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     _input_with_target = {"multi_output": True, "y_numeric": True}
 
     def _resolve(self, name):
-        if name == "likelihood" and self.likelihood == "negative_binomial":
-            return NegativeBinomialLikelihood("learn")
+        if name == "likelihood" and isinstance(self.likelihood, str):
+            if self.likelihood == "negative_binomial":
+                return NegativeBinomialLikelihood("learn")
+            if self.likelihood == "auto":
+                return (
+                    StudentTLikelihood() if self._is_accurate else GaussianLikelihood()
+                )
         return super()._resolve(name)
+
+    @property
+    def _noise(self):
+        """`noise`, or what "auto" stands for."""
+        if self.noise != "auto":
+            return self.noise
+        learns = isinstance(self.noise_scale, str)
+        return "heteroscedastic" if learns and self._is_accurate else "constant"
 
     def _response(self, y):
         """One or several columns of numbers, or of counts."""
@@ -213,7 +228,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
         def of_target(scale, step, origin):
             noise = with_noise_scale(noise_of(given), scale, type(self).__name__)
-            if self.noise == "heteroscedastic":
+            if self._noise == "heteroscedastic":
                 noise = HeteroscedasticLikelihood(noise)
             if not is_rounded:
                 return noise
@@ -257,7 +272,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _name_outputs(self, n_outputs):
         """What a module must return, for messages."""
-        if self.noise == "heteroscedastic":
+        if self._noise == "heteroscedastic":
             return (
                 "for each target one column, and one of the log of its noise scale, "
                 "as noise='heteroscedastic' needs"
@@ -413,7 +428,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         if explained is None:
             return found, ""
         heavy = (
-            is_normal and self.noise == "constant" and has_outliers(y - mean, weight)
+            is_normal and self._noise == "constant" and has_outliers(y - mean, weight)
         )
         outliers = ["likelihood='student_t', as there are outliers,"] if heavy else []
         # A linear model has one optimum.

@@ -1,5 +1,7 @@
 """Bayesian regression with a multilayer perceptron."""
 
+from skvi._registry import SHORTHANDS
+from skvi.likelihoods import Likelihood
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import MLPMixin
 from skvi.neural_network._regression import NetworkRegressorMixin
@@ -28,10 +30,11 @@ or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" and
         "alpha_energy", which gives wider posteriors, train on minibatches; the others
         on all rows, since minibatches would bias them.
-    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
-            Divergence, default="kl"
+    divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+            Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``.
+        posterior and needs ``objective="elbo"``. "auto" is "kl", for an ensemble
+        ``KL(weight="auto")``: the weight that predicts held-out rows best.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
@@ -40,7 +43,8 @@ or Objective, default="elbo"
 Family, default="mean_field"
         "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
         "full_rank" add correlations; "dropout" learns a rate per layer;
-        "ensemble" is a mixture of eight "mean_field", in five to nine times the time.
+        "ensemble" is a mixture of eight "mean_field", and the most accurate recipe:
+        "auto" then stands, everywhere, for what predicts best, see :doc:`/parameters`.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the weights, in units of the layer's natural scale. "auto" is normal,
@@ -51,25 +55,28 @@ Family, default="mean_field"
         if that has none or learns it: an intercept is never shrunk by a sparse prior.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
-        units, with more than 2,000 rows 50; `lower_bound_` is the number to choose
-        other sizes by.
+        units, with more than 2,000 rows 50, and two of 50 in an ensemble;
+        `lower_bound_` is the number to choose other sizes by.
     activation : {"auto", "softplus", "relu", "tanh", "logistic", "identity"}, \
 default="auto"
         "softplus", a smooth "relu", suits smooth functions; "relu" is faster, for kinks
-        and many rows. "auto" is "softplus", with more than 2,000 rows "relu". "tanh"
-        and "logistic" level off: far outside the data they are as certain as inside.
-    noise : {"constant", "heteroscedastic"}, default="constant"
+        and many rows. "auto" is "softplus", with more than 2,000 rows and in an
+        ensemble "relu". "tanh" and "logistic" level off: far outside the data they are
+        as certain as inside.
+    noise : {"auto", "constant", "heteroscedastic"}, default="auto"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
-        starts at 0 and whose prior is that of the first one.
-    likelihood : {"gaussian", "student_t", "rounded", "poisson", \
-"negative_binomial"} or Likelihood, default="gaussian"
+        starts at 0 and whose prior is that of the first one. "auto" is "constant", and
+        "heteroscedastic" in an ensemble that learns `noise_scale`.
+    likelihood : {"auto", "gaussian", "student_t", "rounded", "poisson", \
+"negative_binomial"} or Likelihood, default="auto"
         Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "rounded" is for targets such as integers, whose
-        scores are then probabilities of intervals; see `RoundedLikelihood`. Or another
-        distribution: the counts of "poisson" and "negative_binomial" have the
-        exponential of an output as mean. Objects set parameters, as
-        ``StudentTLikelihood(df=2.5)``, or are your own (:doc:`/extend`).
+        and allows for outliers; "auto" is "gaussian", in an ensemble "student_t".
+        "rounded" is for targets such as integers, whose scores are then probabilities
+        of intervals; see `RoundedLikelihood`. Or another distribution: the counts of
+        "poisson" and "negative_binomial" have the exponential of an output as mean.
+        Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your own
+        (:doc:`/extend`).
     noise_scale : float or "learn", default="learn"
         Scale of the noise, in units of y: for normal noise its standard deviation.
         "learn" finds the most probable value, for each target, together with the
@@ -85,18 +92,19 @@ default="auto"
         next three are its settings; an object has its own, and they must be "auto".
     n_draws : int or "auto", default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
-        is 10, and 4 for the ELBO of more than 2,000 rows in minibatches, which are
-        noisier than that. One is the cheapest, for "elbo" only.
+        is 10, 4 for the ELBO of more than 2,000 rows in minibatches, which are noisier
+        than that, and 2 in an ensemble. One is the cheapest, for "elbo" only.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
-        them, at least 64 and at most 512; all rows for objectives that minibatches
-        would bias.
+        them, at least 64 and at most 512, and 100 in an ensemble; all rows for
+        objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
         over its inputs), at most 0.05, less for noisy objectives, 0.2 for "ivon".
-    max_iter : int, default=4000
+    max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
-        is 16 gradient steps. Most fits end earlier, see `early_stopping`.
+        is 16 gradient steps. "auto" is 4000, of which most fits need fewer, see
+        `early_stopping`, and in an ensemble 5,000 steps, or eight epochs.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
         the distance from the optimum. 0 makes all `max_iter` iterations.
@@ -214,27 +222,29 @@ default="auto"
         **MLPMixin._parameter_constraints,
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         **NetworkRegressorMixin._parameter_constraints,
+        "noise": [StrOptions({"auto", "constant", "heteroscedastic"})],
+        "likelihood": [StrOptions({"auto", *SHORTHANDS["likelihood"]}), Likelihood],
     }
 
     def __init__(
         self,
         objective="elbo",
-        divergence="kl",
+        divergence="auto",
         loss="log",
         posterior="mean_field",
         prior="auto",
         intercept_prior=None,
         hidden_layer_sizes="auto",
         activation="auto",
-        noise="constant",
-        likelihood="gaussian",
+        noise="auto",
+        likelihood="auto",
         noise_scale="learn",
         normalize_y=True,
         solver="auto",
         n_draws="auto",
         batch_size="auto",
         learning_rate="auto",
-        max_iter=4000,
+        max_iter="auto",
         tol=1e-3,
         early_stopping=False,
         validation_fraction=None,

@@ -18,7 +18,13 @@ NETWORKS = {
     "normal": BayesianMLPRegressor(**FAST),
     "heteroscedastic": BayesianMLPRegressor(noise="heteroscedastic", **FAST),
     "student": BayesianMLPRegressor(likelihood="student_t", **FAST),
-    "ensemble": BayesianMLPRegressor(posterior=Ensemble(n_members=2), **FAST),
+    "ensemble": BayesianMLPRegressor(
+        posterior=Ensemble(n_members=2),
+        hidden_layer_sizes=20,
+        activation="softplus",
+        divergence="kl",
+        **FAST,
+    ),
     "robust": BayesianMLPRegressor(loss="beta", **FAST),
     "module": BayesianModuleRegressor(relu_network, **FAST),
 }

@@ -159,6 +159,15 @@ VARIANTS = [
         put="share * _slope_of_divergence(member, params)",
         test="tests/solvers/test_members.py::"
              "test_automatic_gradients_weigh_the_divergence"),
+    Variant("weight-that-predicts-worst", where="weight_of_divergence",
+        find="np.argmax(totals)", put="np.argmin(totals)",
+        test="tests/neural_network/test_weights.py::"
+             "test_the_weight_is_the_one_that_predicts_best"),
+    Variant("weight-from-its-own-rows", where="weight_of_divergence",
+        find="candidate.predict_log_density(X[test], y[test])",
+        put="candidate.predict_log_density(X, y)[test]",
+        test="tests/neural_network/test_weights.py::"
+             "test_candidates_do_not_see_the_rows_that_judge_them"),
     Variant("step-size-of-the-root-of-the-width", where="Stochastic._rate",
         find="smallest**2", put="smallest",
         test="tests/solvers/test_members.py::test_step_sizes_follow_from_the_width"),

@@ -1,0 +1,140 @@
+"""What "auto" stands for in an ensemble, and the weight that held-out rows choose."""
+
+import numpy as np
+import pytest
+
+from skvi.changepoint import BayesianChangepointDetector
+from skvi.divergences import KL
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.neural_network import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    _base,
+    _weights,
+)
+from skvi.posteriors import Ensemble
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
+
+SOURCE = np.random.default_rng(0)
+X = SOURCE.uniform(-2, 2, (120, 1))
+y = np.sin(2 * X[:, 0]) + 0.1 * SOURCE.standard_normal(120)
+SMALL = {"hidden_layer_sizes": 6, "random_state": 0, "learning_rate": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("model", "target"), [(BayesianMLPRegressor, y), (BayesianMLPClassifier, y > 0)]
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_weight_is_the_one_that_predicts_best(monkeypatch, order, model, target):
+    """A weight of 1,000 keeps the prior, which is a constant.
+
+    Wrong variants: the worst one, or the first one, or the last one.
+    """
+    monkeypatch.setattr(_weights, "WEIGHTS", (0.3, 1000.0)[::order])
+    network = model(divergence=KL(weight="auto"), max_iter=40, **SMALL)
+    network.fit(X, target)
+    assert network.divergence_.weight == 0.3
+    assert network.divergence.weight == "auto"
+    # The fit is that of this weight, with all rows.
+    given = model(divergence=KL(weight=0.3), max_iter=40, **SMALL).fit(X, target)
+    np.testing.assert_array_equal(network.predict(X), given.predict(X))
+    assert network.lower_bound_ == given.lower_bound_
+
+
+def test_candidates_do_not_see_the_rows_that_judge_them(monkeypatch):
+    """Wrong variant: all rows for both."""
+    seen, original = [], _weights.pose
+
+    def pose(network, X, y, weight):
+        seen.append(X)
+        return original(network, X, y, weight)
+
+    def density(self, X, y):
+        held_out.append(X)
+        return np.zeros(len(X))
+
+    held_out = []
+    monkeypatch.setattr(_weights, "pose", pose)
+    monkeypatch.setattr(BayesianMLPRegressor, "predict_log_density", density)
+    BayesianMLPRegressor(divergence=KL("auto"), max_iter=2, **SMALL).fit(X, y)
+    assert len(seen) == len(held_out) == 6
+    for train, test in zip(seen, held_out, strict=True):
+        assert (len(train), len(test)) == (96, 24)
+        assert not set(train.ravel()) & set(test.ravel())
+
+
+ACCURATE = {"hidden_layer_sizes": (50, 50), "divergence": KL(0.3), "activation": "relu"}
+ACCURATE |= {"n_draws": 2, "max_iter": 313}
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "noise"),
+    [
+        (
+            BayesianMLPRegressor,
+            y,
+            {"noise": "heteroscedastic", "likelihood": "student_t"},
+        ),
+        (BayesianMLPClassifier, y > 0, {}),
+    ],
+)
+def test_auto_in_an_ensemble_is_what_predicts_best(monkeypatch, model, target, noise):
+    """120 rows are two minibatches of 100 at most: 2,500 epochs; here a few.
+
+    Wrong variants: one value as in other families.
+    """
+    monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: 0.3)
+    parts = {"posterior": Ensemble(n_members=2), "random_state": 0}
+    network = model(**parts)
+    assert network._max_iter(len(X)) == 2500
+    assert network._max_iter(10_000) == 50
+    assert network._max_iter(1_000_000) == 8
+    found = model(**parts, max_iter=3).fit(X, target)
+    same = ACCURATE | noise | {"batch_size": 100, "max_iter": 3}
+    given = model(**parts, **same).fit(X, target)
+    np.testing.assert_array_equal(found.predict(X), given.predict(X))
+    assert found.lower_bound_ == given.lower_bound_
+    # Other families are what they were.
+    other = model(random_state=0)
+    assert other._max_iter(len(X)) == 4000
+    assert repr(other._resolve("divergence")) == "KL()"
+
+
+def test_few_rows_do_not_choose():
+    """Wrong variant: a score of two rows."""
+    network = BayesianMLPRegressor(divergence=KL("auto"), max_iter=2, **SMALL)
+    assert network.fit(X[:39], y[:39]).divergence_.weight == 1.0
+    labels = np.r_[[0], np.ones(79)]  # a class with one row
+    network = BayesianMLPClassifier(divergence=KL("auto"), max_iter=2, **SMALL)
+    assert network.fit(X[:80], labels).divergence_.weight == 1.0
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_fit_that_continues_keeps_its_weight(monkeypatch, is_stream):
+    """Wrong variant: each batch has another divergence."""
+    weights = iter([0.1, 1.0])
+    monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: next(weights))
+    network = BayesianMLPRegressor(
+        divergence=KL("auto"), max_iter=2, warm_start=not is_stream, **SMALL
+    )
+    learn = network.partial_fit if is_stream else network.fit
+    for _ in range(2):
+        learn(X, y)
+        assert network.divergence_.weight == 0.1
+    network.set_params(warm_start=False).fit(X, y)
+    assert network.divergence_.weight == 1.0
+
+
+def test_others_refuse_it():
+    """Wrong variant: a comparison of a string with numbers."""
+    for model in (
+        BayesianLogisticRegression(divergence=KL("auto")),
+        BayesianChangepointDetector(divergence=KL("auto")),
+    ):
+        with pytest.raises(IncompatibleComponentsError, match="held-out rows"):
+            model.fit(X, y > 0)
