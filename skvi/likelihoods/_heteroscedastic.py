@@ -58,35 +58,36 @@ class HeteroscedasticLikelihood(Likelihood):
         self.noise = noise
 
     @property
-    def _noise(self) -> NoiseLikelihood:
+    def level(self) -> NoiseLikelihood:
+        """Shape of the noise, and level of its scale."""
         return GaussianLikelihood() if self.noise is None else self.noise
 
     @property
     def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """The level of the noise, where it is "learn"."""
-        return self._noise.learned
+        return self.level.learned
 
     @property
     def is_normal(self) -> bool:  # type: ignore[override]
         """Whether y is normal given f."""
-        return self._noise.is_normal
+        return self.level.is_normal
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """That of constant noise; see `Likelihood.initial_hyper`."""
-        return self._noise.initial_hyper(y)
+        return self.level.initial_hyper(y)
 
     def bind(self, hyper: torch.Tensor) -> Any:
         """Return the likelihood whose level is ``exp(hyper)``."""
         if not self.learned:
             return self
         bound = copy(self)
-        bound.noise = self._noise.bind(hyper)
+        bound.noise = self.level.bind(hyper)
         return bound
 
     @property
     def length_scale(self) -> float:
         """The level of the noise."""
-        return self._noise.length_scale
+        return self.level.length_scale
 
     def at_rows(self, f: torch.Tensor) -> NoiseLikelihood:
         """Noise with the scales of rows.
@@ -101,7 +102,7 @@ class HeteroscedasticLikelihood(Likelihood):
             With scales of shape (S, n).
         """
         ratio = torch.exp(REACH * torch.tanh(f[..., 1] / REACH))
-        return self._noise.at_scale(self._noise.scale * ratio)
+        return self.level.at_scale(self.level.scale * ratio)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
@@ -135,10 +136,10 @@ class HeteroscedasticLikelihood(Likelihood):
         """Closed form; see `Likelihood.log_prob_slope`."""
         scale = self.at_rows(f).scale
         z = (y - f[..., 0]) / scale
-        slope = self._noise.standard_slope(z)
+        slope = self.level.standard_slope(z)
         inside = 1 - torch.tanh(f[..., 1] / REACH).square()
         return torch.stack([slope / scale, (z * slope - 1) * inside], -1)
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
         """Closed form; see `Likelihood.row_pass`."""
-        return NoisePass(self._noise, buffers, REACH)
+        return NoisePass(self.level, buffers, REACH)

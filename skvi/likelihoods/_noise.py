@@ -306,11 +306,17 @@ class NoisePass(RowPass):
             log_scale = log_scale + self._reach * share
         inverse = torch.exp(-log_scale)
         z = (y - self._f[..., 0]) * inverse
-        slope = self._noise.standard_slope(z)
+        losses, slope, by_log_scale = self._of_rows(z, log_scale, inverse)
         self._slope[..., 0] = -slope * inverse * weight
-        by_log_scale = (1 - z * slope) * weight
+        by_log_scale = by_log_scale * weight
         if self._reach is not None:
             self._slope[..., 1] = by_log_scale * (1 - share.square())
         self._for_level[:, 0] = by_log_scale.sum((1, 2))
-        losses = log_scale - self._noise.standard_log_prob(z)
         return ((losses * weight).sum((1, 2)),)
+
+    def _of_rows(
+        self, z: torch.Tensor, log_scale: torch.Tensor, inverse: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Losses, with derivatives in z and in the log of the scale."""
+        slope = self._noise.standard_slope(z)
+        return log_scale - self._noise.standard_log_prob(z), slope, 1 - z * slope

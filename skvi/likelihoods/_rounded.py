@@ -8,9 +8,10 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods._gaussian import GaussianLikelihood
-from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
-from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.likelihoods._heteroscedastic import REACH, HeteroscedasticLikelihood
+from skvi.likelihoods._noise import NoiseLikelihood, NoisePass
 from skvi.likelihoods.base import Likelihood
+from skvi.utils._row_pass import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["RoundedLikelihood"]
@@ -119,15 +120,17 @@ class RoundedLikelihood(Likelihood):
         half = self._step / 2 / noise.scale
         low, high = middle - half, middle + half
         with torch.no_grad():
-            value = noise.standard_log_cdf(high)
-            below = noise.standard_log_cdf(low) - value
-            value = value + torch.log(-torch.expm1(below))
-            for_low, for_high = (
-                torch.exp(noise.standard_log_prob(end) - value) for end in (low, high)
-            )
+            value, for_low, for_high = _probability(noise, low, high)
         # Zero, with the derivatives in both ends.
         slopes = for_high * (high - high.detach()) - for_low * (low - low.detach())
         return value + slopes
+
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        smooth, reach = self.smooth, None
+        if isinstance(smooth, HeteroscedasticLikelihood):
+            smooth, reach = smooth.level, REACH
+        return _RoundedPass(smooth, buffers, reach, self._step / 2)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Refuse robust losses."""
@@ -165,3 +168,37 @@ class RoundedLikelihood(Likelihood):
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw targets, (S, n)."""
         return self.rounded(self.smooth.sample(f, generator))
+
+
+def _probability(
+    noise: NoiseLikelihood, low: torch.Tensor, high: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log probability between two ends, and relative densities at both."""
+    value = noise.standard_log_cdf(high)
+    below = noise.standard_log_cdf(low) - value
+    value = value + torch.log(-torch.expm1(below))
+    for_low, for_high = (
+        torch.exp(noise.standard_log_prob(end) - value) for end in (low, high)
+    )
+    return value, for_low, for_high
+
+
+class _RoundedPass(NoisePass):
+    def __init__(
+        self,
+        noise: NoiseLikelihood,
+        buffers: RowBuffers,
+        reach: float | None,
+        half_step: float,
+    ) -> None:
+        super().__init__(noise, buffers, reach)
+        self._half_step = half_step
+
+    def _of_rows(
+        self, z: torch.Tensor, log_scale: torch.Tensor, inverse: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        middle, half = -z.abs(), self._half_step * inverse
+        low, high = middle - half, middle + half
+        value, for_low, for_high = _probability(self._noise, low, high)
+        slope = z.sign() * (for_high - for_low)
+        return -value, slope, for_high * high - for_low * low

@@ -13,6 +13,7 @@ from skvi.likelihoods import (
     IndependentLikelihood,
     Likelihood,
     PoissonLikelihood,
+    RoundedLikelihood,
     StudentTLikelihood,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
@@ -92,6 +93,8 @@ LEARNED = [
     StudentTLikelihood(3.0, "learn"),
     GaussianLikelihood("learn"),
     PoissonLikelihood(),
+    RoundedLikelihood(GaussianLikelihood("learn"), 0.5),
+    RoundedLikelihood(HeteroscedasticLikelihood(StudentTLikelihood()), 0.5),
     STUDENT,
     *HETEROSCEDASTIC,
     IndependentLikelihood(
