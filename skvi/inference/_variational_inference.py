@@ -35,6 +35,7 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._fixed_draws import FixedDraws
+from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator, randn
 from skvi.utils._validation import (
@@ -362,9 +363,7 @@ class VariationalInference(BaseEstimator):
         """
         ends = interval_levels("summary", coverage)
         draws = self.sample_posterior(N_DRAWS, 0)
-        columns = {name: _columns(name, draw) for name, draw in draws.items()}
-        names = [label for labels, _ in columns.values() for label in labels]
-        values = np.concatenate([value for _, value in columns.values()], 1)
+        names, values = elements(draws)
         lower, upper = np.quantile(values, ends, axis=0)
         numbers = {"lower_bound_": self.lower_bound_, **self.diagnostics_}
         return CoefficientTable(
@@ -442,10 +441,3 @@ class VariationalInference(BaseEstimator):
             report=EvidenceProgress(self),
             max_seconds=max_seconds,
         )
-
-
-def _columns(name: str, draws: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Names of the elements of a parameter, and draws of them, (n, k)."""
-    places = [list(map(str, index)) for index in np.ndindex(draws.shape[1:])]
-    labels = [f"{name}[{','.join(p)}]" if p else name for p in places]
-    return labels, draws.reshape(len(draws), -1)

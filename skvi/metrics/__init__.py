@@ -8,6 +8,7 @@ from skvi.metrics._scorers import (
 )
 from skvi.metrics._scores import interval_score, normal_crps, sample_crps
 from skvi.metrics._training_bound import TrainingBound
+from skvi.metrics._two_samples import energy_distance
 
 __all__ = [
     "IntervalCoverage",
@@ -15,6 +16,7 @@ __all__ = [
     "NegCRPS",
     "NegIntervalScore",
     "TrainingBound",
+    "energy_distance",
     "interval_coverage_scorer",
     "interval_score",
     "log_predictive_density_scorer",

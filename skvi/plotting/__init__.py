@@ -1,5 +1,6 @@
 """Displays in the manner of scikit-learn: loss curves and evidence bounds."""
 
+from skvi.plotting._corner import CornerDisplay
 from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
 from skvi.plotting._evidence_search import EvidenceSearchDisplay
 from skvi.plotting._loss_curve import LossCurveDisplay
@@ -7,6 +8,7 @@ from skvi.plotting._posterior import PosteriorDisplay
 from skvi.plotting._weights import WeightsDisplay
 
 __all__ = [
+    "CornerDisplay",
     "EvidenceBoundsDisplay",
     "EvidenceSearchDisplay",
     "LossCurveDisplay",

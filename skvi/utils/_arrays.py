@@ -1,6 +1,8 @@
 """Arrays: numpy outside, torch inside."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,3 +85,15 @@ def weighted_median(values: np.ndarray, w: np.ndarray) -> float:
 def median_distance(values: np.ndarray, w: np.ndarray, center: float) -> float:
     """1.4826 times the median distance from the center: a standard deviation."""
     return 1.4826 * weighted_median(np.abs(values - center), w)
+
+
+def elements(draws: Mapping[str, Any]) -> tuple[list[str], np.ndarray]:
+    """Names of all elements, "mu" or "theta[0,1]", and draws of them, (n, k)."""
+    labels, columns = [], []
+    for name, given in draws.items():
+        values = np.asarray(given, dtype=np.float64)
+        for index in np.ndindex(values.shape[1:]):
+            place = ",".join(map(str, index))
+            labels.append(f"{name}[{place}]" if place else name)
+        columns.append(values.reshape(len(values), -1))
+    return labels, np.concatenate(columns, 1)

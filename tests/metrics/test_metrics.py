@@ -39,6 +39,7 @@ from skvi.metrics import (
     NegCRPS,
     NegIntervalScore,
     TrainingBound,
+    energy_distance,
     interval_coverage_scorer,
     interval_score,
     log_predictive_density_scorer,
@@ -575,3 +576,25 @@ def test_a_posterior_as_prior(regression):
         fit_intercept=False, **options | {"prior": first.posterior_}
     ).fit(X, y)
     assert training_bound_scorer(second) == second.lower_bound_
+
+
+def test_energy_distance_of_normals():
+    """E|X - Y| of normals of standard deviations 1 and 2 is known; units do not matter.
+
+    Wrong variants: distances of draws from themselves in the means; units of the
+    draws in place of the reference's.
+    """
+    rng = np.random.default_rng(0)
+    x, y = 2 * rng.normal(size=3000), rng.normal(size=3000)
+    expected = math.sqrt(2 / math.pi) * (2 * math.sqrt(5) - 2 * math.sqrt(2) - 2**0.5)
+    found = energy_distance({"a": 1e3 * x}, {"a": 1e3 * y})
+    assert found == pytest.approx(expected, abs=0.02)
+    few = [
+        energy_distance(
+            {"a": rng.normal(size=(20, 3))}, {"a": rng.normal(size=(20, 3))}
+        )
+        for _ in range(200)
+    ]
+    assert np.mean(few) == pytest.approx(0.0, abs=4 * np.std(few) / math.sqrt(200))
+    with pytest.raises(ValueError, match="same parameters"):
+        energy_distance({"a": x}, {"b": x})
