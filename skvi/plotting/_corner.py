@@ -132,7 +132,7 @@ class CornerDisplay:
         for x, color, label in clouds:
             if i == j:
                 style: dict = {"density": True, "color": color, "label": label}
-                edges = np.linspace(limits[i][0], limits[i][1], BINS + 1)
+                edges = np.linspace(limits[i][0], limits[i][1], BINS + 1).tolist()
                 ax.hist(x[:, i], edges, histtype="step", **style)
             else:
                 shown = x[:: max(1, len(x) // N_SHOWN)]
