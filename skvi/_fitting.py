@@ -194,7 +194,7 @@ def continued_state(
             posterior = mixture.in_family(posterior)
             return State(posterior, at_last_scales(target, before))
     # Components of a mixture continue those of the last fit, in turn.
-    ends = [_single(end) for end in before["posterior_"].components]
+    ends = [_single(end) for end in before["posterior_"].unrefined.components]
     pairs = zip(posterior.components, cycle(ends))
     posterior = posterior.with_components([continued(*pair) for pair in pairs])
     return State(posterior, at_last_scales(target, before))

@@ -28,6 +28,7 @@ from skvi.posteriors import (
     MeanFieldNormal,
     MixtureOfNormals,
     NormalizingFlow,
+    Refined,
     SemiImplicit,
 )
 from skvi.priors import (
@@ -67,6 +68,7 @@ POSTERIORS = {
     "semi_implicit": SemiImplicit,
     "hierarchical": Hierarchical,
     "flow": NormalizingFlow,
+    "refined": Refined,
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}

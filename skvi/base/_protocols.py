@@ -37,19 +37,31 @@ class Proposal(Density, Protocol):
         ...
 
 
-class JointDensity(Protocol):
-    """Interface of targets for posteriors: see `skvi.targets.Target`."""
-
-    def log_joint(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density of data and parameters at points, (S,)."""
-        ...
-
-
 class HasNormal(Protocol):
     """An object that can be a normal distribution."""
 
     def as_normal(self) -> NormalForm | None:
         """The normal, detached; None if it is not one."""
+        ...
+
+
+class JointDensity(Protocol):
+    """Interface of targets for posteriors: see `skvi.targets.Target`."""
+
+    @property
+    def prior(self) -> HasNormal | None:
+        """The prior in the density, if it has one."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the data; 0 if there are none."""
+        ...
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density of data and parameters at points, (S,)."""
         ...
 
 

@@ -76,7 +76,8 @@ def bound_evidence(
     target : Target
         Without a prior Z is the integral of its density, which must be finite.
     posterior : Posterior
-        The fitted one; it only enters the table's ELBO and EUBO.
+        The fitted one; it only enters the table's ELBO and EUBO. In place of a
+        refined one it is the normal that this started from.
     generator : torch.Generator
     n_draws : int, default=None
         Draws on each side. None chooses the number that `precision` needs.
@@ -128,7 +129,7 @@ def bound_evidence(
     """
     if target.prior is not None and not target.prior.is_proper:
         raise IncompatibleComponentsError(IMPROPER)
-    asked = n_draws, precision
+    asked, posterior = (n_draws, precision), posterior.unrefined
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
     if target.symmetry is not None and method != "importance":
         return run.from_prior()

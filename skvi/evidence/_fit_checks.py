@@ -28,6 +28,7 @@ def lower_bound(
     """ELBO (KL, weight 1) of a fitted posterior in nats, and its standard error.
 
     The error is 0 for closed forms and quadrature, else that of `n_draws` log weights.
+    Stored samples are used once.
     """
     normal, kl = posterior.as_normal(), KL()
     if target.has_moments and normal is not None:
@@ -37,7 +38,7 @@ def lower_bound(
             value = -float(loss + kl.closed_form(normal, target.reference))
             return Estimate(value, 0.0)
     log_weights = _log_weights(target, posterior, n_draws, generator)
-    error = float(log_weights.std()) / n_draws**0.5
+    error = float(log_weights.std()) / len(log_weights) ** 0.5
     return Estimate(float(log_weights.mean()), error)
 
 
@@ -64,6 +65,7 @@ def _log_weights(
     target: Target, posterior: Posterior, n_draws: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Log weights of draws of q, which are generated in chunks."""
+    n_draws = min(n_draws, posterior.n_stored or n_draws)
     block = max(1, BLOCK_ELEMENTS // target.layout.size)
     parts = []
     for start in range(0, n_draws, block):
@@ -125,8 +127,9 @@ def weight_diagnostics(
     1.0
     """
     is_improper = target.prior is not None and not target.prior.is_proper
-    # Solvers that are faster than the draws.
-    if is_improper or solver in ("exact", "coordinate_ascent"):
+    # Solvers that are faster than the draws; and samples, which are too few.
+    is_quick = solver in ("exact", "coordinate_ascent")
+    if is_improper or is_quick or posterior.n_stored is not None:
         return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)

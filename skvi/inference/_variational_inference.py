@@ -228,7 +228,8 @@ class VariationalInference(BaseEstimator):
         )
         starts: list[Start] = []
         if last is not None and last.layout == problem.target.layout:
-            problem = replace(problem, posterior=continued(problem.posterior, last))
+            start = continued(problem.posterior, last.unrefined)
+            problem = replace(problem, posterior=start)
         else:
             starts = find_starts(problem.target, problem.source_of_draws, self._print)
             normal = starts[0].normal
@@ -275,15 +276,17 @@ class VariationalInference(BaseEstimator):
         """Set the attributes, and warn of what cannot be trusted."""
         posterior, target = solution.posterior, cast(DensityTarget, solution.target)
         bound = -solution.value, solution.value_se
-        if solution.solver != FixedDraws.name:
+        n_stored = posterior.n_stored
+        if solution.solver != FixedDraws.name or n_stored:
             bound = lower_bound(target, posterior, generator, N_FINAL)
-        changes = Changes.of(target, posterior, generator)
+        changes = Changes.of(target, posterior.unrefined, generator)
+        theta = posterior.draw(n_stored, generator).theta if n_stored else changes.theta
         message = (
             solution.message
             or other_modes(starts, changes.normal, -bound[0])
-            or changes.message(posterior)
+            or changes.message(posterior.unrefined)
         )
-        values, _ = target.constrain(changes.theta)
+        values, _ = target.constrain(theta)
         self.mean_ = {k: v.mean(0).numpy() for k, v in values.items()}
         self.std_ = {k: v.std(0).numpy() for k, v in values.items()}
         self.posterior_, self._target = posterior, target

@@ -451,7 +451,8 @@ class BayesianLinearModel(BaseVariational):
         if nodes is None:
             generator = torch.Generator().manual_seed(0)  # the same for the same fit
             with torch.no_grad():
-                theta = posterior.draw(N_PREDICT_DRAWS, generator).theta.numpy()
+                n_draws = posterior.n_stored or N_PREDICT_DRAWS
+                theta = posterior.draw(n_draws, generator).theta.numpy()
         single = nodes is not None and len(nodes.normals) == 1
         normal = nodes.normals[0] if single else None
         return {"_nodes": nodes, "_normal": normal, "_theta": theta}

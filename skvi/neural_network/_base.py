@@ -340,9 +340,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
-        generator = make_generator(self._draw_seed)
+        posterior, generator = found["posterior_"], make_generator(self._draw_seed)
+        n_draws = min(self.n_predict_draws, posterior.n_stored or self.n_predict_draws)
         with torch.no_grad():
-            theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
+            theta = posterior.draw(n_draws, generator).theta
         found["_theta"] = theta.numpy()
         # Only differs for a fit with held-out rows.
         found |= {"validation_scores_": None, "best_validation_score_": None}

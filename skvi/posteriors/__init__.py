@@ -9,6 +9,7 @@ from skvi.posteriors._mixture_of_normals import MixtureOfNormals
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.posteriors._product import Gamma, Product
+from skvi.posteriors._refined import Refined
 from skvi.posteriors._semi_implicit import Hierarchical, SemiImplicit
 from skvi.posteriors.base import Family, Posterior
 
@@ -28,5 +29,6 @@ __all__ = [
     "NormalizingFlow",
     "Posterior",
     "Product",
+    "Refined",
     "SemiImplicit",
 ]

@@ -144,3 +144,15 @@ class _EnsemblePosterior(Mixture):
         if all(found is member for found, member in pairs):
             return self
         return _EnsemblePosterior(refined)
+
+    @property
+    def n_stored(self) -> int | None:  # type: ignore[override]
+        """Samples of all members, if they are stored."""
+        counts = [member.n_stored or 0 for member in self._members]
+        return sum(counts) or None
+
+    @property
+    def unrefined(self) -> Posterior:
+        if self.n_stored is None:
+            return self
+        return _EnsemblePosterior([m.unrefined for m in self.members])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import JointDensity
 from skvi.posteriors._mixture import Mixture
 from skvi.posteriors.base import Posterior
 
@@ -99,3 +100,9 @@ class MixtureOverScales(Mixture):
         ratio = (variance / near.variance).sqrt()
         factor = None if near.factor is None else ratio[:, None] * near.factor
         return self.likeliest.near(NormalForm(mean, ratio * near.scale, factor))
+
+    def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
+        """Refine the normal of `as_prior`; see `Posterior.refine`."""
+        start = self.as_prior()
+        refined = start.refine(target, generator)
+        return self if refined is start else refined

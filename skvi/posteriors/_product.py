@@ -115,6 +115,12 @@ class Product(Family):
             (names, family.build(layout.only(*names), generator))
             for names, family in self._families(layout)
         ]
+        if any(part.refinement is not None for _, part in parts):
+            raise IncompatibleComponentsError(
+                f"Samples of all parameters are refined together, from one normal. "
+                f"Got {self!r}, with separate parts: use Refined() alone, in a "
+                "regression with a noise_scale and prior that are numbers."
+            )
         return _ProductPosterior(layout, parts)
 
     def check_size(self, n_params: int) -> None:

@@ -1,6 +1,6 @@
 """What every posterior and every family must implement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Self
 
@@ -63,6 +63,10 @@ class Posterior(Movable):
     #: Units of the data, if the fit standardized the target: a fit that takes the
     #: posterior as its prior uses the same units.
     units: Units | None = None
+    #: Number of samples that draws repeat; None if every draw is a new one.
+    n_stored: int | None = None
+    #: What `refine` applies, as a function of the posterior and its arguments.
+    refinement: "Callable[..., Posterior] | None" = None
     layout: Layout
     params: torch.Tensor
 
@@ -273,6 +277,16 @@ class Posterior(Movable):
             A posterior over the same layout, of this family or another; by default the
             posterior itself. The fit uses it instead of the solver's result, and
             estimates its ELBO.
+        """
+        if self.refinement is None:
+            return self
+        return self.refinement(self, target, generator)
+
+    @property
+    def unrefined(self) -> "Posterior":
+        """The posterior that the solver found, before `refine`.
+
+        Warm starts, evidences and priors of other data use it.
         """
         return self
 

@@ -24,6 +24,7 @@ def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
             f"this model has {layout}. Use a posterior of the same features, outputs "
             "and sizes."
         )
+    posterior = posterior.unrefined
     if posterior.side != "exact":
         raise IncompatibleComponentsError(
             "A posterior whose density is known up to a bound cannot be a prior. Use "

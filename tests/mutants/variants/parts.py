@@ -319,4 +319,30 @@ VARIANTS = [
     Variant("renyi-of-gammas-prior-rate", where="Renyi.between_gammas",
         find="(1 - a) * b0", put="(1 - a) * a0",
         test="tests/divergences/test_nodes.py::test_gammas"),
+    Variant("refined-start-without-its-width", where="Auxiliary.marginal",
+        find="own + (slope * q.scale).square()", put="own",
+        test="tests/posteriors/test_refined.py::test_closed_forms_by_quadrature[1]"),
+    Variant("refined-sum-so-far", where="Auxiliary.condition",
+        find="self.before * a + self.variance * b", put="self.before * a",
+        test="tests/posteriors/test_refined.py::test_closed_forms_by_quadrature[1]"),
+    Variant("refined-series-that-ends", where="auxiliaries",
+        find="Auxiliary(left, left, 0.0)",
+        put="Auxiliary(ratio * left, left, (1 - ratio) * left)",
+        test="tests/posteriors/test_refined.py::"
+             "test_variances_add_up_to_that_of_the_prior"),
+    Variant("refined-prior-of-the-sum", where="Refinement.samples",
+        find="log_q + log_standard(b)", put="log_q",
+        test="tests/posteriors/test_refined.py::"
+             "test_without_steps_samples_are_those_of_the_start"),
+    Variant("refined-without-determinant", where="Refinement.samples",
+        find="-frame.log_det", put="0 * frame.log_det",
+        test="tests/posteriors/test_refined.py::"
+             "test_without_steps_samples_are_those_of_the_start"),
+    Variant("refined-prior-before-the-variable", where="_Density._bound",
+        find="kl_divergence(q, b, rest)", put="kl_divergence(q, 0 * b, 1.0)",
+        test="tests/posteriors/test_refined.py::"
+             "test_steps_maximize_the_conditional_bound"),
+    Variant("refined-bound-of-repeated-samples", where="_log_weights",
+        find="min(n_draws, posterior.n_stored or n_draws)", put="n_draws",
+        test="tests/posteriors/test_refined.py::test_four_stored_samples"),
 ]

@@ -1,0 +1,302 @@
+"""Refined samples: closed forms, the bound, and what a fit does with them."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris, make_classification
+
+from skvi.base import Layout, NormalForm
+from skvi.evidence._fit_checks import lower_bound
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.posteriors import (
+    Ensemble,
+    FullRankNormal,
+    LowRankNormal,
+    MeanFieldNormal,
+    Refined,
+)
+from skvi.posteriors import _refinement as refinement
+from skvi.posteriors._additive import auxiliaries
+from skvi.posteriors._refinement import Frame, Refinement, _Density
+from skvi.priors import Normal
+from skvi.targets import Target
+
+MODES = torch.tensor([-1.5, -0.5, 0.5, 1.5], dtype=torch.float64)
+# By quadrature: log Z, and the ELBO of the best normal, of this standard deviation.
+LOG_Z, BEST_ELBO, BEST_STD = -0.7323, -1.0915, 0.74886
+
+
+class FourModes(Target):
+    layout = Layout({"w": (1,)})
+
+    def __init__(self, has_prior=True):
+        self.prior = Normal().build(self.layout) if has_prior else None
+
+    def log_joint(self, theta, rows=None):
+        near = -((theta - MODES) ** 2) / (2 * 0.2**2)
+        normal = torch.distributions.Normal(0.0, 1.0)
+        return torch.logsumexp(near, 1) + normal.log_prob(theta).sum(1)
+
+
+class Flat(Target):
+    def log_joint(self, theta, rows=None):
+        return 0 * theta.sum(1)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def best_normal():
+    one = torch.ones(1, dtype=torch.float64)
+    return NormalForm(0 * one, BEST_STD * one)
+
+
+@pytest.mark.parametrize("k", [0, 1, 2])
+def test_closed_forms_by_quadrature(k):
+    """A3 and A5 of the paper, by the joint density of theta and the variable.
+
+    Wrong variants: the variance of q left out of A3; the sum so far out of A5.
+    """
+    auxiliary, b = auxiliaries(3, 0.6)[k], 0.4
+    q = NormalForm(torch.tensor([0.7]), torch.tensor([0.3]))
+    line = torch.linspace(-6, 6, 4001, dtype=torch.float64)
+    w, a = line[:, None], line[None]
+
+    def log_normal(x, variance):
+        return -0.5 * x.square() / variance
+
+    if auxiliary.after:
+        log_p = log_normal(a, auxiliary.variance)
+        log_p = log_p + log_normal(w - b - a, auxiliary.after)
+        given = torch.softmax(log_p, 1)  # p(a | w)
+        joint = given * torch.softmax(log_normal(line - 0.7, 0.09), 0)[:, None]
+        own, at = joint.sum(0), 2100
+        rest = joint[:, at] / joint[:, at].sum()
+        found = auxiliary.condition(q, torch.tensor([b]), line[at : at + 1])
+        mean = rest @ line
+        assert float(found.mean) == pytest.approx(float(mean), abs=1e-6)
+        variance = float(rest @ (line - mean).square())
+        assert float(found.variance) == pytest.approx(variance, rel=1e-5)
+    else:  # it is what is left of theta
+        own = torch.softmax(log_normal(line + b - 0.7, 0.09), 0)
+    found, mean = auxiliary.marginal(q, torch.tensor([b])), own @ line
+    assert float(found.mean) == pytest.approx(float(mean), abs=1e-6)
+    variance = float(own @ (line - mean).square())
+    assert float(found.variance) == pytest.approx(variance, rel=1e-5)
+
+
+def test_variances_add_up_to_that_of_the_prior():
+    """Wrong variant: a geometric series that ends, and leaves theta undetermined."""
+    found = [part.variance for part in auxiliaries(4, 0.7)]
+    np.testing.assert_allclose(found, [0.7, 0.21, 0.063, 0.027])
+    assert auxiliaries(4, 0.7)[-1].after == 0
+
+
+FAMILIES = [MeanFieldNormal(), FullRankNormal(), LowRankNormal(2)]
+
+
+@pytest.mark.parametrize("has_prior", [True, False])
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_without_steps_samples_are_those_of_the_start(family, has_prior, monkeypatch):
+    """Equation 13 is then log q of the start, at every sample; and so are moments.
+
+    Wrong variants: the prior of the variables as if theta were not given; coordinates
+    without their determinant.
+    """
+    monkeypatch.setattr(refinement, "N_STEPS", 1)
+    monkeypatch.setattr(refinement, "STEP_SIZE", 0.0)
+    layout = Layout({"coef": (1, 4)})
+    target = Flat()
+    target.layout = layout
+    target.prior = Normal(2.0).build(layout) if has_prior else None
+    root = torch.randn(4, 4, generator=generator(), dtype=torch.float64)
+    covariance = root @ root.T + torch.eye(4)
+    mean = torch.arange(4.0).double()
+    start = family.build(layout).near(
+        NormalForm(mean, torch.linalg.cholesky(covariance))
+    )
+    found = Refinement(20_000, 3, 0.7).samples(target, start.normal(), generator(1))
+    torch.testing.assert_close(found.log_q, start.log_prob(found.theta))
+    normal = start.as_normal()
+    error = found.theta.std(0) / len(found.theta) ** 0.5
+    assert ((found.theta.mean(0) - normal.mean).abs() < 4 * error).all()
+    z = normal.whiten(found.theta - normal.mean)
+    scatter = z.T @ z / len(z) - torch.eye(4)
+    assert scatter.abs().max() < 4 * (2 / len(z)) ** 0.5
+
+
+def test_steps_maximize_the_conditional_bound():
+    """The optimum of equation 4 with a normal likelihood, in closed form.
+
+    Wrong variant: the prior before the variable was drawn.
+    """
+
+    class Bell(FourModes):
+        def log_joint(self, theta, rows=None):
+            bell = -0.5 * ((theta - 1.0) / 0.5).square().sum(1)
+            return bell + self.prior.log_prob(theta)
+
+    target, source = Bell(), generator()
+    place = torch.full((50, 1), -0.5, dtype=torch.float64)
+    start = NormalForm(place, 0 * place + 0.4)
+    density = _Density(target, Frame.of(best_normal(), target), source)
+    b, rest = torch.full((50, 1), -0.3, dtype=torch.float64), 0.3
+    found, values = density.fit(start, b, rest)
+    precision = 1 / rest + 4
+    mean = (b[0, 0] / rest + 4) / precision
+    np.testing.assert_allclose(found.mean.mean(), mean, atol=0.01)
+    np.testing.assert_allclose(found.scale.mean(), precision**-0.5, rtol=0.02)
+    assert values[-50:].mean() > values[:10].mean() + 0.1
+
+
+def test_four_modes(monkeypatch):
+    """The bound is above that of the best normal; the samples' own ELBO is higher.
+
+    That one by quadrature, from the normals that the last variable was drawn from: at
+    least 45 % of the gap to log Z. Wrong variant: steps that descend.
+    """
+    ends, fit = [], _Density.fit
+
+    def recorded(*args):
+        ends.append(fit(*args))
+        return ends[-1]
+
+    monkeypatch.setattr(_Density, "fit", recorded)
+    target, split = FourModes(), Refinement(6000, 2, 0.8)
+    found = split.samples(target, best_normal(), generator())
+    values = target.log_joint(found.theta) - found.log_q
+    error = float(values.std()) / len(values) ** 0.5
+    bound = float(values.mean())
+    assert BEST_ELBO + 3 * error < bound < LOG_Z
+    line = torch.linspace(-4, 4, 801, dtype=torch.float64)
+    q = ends[0][0]
+    each = torch.distributions.Normal(q.mean, q.scale).log_prob(line)
+    log_q = torch.logsumexp(each, 0) - math.log(len(each))
+    terms = log_q.exp() * (target.log_joint(line[:, None]) - log_q)
+    own = float(torch.trapezoid(terms, line))
+    assert bound - 3 * error < own < LOG_Z
+    assert own > BEST_ELBO + 0.45 * (LOG_Z - BEST_ELBO)
+
+
+def test_a_density_without_a_prior():
+    """Wrong variant: the normal around the start, as wide as it, twice."""
+    target = FourModes(has_prior=False)
+    found = Refinement(2000, 5, 0.7).samples(target, best_normal(), generator())
+    values = target.log_joint(found.theta) - found.log_q
+    error = float(values.std()) / len(values) ** 0.5
+    bound = float(values.mean())
+    assert BEST_ELBO + 0.45 * (LOG_Z - BEST_ELBO) < bound < LOG_Z + 3 * error
+    steps = found.curve.reshape(4, -1)
+    assert float(steps[-1, -20:].mean()) == pytest.approx(bound, abs=4 * error)
+    assert (steps[:, -20:].mean(1) > steps[:, :5].mean(1) - 0.02).all()
+
+
+def test_four_stored_samples():
+    """The error of the bound is that of four values, however many draws are taken.
+
+    Wrong variant: a thousand draws, of which each sample has a part.
+    """
+    target, split = FourModes(), Refined(n_samples=4, n_auxiliary=2)
+    start = split.build(target.layout).near(best_normal())
+    found = start.refine(target, generator())
+    draw = found.draw(4, generator())
+    values = target.log_joint(draw.theta) - draw.log_q
+    bound = lower_bound(target, found, generator(), 1000)
+    assert bound.value == pytest.approx(float(values.mean()))
+    assert bound.se == pytest.approx(float(values.std()) / 2)
+
+
+def correlated():
+    X, y = make_classification(80, 4, random_state=1)
+    X[:, 1:] += 2 * X[:, :1]
+    return X, y
+
+
+@pytest.mark.parametrize("prior", ["normal", "laplace", "auto"])
+def test_linear_models(prior):
+    """Samples are kept, averaged over, and better; evidences start at their start.
+
+    Wrong variants: the bound of the start; draws of the start in predictions.
+    """
+    X, y = correlated()
+    parts = {"prior": prior, "intercept_prior": "normal", "random_state": 0}
+    plain = BayesianLogisticRegression(posterior="mean_field", **parts).fit(X, y)
+    fit = BayesianLogisticRegression(posterior=Refined(n_samples=40), **parts).fit(X, y)
+    assert fit.converged_
+    assert fit.diagnostics_["khat"] is None
+    gain, error = fit.lower_bound_ - plain.lower_bound_, fit.lower_bound_se_
+    assert gain > 3 * error
+    draws = fit.sample_posterior(80, random_state=0)
+    assert (np.unique(draws["coef"], axis=0, return_counts=True)[1] == 2).all()
+    if prior == "normal":
+        theta = fit.posterior_.params.reshape(40, -1)[:, :4]
+        once = np.sort(draws["coef"][:, 0], 0)[::2]
+        np.testing.assert_allclose(once, theta.sort(0).values, rtol=1e-9)
+        bounds = fit.evidence_bounds(X, y, n_draws=2000, random_state=0)
+        same = plain.evidence_bounds(X, y, n_draws=2000, random_state=0)
+        assert bounds.estimate == same.estimate
+        assert fit.lower_bound_ < bounds.upper + 3 * error
+    copied = pickle.loads(pickle.dumps(fit))
+    np.testing.assert_array_equal(copied.predict_proba(X), fit.predict_proba(X))
+    logits = draws["coef"][:, 0] @ X.T + draws["intercept"]
+    mean = (1 / (1 + np.exp(-logits))).mean(0)
+    np.testing.assert_allclose(fit.predict_proba(X)[:, 1], mean, rtol=1e-9)
+
+
+def test_warm_starts_and_priors_are_the_normal():
+    """Wrong variant: samples in place of variational parameters."""
+    X, y = correlated()
+    parts = {"prior": "normal", "intercept_prior": "normal", "random_state": 0}
+    fit = BayesianLogisticRegression(posterior="refined", warm_start=True, **parts)
+    first = fit.fit(X, y).posterior_.unrefined.params
+    assert fit.fit(X, y).n_iter_ <= 2
+    torch.testing.assert_close(
+        fit.posterior_.unrefined.params, first, atol=1e-3, rtol=0
+    )
+    parts["prior"] = fit.posterior_
+    parts.pop("intercept_prior")
+    after = BayesianLogisticRegression(**parts).fit(X, y)
+    parts["prior"] = fit.posterior_.unrefined
+    same = BayesianLogisticRegression(**parts).fit(X, y)
+    np.testing.assert_allclose(after.coef_, same.coef_)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_networks():
+    """Predictions average over the samples; the next batch starts at the normal.
+
+    Wrong variant: as many draws as of other posteriors, each sample ten times.
+    """
+    source = np.random.default_rng(0)
+    X = source.standard_normal((90, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(90)
+    family = Refined(n_auxiliary=3, n_samples=4)
+    parts = {"hidden_layer_sizes": (5,), "max_iter": 30, "random_state": 0}
+    fit = BayesianMLPRegressor(posterior=family, early_stopping=False, **parts)
+    fit.partial_fit(X, y)
+    assert len(fit._theta) == 4
+    draws = [fit.sample_function(seed)(X) for seed in range(30)]
+    different = np.unique(np.round(draws, 9), axis=0)
+    assert len(different) == 4
+    np.testing.assert_allclose(different.mean(0), fit.predict(X), rtol=1e-6)
+    assert fit.partial_fit(X, y).posterior_.n_stored == 4
+    members = BayesianMLPRegressor(posterior=Ensemble(family, n_members=2), **parts)
+    assert members.fit(X, y).posterior_.n_stored == len(members._theta) == 8
+    assert np.isfinite(members.lower_bound_)
+
+
+def test_what_has_no_refinement_says_so():
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(IncompatibleComponentsError, match="refined together"):
+        BayesianLinearRegression(posterior="refined").fit(X, y)
+    fit = BayesianLinearRegression(
+        posterior="refined", noise_scale=0.5, prior="normal", random_state=0
+    ).fit(X, y)
+    with pytest.raises(IncompatibleComponentsError, match="density is unknown"):
+        fit.posterior_.log_prob(torch.zeros(1, 5))
