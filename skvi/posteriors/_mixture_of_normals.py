@@ -53,6 +53,10 @@ class MixtureOfNormals(Family):
     starts.
 
     A mixture of K components is above its best component by log K nats at most.
+    For a logistic regression on the breast-cancer data, of log evidence -55.22, four
+    factorized normals have an ELBO of -66.59 (one: -67.46), four full ones -55.34 (one:
+    -55.46), in 5 and 9 s of one core (2026-11-25, x86_64).
+
     Components that gain nothing end with small weights. :class:`Ensemble` has equal
     weights, and members that are trained independently.
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
@@ -14,6 +14,7 @@ from sklearn.preprocessing import scale
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL, Renyi
 from skvi.evidence import bound_evidence
+from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier
@@ -250,3 +251,24 @@ def test_in_searches_and_in_single_precision():
     assert best.lower_bound_ - 4 * best.lower_bound_se_ < bounds.upper
     again = pickle.loads(pickle.dumps(best))
     np.testing.assert_array_equal(again.predict_proba(X), best.predict_proba(X))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "one"), [("mean_field", -67.46), ("full_rank", -55.461)]
+)
+def test_four_normals_are_above_one(base, one):
+    """Breast cancer, whose log evidence is -55.224, beside the best single normals.
+
+    Wrong variant: components that all start at one place, and stay equal.
+    """
+    X, y = load_breast_cancer(return_X_y=True)
+    prior = {"prior": "normal", "intercept_prior": "normal"}
+    model = BayesianLogisticRegression(
+        posterior=MixtureOfNormals(base=base), random_state=0, **prior
+    ).fit(scale(X), y)
+    assert model.converged_
+    target, _ = model._make_target(scale(X), y)
+    generator = torch.Generator().manual_seed(1)
+    value, error = lower_bound(target, model.posterior_, generator, 20_000)
+    assert one + 4 * error < value < -55.224 + 4 * error
