@@ -33,6 +33,8 @@ class Changes:
     Half of the draws are the posterior's, or where its density is unknown those of the
     normal of its moments; half of a Student-t distribution around it. Weights are
     relative to both: they see tails, and are at most twice those of the first half.
+    Where draws have an upper bound of their density, which is known nowhere else, they
+    are all there is, with weights whose mean is the integral nevertheless.
     """
 
     theta: torch.Tensor  # draws of the posterior
@@ -50,21 +52,27 @@ class Changes:
         """Of the parameters of a density, towards it from a posterior."""
         n_draws = max(N_DRAWS, 4 * target.layout.size)
         own, known = posterior.as_normal(), posterior.side == "exact"
-        if own is None:
-            theta = posterior.draw(n_draws, generator).theta
+        draw = posterior.draw(n_draws, generator) if own is None else None
+        if draw is not None:
+            theta = draw.theta
             equal = WeightedDraws(theta, theta.new_zeros(n_draws))
             normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
         else:
             size, normal = target.layout.size, own
             eps = balanced_noise(generator, n_draws, size, normal.is_diagonal)
             theta = normal.transform(eps)
-        near: Density = posterior if known else normal
-        first = theta if known else normal.sample(n_draws, generator)
-        wide = StudentT(normal, TAIL_DF)
-        seen = torch.cat([first, wide.sample(n_draws, generator)])
-        log_p, log_q = target.log_joint_batched(seen), near.log_prob(seen)
-        weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
-        w = torch.softmax(log_p - torch.logaddexp(log_q, wide.log_prob(seen)), 0)
+        if draw is not None and draw.side == "upper":
+            seen, logs = theta, target.log_joint_batched(theta) - draw.log_q
+            weights = WeightedDraws(theta, logs)
+        else:
+            near: Density = posterior if known else normal
+            first = theta if known else normal.sample(n_draws, generator)
+            wide = StudentT(normal, TAIL_DF)
+            seen = torch.cat([first, wide.sample(n_draws, generator)])
+            log_p, log_q = target.log_joint_batched(seen), near.log_prob(seen)
+            weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
+            logs = log_p - torch.logaddexp(log_q, wide.log_prob(seen))
+        w = torch.softmax(logs, 0)
         found = Changes(
             theta, normal, khat=weights.khat, efficiency=weights.ess / n_draws
         )

@@ -18,7 +18,7 @@ from skvi._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence import EvidenceBounds, bound_evidence
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._fit_checks import lower_bound, upper_elbo
 from skvi.inference._changes import Changes, modes_of, other_modes
 from skvi.inference._density import DensityTarget
 from skvi.inference._start import MAX_DENSE, Start, find_starts
@@ -124,6 +124,8 @@ class VariationalInference(BaseEstimator):
         0.15 the fit warns. On eleven published posteriors, and both families, these
         told the fits that were off. "khat": Pareto k of the weights. "efficiency":
         effective fraction of draws. "message": why a fit did not converge.
+        "elbo_upper", with "elbo_upper_se": bound of the ELBO from above, of families
+        whose `lower_bound_` is one from below.
     n_iter_ : int
     posterior_ : Posterior
         Over unconstrained coordinates.
@@ -299,6 +301,7 @@ class VariationalInference(BaseEstimator):
             "efficiency": changes.efficiency,
             "message": message,
             "solver": solution.solver,
+            **upper_elbo(target, posterior, generator, N_FINAL),
         }
         if message:
             warn_user(f"VariationalInference: {message}.", ConvergenceWarning)

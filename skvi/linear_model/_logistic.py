@@ -123,7 +123,8 @@ default="auto"
         The solver, its estimate of the remaining gap, the error of the quadrature,
         and the efficiency and Pareto k of 128 importance weights (None if they would
         cost more than a tenth of the fit). "bound_exists" is whether the optimized
-        exact bound is finite at this posterior, or None if unknown.
+        exact bound is finite at this posterior, or None if unknown. "elbo_upper" is
+        above the ELBO, where the family has only bounds of its density.
     posterior_ : Posterior
         The fitted posterior, of features in the units of the fit: ``posterior_.units``
         has their origin and scale. `sample_posterior` draws for the original ones. A

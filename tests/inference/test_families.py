@@ -14,8 +14,10 @@ from torch.distributions import Gamma, Normal
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
+from skvi.inference._changes import Changes
+from skvi.inference._density import DensityTarget
 from skvi.objectives import ELBO
-from skvi.posteriors import MixtureOfNormals, NormalizingFlow
+from skvi.posteriors import MixtureOfNormals, NormalizingFlow, SemiImplicit
 from skvi.solvers import Stochastic
 
 UNIT = 1000.0
@@ -210,3 +212,32 @@ def test_a_mixture_has_the_modes_that_starts_find():
     low, high = model.evidence_bounds(n_draws=2000, random_state=0).interval()
     assert 0.95 < low < 1.01
     assert 0.99 < high < 1.05
+
+
+def test_both_bounds_of_a_semi_implicit_fit():
+    """Below and above the ELBO, which is below the integral, e^2."""
+    vi = fitted(
+        banana, {"x": (), "y": ()}, posterior=SemiImplicit(n_hidden=4), max_iter=2
+    )
+    found = vi.diagnostics_
+    error = 4 * (vi.lower_bound_se_ + found["elbo_upper_se"])
+    assert 1.5 < vi.lower_bound_ < min(2.0, found["elbo_upper"] + error)
+    with pytest.raises(IncompatibleComponentsError, match="full_rank"):
+        vi.log_prob({"x": [0.0], "y": [0.0]})
+
+
+def test_weights_of_draws_with_a_bound_of_their_density():
+    """They are 1 where the bound is the density of the target.
+
+    Wrong variant: weights relative to the normal of the moments of the draws.
+    """
+
+    def normal(p):
+        return Normal(0.0, 1.0).log_prob(p["x"]).sum(1)
+
+    target = DensityTarget(normal, {"x": (2,)}, None, ())
+    q = SemiImplicit().build(target.layout)  # the same normal, as one given e
+    with torch.no_grad():
+        found = Changes.of(target, q, torch.Generator().manual_seed(0))
+    assert found.efficiency == pytest.approx(1.0, abs=1e-9)
+    assert max(found.mean, found.std) < 1e-2

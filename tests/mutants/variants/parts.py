@@ -220,6 +220,10 @@ VARIANTS = [
         find="posterior.near(found.posterior.as_normal())", put="posterior",
         test="tests/posteriors/test_semi_implicit.py::"
              "test_networks_start_at_a_factorized_fit"),
+    Variant("weights-of-moments-for-bounds", where="Changes.of",
+        find='draw.side == "upper"', put='draw.side == "lower"',
+        test="tests/inference/test_families.py::"
+             "test_weights_of_draws_with_a_bound_of_their_density"),
     Variant("mean-field-variance-for-std", where="_DiagonalPosterior._params_of",
         find="0.5 * normal.variance.log()", put="normal.variance.log()",
         test="tests/posteriors/test_posteriors.py::"
