@@ -324,7 +324,7 @@ VARIANTS = [
         find="(1 - a) * b0", put="(1 - a) * a0",
         test="tests/divergences/test_nodes.py::test_gammas"),
     Variant("refined-start-without-its-width", where="Auxiliary.marginal",
-        find="own + (slope * q.scale).square()", put="own",
+        find="own + (slope * q.scale).square()", put="own + 0 * q.scale",
         test="tests/posteriors/test_refined.py::test_closed_forms_by_quadrature[1]"),
     Variant("refined-sum-so-far", where="Auxiliary.condition",
         find="self.before * a + self.variance * b", put="self.before * a",
