@@ -145,6 +145,7 @@ def problems() -> dict[str, Problem]:
     net = partial(fitted, neural_network.BayesianMLPRegressor, **fixed)
     label = partial(fitted, neural_network.BayesianMLPClassifier, **fixed)
     diabetes, cancer, iris = real("diabetes"), real("breast_cancer"), real("iris")
+    alone_alike = {"divergence": "kl", "n_draws": 10, "batch_size": 120}
     numbers, heavy = made("numbers", 150, 6), made("heavy", 150, 6)
     few, events = made("classes", 120, 4), made("counts", 200, 5)
     apart, wide = made("apart", 60, 3), made("classes", 60, 400)
@@ -238,7 +239,7 @@ def problems() -> dict[str, Problem]:
             "importance": net(numbers, objective=IWELBO(5)),
             "binary": label(few),
             "two layers": label(iris, hidden_layer_sizes=(8, 4)),
-            "ensemble": label(few, posterior=Ensemble(n_members=3)),
+            "ensemble": label(few, posterior=Ensemble(n_members=3), **alone_alike),
             "partial fit": label(iris, n_chunks=3),
             "module": module(images, module=convolution, deterministic="3"),
             **each("noise=heteroscedastic", net, numbers),

@@ -42,6 +42,9 @@ parts = {
     "hidden_layer_sizes": (10, 10),
     "activation": "relu",  # trains in half the time of the smooth default
     "divergence": KL(weight=0.1),
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "batch_size": len(y),
     "learning_rate": 0.01,
     "max_iter": 400,
     "tol": 10.0,
