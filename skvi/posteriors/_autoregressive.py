@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from skvi.utils._device import CPU
+
 __all__ = ["InverseAutoregressive"]
 
 
@@ -24,21 +26,23 @@ class InverseAutoregressive(nn.Module):
 
     def __init__(self, size: int, n_layers: int, n_hidden: int) -> None:
         super().__init__()
-        order = torch.arange(size)
-        orders = torch.stack([order, order.flip(0)])[torch.arange(n_layers) % 2]
+        order = torch.arange(size, device=CPU)
+        orders = torch.stack([order, order.flip(0)])[
+            torch.arange(n_layers, device=CPU) % 2
+        ]
         # A unit sees coordinates up to its own place, and moves those after.
-        unit = torch.arange(n_hidden) % max(size - 1, 1)
+        unit = torch.arange(n_hidden, device=CPU) % max(size - 1, 1)
         masks_in = orders[:, None] <= unit[:, None]
         masks_out = (unit < orders[..., None])[:, None].expand(-1, 2, -1, -1)
         self.register_buffer("masks_in", masks_in)
         self.register_buffer("masks_out", masks_out.clone())
-        weights = torch.randn(int(masks_in.sum())) / size**0.5
+        weights = torch.randn(int(masks_in.sum()), device=CPU) / size**0.5
         self.weights = nn.Parameter(weights)
-        self.places = nn.Parameter(torch.randn(n_layers, n_hidden))
+        self.places = nn.Parameter(torch.randn(n_layers, n_hidden, device=CPU))
         # Of shifts and log scales; skews and logs of tails; each with a constant.
-        self.moves = nn.Parameter(torch.zeros(int(masks_out.sum())))
-        self.constants = nn.Parameter(torch.zeros(n_layers, 2, size))
-        self.bends = nn.Parameter(torch.zeros(n_layers, 2, size))
+        self.moves = nn.Parameter(torch.zeros(int(masks_out.sum()), device=CPU))
+        self.constants = nn.Parameter(torch.zeros(n_layers, 2, size, device=CPU))
+        self.bends = nn.Parameter(torch.zeros(n_layers, 2, size, device=CPU))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Noise to coordinates, (S, P), and the log determinant, (S,)."""

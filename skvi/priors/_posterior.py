@@ -1,5 +1,6 @@
 """Fitted posteriors as priors: what was learned from other data."""
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -70,7 +71,7 @@ class MixtureAsPrior(_PosteriorAsPrior):
 
     def given_scale(self, scale: float) -> BuiltPrior:
         """The posterior at the nearest of the scales."""
-        node = self.posterior.nodes[self._at(float(torch.tensor(scale).log()))]
+        node = self.posterior.nodes[self._at(math.log(scale))]
         return _PosteriorAsPrior(node)
 
     def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import cast
 
-import torch
-
 from skvi.base import NormalForm
 from skvi.priors import BuiltPrior
 from skvi.priors._posterior import MixtureAsPrior
@@ -56,7 +54,7 @@ class OverCarriedNodes(Solver):
         for z in prior.log_scales:
             known = prior.given_scale(math.exp(z))
             found = self._at(problem, known, own)
-            log_p = float(prior.log_density_of_scale(torch.tensor(z)))
+            log_p = float(prior.log_density_of_scale(z))
             nodes.append(Node.of(z, found, log_p - found.value / weight))
         least = max(node.value for node in nodes) - NEGLIGIBLE
         kept = [node for node in nodes if node.value > least]
