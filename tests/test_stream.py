@@ -62,7 +62,10 @@ def test_other_estimators_scorers_and_frames(capsys, monkeypatch):
     frames = [(pd.DataFrame(part, columns=list("abc")), t) for part, t in chunks(X, y)]
     scoring = {"accuracy": "accuracy", "own": lambda model, X, y: len(y)}
     monkeypatch.setattr("skvi._stream.SECONDS_BETWEEN_LINES", 0.0)
-    for model in (SGDClassifier(loss="log_loss"), BayesianLogisticRegression()):
+    for model in (
+        SGDClassifier(loss="log_loss", random_state=0),
+        BayesianLogisticRegression(),
+    ):
         found = skvi.stream(model, frames, classes=[0, 1], scoring=scoring, verbose=1)
         assert list(model.feature_names_in_) == list("abc")
         assert found.mean("accuracy") > 0.7
