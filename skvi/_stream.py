@@ -161,6 +161,11 @@ def stream(
     -------
     StreamResult
 
+    Raises
+    ------
+    ValueError
+        There is no chunk, or one is something else than a pair.
+
     Examples
     --------
     >>> import numpy as np
@@ -179,8 +184,8 @@ def stream(
     scorers = _scorers(estimator, scoring)
     table: dict[str, list] = {name: [] for name in (*COUNTS, *scorers)}
     start = last = time.monotonic()
-    for X, y, *more in chunks:
-        own = dict(more[0]) if more else {}
+    for chunk in chunks:
+        X, y, own = _parts(chunk)
         is_fitted = _is_fitted(estimator)
         about = {name: own[name] for name in ROW_DATA if name in own}
         for name, scorer in scorers.items():
@@ -196,9 +201,22 @@ def stream(
         if verbose and now - last > SECONDS_BETWEEN_LINES:
             last = now
             _report(estimator, table, now - start)
+    if not table["n_rows"]:
+        raise ValueError("chunks is empty: there is nothing to learn from.")
     arrays = {name: np.array(values) for name, values in table.items()}
     scores = {name: arrays[name] for name in scorers}
     return StreamResult(scores, arrays["n_rows"], arrays["seconds"])
+
+
+def _parts(chunk: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """X, y and more arguments of a chunk."""
+    parts = chunk if isinstance(chunk, tuple | list) else ()
+    if len(parts) not in (2, 3) or not all(isinstance(p, Mapping) for p in parts[2:]):
+        raise ValueError(
+            "Every chunk must be (X, y), or (X, y, dict) with more arguments of "
+            f"partial_fit, such as sample_weight. Got {type(chunk).__name__}."
+        )
+    return parts[0], parts[1], dict(parts[2]) if len(parts) == 3 else {}
 
 
 def _scorers(estimator: Any, scoring: Any) -> dict[str, Callable]:

@@ -143,9 +143,18 @@ def test_functions_average_to_predictions():
 
 def test_messages():
     policy = ThompsonSampler(KNOWN, 2)
-    with pytest.raises(ValueError, match=r"actions must be from 0 to 1\. Got 0 to 2"):
+    with pytest.raises(ValueError, match=r"actions must be integers from 0 to 1"):
         policy.update(np.zeros((2, 1)), [0, 2], [1.0, 1.0])
     with pytest.raises(TypeError, match="has no sample_function"):
         ThompsonSampler(EpsilonGreedy(KNOWN, 2), 2).select([[0.0]])
     with pytest.raises(ValueError, match="'epsilon' parameter"):
         EpsilonGreedy(KNOWN, 2, epsilon=2.0).select([[0.0]])
+
+
+def test_rewards_of_a_classifier_are_zero_or_one():
+    """Wrong variant: rewards are cut to integers, .9 to 0."""
+    policy = ThompsonSampler(BayesianLogisticRegression(), 2)
+    with pytest.raises(ValueError, match="rewards must be 0 or 1"):
+        policy.update(np.zeros((2, 1)), [0, 1], [0.9, 0.0])
+    with pytest.raises(ValueError, match="actions must be integers"):
+        policy.update(np.zeros((1, 1)), [1.5], [1.0])

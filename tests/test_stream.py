@@ -95,3 +95,13 @@ def test_table_and_picture():
     ax = found.plot(Figure().add_subplot())
     assert ax.lines[0].get_xdata().tolist() == [0, 60, 120, 180]
     assert found.rows_per_second > 0
+
+
+def test_what_is_no_chunk():
+    """Wrong variant: rows of X in the place of y."""
+    X, y = labels()
+    for chunk in (pd.DataFrame(X), (X,), (X, y, y)):
+        with pytest.raises(ValueError, match=r"must be \(X, y\)"):
+            skvi.stream(BayesianLogisticRegression(), [chunk], classes=[0, 1])
+    with pytest.raises(ValueError, match="chunks is empty"):
+        skvi.stream(BayesianLogisticRegression(), [])

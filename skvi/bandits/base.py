@@ -79,15 +79,22 @@ class BanditPolicy(BaseEstimator):
         """
         self._begin()
         contexts = check_array(contexts, dtype=np.float64)
-        actions = check_array(actions, ensure_2d=False, dtype=np.int64)
+        given = np.asarray(actions)
         rewards = np.asarray(rewards, dtype=np.float64)
-        check_consistent_length(contexts, actions, rewards)
-        if ((actions < 0) | (actions >= self.n_actions)).any():
+        check_consistent_length(contexts, given, rewards)
+        if not np.isin(given, np.arange(self.n_actions)).all():
             raise ValueError(
-                f"actions must be from 0 to {self.n_actions - 1}. Got "
-                f"{actions.min()} to {actions.max()}."
+                f"actions must be integers from 0 to {self.n_actions - 1}, one for "
+                f"each context. Got {given}."
             )
-        known = np.isfinite(rewards)
+        if np.isinf(rewards).any():
+            raise ValueError("rewards must be finite, or NaN where missing. Got inf.")
+        actions, known = given.astype(np.int64), ~np.isnan(rewards)
+        if is_classifier(self.estimator) and not np.isin(rewards[known], (0, 1)).all():
+            raise ValueError(
+                f"{self.estimator!r} is a classifier: rewards must be 0 or 1, or NaN "
+                f"where missing. Got {rewards}. Use a regressor for other rewards."
+            )
         pairs = zip(contexts, actions, strict=True)
         rows = np.stack([self._encode(c[None], a)[0] for c, a in pairs])
         self._wait(rows[known], rewards[known])

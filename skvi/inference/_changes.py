@@ -47,11 +47,16 @@ class Changes:
 
     @staticmethod
     def of(
-        target: DensityTarget, posterior: Posterior, generator: torch.Generator
+        target: DensityTarget, given: Posterior, generator: torch.Generator
     ) -> "Changes":
-        """Of the parameters of a density, towards it from a posterior."""
-        n_draws = max(N_DRAWS, 4 * target.layout.size)
+        """Of the parameters of a density, towards it from a posterior.
+
+        Of stored samples, by weights of the posterior that they were made from.
+        """
+        posterior, n_draws = given.unrefined, max(N_DRAWS, 4 * target.layout.size)
         own, known = posterior.as_normal(), posterior.side == "exact"
+        if own is not None and own.factor is not None:
+            own = None  # more noise than coordinates
         draw = posterior.draw(n_draws, generator) if own is None else None
         if draw is not None:
             theta = draw.theta
@@ -73,6 +78,8 @@ class Changes:
             weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
             logs = log_p - torch.logaddexp(log_q, wide.log_prob(seen))
         w = torch.softmax(logs, 0)
+        if given.n_stored:
+            theta = given.draw(given.n_stored, generator).theta
         found = Changes(
             theta, normal, khat=weights.khat, efficiency=weights.ess / n_draws
         )
@@ -91,7 +98,9 @@ class Changes:
             "write the model so that parameters are nearer to normal and to "
             "independent, such as standardized effects in hierarchical models"
         )
-        if posterior.is_diagonal:
+        if posterior.n_stored:
+            remedy = f"store more than {posterior.n_stored} samples, or {remedy}"
+        elif posterior.is_diagonal:
             remedy = f"use posterior='full_rank', which has correlations, or {remedy}"
         elif posterior.as_normal() is not None:
             remedy = f"use posterior='flow', which can bend, or {remedy}"

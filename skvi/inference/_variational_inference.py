@@ -225,9 +225,10 @@ class VariationalInference(BaseEstimator):
     def _solve(self, problem: Problem) -> tuple[Solution, list[Start]]:
         """From the best normal, if the family is not normal itself; and all starts."""
         last = getattr(self, "posterior_", None) if self.warm_start else None
-        is_direct = isinstance(problem.posterior, NormalPosterior) and (
-            self.solver == "auto" and isinstance(problem.objective, ELBO)
-        )
+        given = problem.posterior
+        is_plain = self.solver == "auto" and isinstance(problem.objective, ELBO)
+        is_direct = is_plain and isinstance(given, NormalPosterior)
+        is_direct = is_direct and given.as_normal().factor is None
         starts: list[Start] = []
         if last is not None and last.layout == problem.target.layout:
             start = continued(problem.posterior, last.unrefined)
@@ -278,17 +279,15 @@ class VariationalInference(BaseEstimator):
         """Set the attributes, and warn of what cannot be trusted."""
         posterior, target = solution.posterior, cast(DensityTarget, solution.target)
         bound = -solution.value, solution.value_se
-        n_stored = posterior.n_stored
-        if solution.solver != FixedDraws.name or n_stored:
+        if solution.solver != FixedDraws.name or posterior.n_stored:
             bound = lower_bound(target, posterior, generator, N_FINAL)
-        changes = Changes.of(target, posterior.unrefined, generator)
-        theta = posterior.draw(n_stored, generator).theta if n_stored else changes.theta
+        changes = Changes.of(target, posterior, generator)
         message = (
             solution.message
             or other_modes(starts, changes.normal, -bound[0])
-            or changes.message(posterior.unrefined)
+            or changes.message(posterior)
         )
-        values, _ = target.constrain(theta)
+        values, _ = target.constrain(changes.theta)
         self.mean_ = {k: v.mean(0).numpy() for k, v in values.items()}
         self.std_ = {k: v.std(0).numpy() for k, v in values.items()}
         self.posterior_, self._target = posterior, target

@@ -12,14 +12,11 @@ from skvi.base import NormalForm
 from skvi.priors import BuiltPrior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.solvers._scale_nodes import MAX_ITER, NODE_TOL, Node, joined
-from skvi.solvers._solution import Solution
+from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets._supervised import with_prior
 
 __all__ = ["OverCarriedNodes"]
-
-# Nats below the likeliest scale at which one is left out, for good.
-NEGLIGIBLE = 25.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,9 +53,17 @@ class OverCarriedNodes(Solver):
             found = self._at(problem, known, own)
             log_p = float(prior.log_density_of_scale(z))
             nodes.append(Node.of(z, found, log_p - found.value / weight))
-        least = max(node.value for node in nodes) - NEGLIGIBLE
-        kept = [node for node in nodes if node.value > least]
-        return joined(problem, found, kept, 0.0)
+        # All of them: where rows are forgotten, an unlikely scale can return.
+        solution = joined(problem, found, nodes, 0.0)
+        largest = max(nodes, key=lambda node: node.log_scale)
+        if len(nodes) == 1 or largest.value < max(node.value for node in nodes):
+            return solution
+        message = (
+            f"the scale of the prior is at {math.exp(largest.log_scale):.3g}, the "
+            "largest that the first batch left likely: coefficients are shrunk too "
+            "much. Fit recent rows anew, or use a known scale, as prior=Normal(1.0)"
+        )
+        return replace(solution, message=message, ending=Ending.UNFINISHED)
 
     def _at(
         self, problem: Problem, known: BuiltPrior, options: SolverOptions

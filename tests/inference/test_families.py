@@ -17,7 +17,12 @@ from skvi.inference import VariationalInference
 from skvi.inference._changes import Changes
 from skvi.inference._density import DensityTarget
 from skvi.objectives import ELBO
-from skvi.posteriors import MixtureOfNormals, NormalizingFlow, SemiImplicit
+from skvi.posteriors import (
+    LowRankNormal,
+    MixtureOfNormals,
+    NormalizingFlow,
+    SemiImplicit,
+)
 from skvi.solvers import Stochastic
 
 UNIT = 1000.0
@@ -241,3 +246,20 @@ def test_weights_of_draws_with_a_bound_of_their_density():
         found = Changes.of(target, q, torch.Generator().manual_seed(0))
     assert found.efficiency == pytest.approx(1.0, abs=1e-9)
     assert max(found.mean, found.std) < 1e-2
+
+
+def test_low_rank_and_stored_samples():
+    """Noise of low rank has more coordinates; ten samples are few, and said to be so.
+
+    Wrong variants: the noise of a full rank; a verdict on what the samples came from.
+    """
+
+    def density(p):
+        return Normal(2.0, 1.0).log_prob(p["m"]).sum(1)
+
+    low = fitted(density, {"m": (12,)}, posterior=LowRankNormal(2), max_iter=8)
+    np.testing.assert_allclose(low.mean_["m"], 2.0, atol=0.3)
+    assert low.lower_bound_ == pytest.approx(0.0, abs=0.1)
+    few = fitted(density, {"m": (12,)}, posterior="refined")
+    assert not few.converged_
+    assert "store more than 10 samples" in few.diagnostics_["message"]

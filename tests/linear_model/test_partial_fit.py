@@ -1,6 +1,7 @@
 """Linear models that learn batch after batch."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -282,3 +283,20 @@ def in_units_of_X(model):
     mean = model._model.in_units(normal.mean[None])[0]
     root = model._model.in_units(normal.scale.T, is_difference=True)
     return NormalForm(mean, torch.linalg.cholesky(root.T @ root))
+
+
+def test_a_drift_beyond_the_scales_of_the_first_batch_is_reported():
+    """Coefficients of 0 leave small scales likely, and then they are 3.
+
+    Wrong variant: the message of the solver at a single scale.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 4))
+    y = rng.random(800) < 0.5
+    y[400:] = 3 * X[400:] @ [1, -1, 1, -1] + rng.logistic(size=400) > 0
+    model = BayesianLogisticRegression().partial_fit(X[:400], y[:400], classes=[0, 1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i in range(400, 800, 100):
+            model.partial_fit(X[i : i + 100], y[i : i + 100], forgetting=0.5)
+    assert any("largest that the first batch left" in str(w.message) for w in caught)
