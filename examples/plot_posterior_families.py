@@ -48,7 +48,7 @@ MODELS = {
         {"log_scale": (), "effect": (2,)},
         {"log_scale": a, "effect": torch.stack([b, more], 1) * a.exp()[:, None]},
     ),
-    "banana": (banana, {"x": (), "y": ()}, {"x": a, "y": a.square() + 0.5 * b}),
+    "curve": (banana, {"x": (), "y": ()}, {"x": a, "y": a.square() + 0.5 * b}),
 }
 
 # %%
@@ -75,7 +75,7 @@ figure = plt.figure(figsize=(10, 5), layout="constrained")
 panels = figure.subfigures(1, 2)
 for panel, family in zip(panels, ("full_rank", "flow"), strict=True):
     CornerDisplay.from_estimator(
-        fits["banana", family], reference=MODELS["banana"][2], figure=panel
+        fits["curve", family], reference=MODELS["curve"][2], figure=panel
     )
     panel.suptitle(f'posterior="{family}"', x=0.3, ha="center")
 

@@ -176,7 +176,7 @@ def _faults_of_numbers(model, X):
     found = {
         "lower_bound_": model.lower_bound_,
         "objective_value_": model.objective_value_,
-        "parameters": model.posterior_.params.numpy(),
+        "parameters": model.posterior_.unrefined.params.numpy(),
         "coef_": model.coef_,
         "coef_std_": model.coef_std_,
         "predictions": model.predict(X),
@@ -204,13 +204,16 @@ class Evaluation:
     """What a fit minimized, rebuilt from the fitted attributes."""
 
     def __init__(self, model, X, y):
-        self.divergence, self.posterior = model.divergence_, copy(model.posterior_)
+        self.divergence, self.posterior = (
+            model.divergence_,
+            copy(model.posterior_.unrefined),
+        )
         self.target = model._model.target(data_of_fit(model, X, y, None, None))
         self.objective = clone(model.objective_)
         if getattr(self.objective, "gradient", "auto") == "score":
             self.objective = ELBO()  # the same value, without the scores of all draws
         self.hyper = torch.from_numpy(model._hyper.copy())
-        self.start = model.posterior_.params
+        self.start = model.posterior_.unrefined.params
         self.learns = len(self.hyper) and self.objective.direction != "upper"
 
     def surrogate(self, params, hyper, seed):

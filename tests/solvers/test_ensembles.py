@@ -258,6 +258,8 @@ def test_the_evidence_of_an_ensemble():
     X, y = make_data()
     model = BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
+        divergence="kl",
+        likelihood="gaussian",
         hidden_layer_sizes=(),
         noise_scale=NOISE,
         max_iter=60,
