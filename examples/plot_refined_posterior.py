@@ -7,7 +7,7 @@ The posterior of one weight has four modes, and the closest normal covers all of
 fits a normal to what is left, draws the next part from that, and so on. The samples
 find the modes.
 
-A second picture shows the bound at every gradient step of a logistic regression under
+The right panel shows the bound at every gradient step of a logistic regression under
 a factorized normal: it rises where a fit begins, after each part that is drawn, as the
 stairs in Havasi et al. (2021), figure 4.
 """
