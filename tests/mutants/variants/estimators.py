@@ -143,7 +143,8 @@ VARIANTS = [
         test="tests/priors/test_unknown_scale.py::"
              "test_the_posterior_is_the_mixture_of_the_fits_at_all_scales[mean_field]"),
     # neural_network
-    Variant("network-noise-not-in-units", where="NetworkRegressorMixin._noise_likelihood",
+    Variant("network-noise-not-in-units",
+        where="NetworkRegressorMixin._noise_likelihood",
         find="noise_in(units, self._noise_to_fix())", put="self._noise_to_fix()",
         test="tests/neural_network/test_noise.py::test_a_fixed_level_is_in_units_of_y"),
     Variant("explained-about-another-mean", where="explained_variance",
