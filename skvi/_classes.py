@@ -163,7 +163,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         previous ones: of log p(batch) under the posterior that was its prior. Their
         sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
         is not a bound, since that posterior is an approximation. A factorized one
-        forgets: every batch should be representative of all rows.
+        forgets: every batch should be representative of all rows. Shuffle rows that are
+        sorted by class: a normal is a poor posterior of a batch of one class, and later
+        batches do not correct it.
         """
         labels = self._labels(classes)
         return self._learn_batch(

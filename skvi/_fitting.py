@@ -208,7 +208,8 @@ def continued(posterior: Posterior, last: Posterior) -> Posterior:
     if len(last.params) != len(posterior.params):
         return posterior
     device = posterior.params.device
-    if last.bends and type(last) is type(posterior):  # what its parameters refer to
+    # Its parameters refer to the normal of its start.
+    if last.starts_at_normal and type(last) is type(posterior):
         return last.to(device)
     return posterior.at(last.params.clone().to(device))
 

@@ -330,11 +330,11 @@ class BayesianLinearModel(BaseVariational):
     def _initialize(self, problem):
         """Importance-weighted bounds, and families that bend, start at a normal fit."""
         given, layout = problem.posterior, problem.target.layout
-        bends = given.bends
-        if self.objective_.kind != "weights" and not bends:
+        at_normal = given.starts_at_normal
+        if self.objective_.kind != "weights" and not at_normal:
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
-        if bends:
+        if at_normal:
             family = FullRankNormal if layout.size <= MAX_FULL else MeanFieldNormal
             near = family().build(layout).to(given.params.device)
             start = replace(start, posterior=near)
@@ -343,7 +343,7 @@ class BayesianLinearModel(BaseVariational):
                 found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
                 found.raise_interrupt()
                 state = found.state
-                if bends:
+                if at_normal:
                     state = State(given.near(state.posterior.as_normal()), state.target)
                 return state
         return None

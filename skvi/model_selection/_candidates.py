@@ -84,6 +84,9 @@ def model_key(estimator: Any) -> str:
         return describe(estimator)
     params = estimator.get_params(deep=False).items()
     kept = {k: _resolve(k, value) for k, value in params if k not in INFERENCE}
+    if any(isinstance(value, str) and value == "auto" for value in kept.values()):
+        # In an ensemble of networks it stands for another model.
+        kept["auto"] = getattr(estimator, "_is_accurate", False)
     return describe([type(estimator), kept])
 
 

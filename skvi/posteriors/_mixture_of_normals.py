@@ -160,7 +160,7 @@ def _factorized(normal: NormalForm) -> NormalForm:
 class _MixturePosterior(Mixture):
     """Variational parameters: those of the components in their u, log weights."""
 
-    bends = True
+    starts_at_normal = True
     least_draws = 64
 
     def __init__(self, white: Posterior, away: torch.Tensor) -> None:

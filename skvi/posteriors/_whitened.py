@@ -24,7 +24,7 @@ class WhitenedPosterior(Posterior):
     `log_prob_white`; and set `params`.
     """
 
-    bends = True
+    starts_at_normal = True
     anchor: NormalForm
     #: Gradients of skews and curvatures are noisier than those of means.
     least_draws = 64

@@ -55,7 +55,7 @@ class Posterior(Movable):
     #: which there is `draw_strata`.
     has_full_path = True
     #: Whether fits start near that of a normal: other solvers cannot find a start.
-    bends = False
+    starts_at_normal = False
     #: Fraction of a stochastic solver's step size that suits `params`, and the fewest
     #: draws of a step, if these are left to the solver.
     rate_share = 1.0

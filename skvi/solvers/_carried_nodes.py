@@ -18,6 +18,9 @@ from skvi.targets._supervised import with_prior
 
 __all__ = ["OverCarriedNodes"]
 
+# Nats below the likeliest scale at which a failed fit does not matter.
+NEGLIGIBLE = 25.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OverCarriedNodes(Solver):
@@ -47,16 +50,20 @@ class OverCarriedNodes(Solver):
             warm_start=True,
         )
         weight = float(cast(float, problem.divergence.kl_weight))
-        nodes = []
+        every = []
         for z in prior.log_scales:
             known = prior.given_scale(math.exp(z))
             found = self._at(problem, known, own)
             log_p = float(prior.log_density_of_scale(z))
-            nodes.append(Node.of(z, found, log_p - found.value / weight))
-        # All of them: where rows are forgotten, an unlikely scale can return.
-        solution = joined(problem, found, nodes, 0.0)
+            every.append((Node.of(z, found, log_p - found.value / weight), found))
+        likeliest, best = max(every, key=lambda pair: pair[0].value)
+        # Unlikely scales stay, since they can return where rows are forgotten; but not
+        # those at which a fit failed.
+        least = likeliest.value - NEGLIGIBLE
+        nodes = [node for node, _ in every if node.converged or node.value > least]
+        solution = joined(problem, best, nodes, 0.0)
         largest = max(nodes, key=lambda node: node.log_scale)
-        if len(nodes) == 1 or largest.value < max(node.value for node in nodes):
+        if len(nodes) == 1 or largest is not likeliest:
             return solution
         message = (
             f"the scale of the prior is at {math.exp(largest.log_scale):.3g}, the "

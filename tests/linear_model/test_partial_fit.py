@@ -300,3 +300,17 @@ def test_a_drift_beyond_the_scales_of_the_first_batch_is_reported():
         for i in range(400, 800, 100):
             model.partial_fit(X[i : i + 100], y[i : i + 100], forgetting=0.5)
     assert any("largest that the first batch left" in str(w.message) for w in caught)
+
+
+def test_a_failed_fit_at_an_unlikely_scale_does_not_matter():
+    """Single counts at scales of hundreds overflow; the likely scales converge.
+
+    Wrong variant: the status of the last scale for that of all.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5, 3))
+    y = rng.poisson(np.exp(0.5 * X[:, 0] + 1))
+    model = BayesianPoissonRegressor()
+    for i in range(5):
+        model.partial_fit(X[i : i + 1], y[i : i + 1])
+        assert model.converged_

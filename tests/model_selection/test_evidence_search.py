@@ -29,6 +29,8 @@ from skvi.linear_model import (
 )
 from skvi.losses import BetaLoss, LogLoss
 from skvi.model_selection import EvidenceSearch
+from skvi.model_selection._candidates import model_key
+from skvi.neural_network import BayesianMLPRegressor
 from skvi.priors import Normal
 from tests.model_selection.evidence_problems import PAIRS, PROBLEMS, linear_pair
 
@@ -680,3 +682,11 @@ def test_error_score_is_checked(value):
     search = EvidenceSearch(BayesianLinearRegression(), {}, error_score=value)
     with pytest.raises(ValueError, match="error_score"):
         search.fit(X[:20], y[:20])
+
+
+def test_auto_of_an_ensemble_is_another_model():
+    """Wrong variant: the family alone says nothing of the model."""
+    one, many = BayesianMLPRegressor(), BayesianMLPRegressor(posterior="ensemble")
+    assert model_key(one) != model_key(many)
+    linear = BayesianLogisticRegression(posterior="mean_field")
+    assert model_key(linear) == model_key(clone(linear).set_params(posterior="flow"))
