@@ -20,7 +20,7 @@ MOST, N_SHOWN, BINS, ENDS = 10, 500, 40, (0.002, 0.998)
 
 
 class CornerDisplay:
-    """Marginals and pairs of a posterior: what it is certain of, and what bends.
+    """Marginals and pairs of a posterior: what it is certain of, and what is curved.
 
     Histograms on the diagonal, draws of every pair below. A reference, such as draws of
     a Markov chain or of another fit, lies under both.
