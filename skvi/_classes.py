@@ -155,17 +155,19 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         Notes
         -----
-        The features of linear models stay in the units of the first batch, with their
-        origin: let it be large, and typical. Under a prior of unknown scale the
-        posteriors at all scales are carried, with their weights.
+        The features of linear models stay in the units of the first batch in which
+        they vary, with the origin of the first: let it be large, and typical. Under a
+        prior of unknown scale the posteriors at all scales are carried, with their
+        weights, and further scales are added as they become likely.
 
         `lower_bound_` and `evidence_bounds` are those of the last batch given the
         previous ones: of log p(batch) under the posterior that was its prior. Their
         sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
         is not a bound, since that posterior is an approximation. A factorized one
         forgets: every batch should be representative of all rows. Shuffle rows that are
-        sorted by class: a normal is a poor posterior of a batch of one class, and later
-        batches do not correct it.
+        sorted by class: a normal is a poor posterior of rows of one class. Linear
+        models keep up to 10,000 first rows until there are some of every class, and
+        learn them together.
         """
         labels = self._labels(classes)
         return self._learn_batch(

@@ -10,6 +10,7 @@ import torch
 
 from skvi._model import Response
 from skvi.base import NormalForm
+from skvi.base._normal_product import normal_product
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.priors import BuiltPrior
@@ -30,7 +31,8 @@ __all__ = [
 class Past:
     """What a stream has seen: numbers for the diagnostics, and its first prior.
 
-    `rows` have the sums of all that were seen, where such rows are all that matters.
+    `rows` have the sums of all that were seen, where such rows are all that matters;
+    or they are those rows, if they will be learned once more, with the next ones.
     """
 
     n_batches: int
@@ -53,12 +55,14 @@ class Past:
 class Stream:
     """What a batch takes from those before it.
 
-    All are None in a first batch, except a response that was given in advance.
+    All are None in a first batch, except a response that was given in advance. `prior`
+    is the first one.
     """
 
     response: Response | None = None
     posterior: Posterior | None = None
     noise_scale: Any = None
+    prior: BuiltPrior | None = None
 
 
 def learn_batch(
@@ -131,7 +135,7 @@ def _stream_of(estimator: Any, past: Past, forgetting: float) -> Stream:
     if forgetting < 1:
         posterior = _flattened(posterior, past.prior, forgetting)
     noise = vars(estimator).get("noise_scale_")
-    return Stream(model.response, posterior, noise)
+    return Stream(model.response, posterior, noise, past.prior)
 
 
 def check_next_prior(normal: NormalForm | None, given: Any) -> None:
@@ -161,12 +165,13 @@ def _flattened(
                 "unknown numbers of the likelihood. Give these, such as noise_scale, "
                 "or use forgetting=1.0."
             )
-        return posterior.near(_geometric_mean(own, first, power)[0])
+        return posterior.near(normal_product((own, power), (first, 1 - power))[0])
     scales, nodes, logs = cast(BuiltPrior, prior), [], []
     pairs = zip(posterior.nodes, posterior.log_scales, strict=True)
     for (node, z), log_w in zip(pairs, posterior.log_weights, strict=True):
         first = scales.given_scale(float(z.exp())).matching_normal()
-        normal, constant = _geometric_mean(node.as_normal(), first, power)
+        parts = (node.as_normal(), power), (first, 1 - power)
+        normal, constant = normal_product(*parts)
         nodes.append(node.near(normal))
         rest = (1 - power) * scales.log_density_of_scale(z)
         logs.append(power * log_w + rest + constant)
@@ -174,20 +179,3 @@ def _flattened(
     found = MixtureOverScales(nodes, log_w.tolist(), posterior.log_scales.tolist())
     found.units = posterior.units
     return found
-
-
-def _geometric_mean(q: Any, p: Any, power: float) -> tuple[NormalForm, torch.Tensor]:
-    """The normal proportional to ``q^power p^(1 - power)``, and log of its integral."""
-    if q.is_diagonal and p.is_diagonal:
-        precision = power / q.variance + (1 - power) / p.variance
-        pull = power * q.mean / q.variance + (1 - power) * p.mean / p.variance
-        found = NormalForm(pull / precision, precision.rsqrt())
-    else:
-        own, other = (torch.linalg.inv(n.covariance()) for n in (q, p))
-        covariance = torch.linalg.inv(power * own + (1 - power) * other)
-        pull = power * own @ q.mean + (1 - power) * other @ p.mean
-        root = torch.linalg.cholesky(0.5 * (covariance + covariance.T))
-        found = NormalForm(covariance @ pull, root)
-    place = found.mean[None]
-    logs = [n.log_prob(place)[0] for n in (q, p, found)]
-    return found, power * logs[0] + (1 - power) * logs[1] - logs[2]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
 
 from skvi.bandits import (
     EpsilonGreedy,
@@ -47,6 +48,13 @@ def test_actions_are_taken_as_often_as_they_are_best():
     n = 1000
     share = policy.select(np.full((n, 1), 0.3)).mean()
     assert 0.1 < expected < 0.9
+    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
+    # The mean of several draws varies less.
+    several = ThompsonSampler(KNOWN, 2, n_draws=4, random_state=0)
+    several.update(X, actions, 0.1 * actions)
+    means = f[:20_000].reshape(5000, 4, 2).mean(1)
+    expected = (means[:, 1] > means[:, 0]).mean()
+    share = several.select(np.full((n, 1), 0.3)).mean()
     assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
     blind = EpsilonGreedy(KNOWN, 2, epsilon=0.0).update(X, actions, X[:, 0])
     assert len(set(blind.select(np.full((50, 1), 0.3)))) == 1
@@ -147,6 +155,9 @@ def test_messages():
         policy.update(np.zeros((2, 1)), [0, 2], [1.0, 1.0])
     with pytest.raises(TypeError, match="has no sample_function"):
         ThompsonSampler(EpsilonGreedy(KNOWN, 2), 2).select([[0.0]])
+    greedy = EpsilonGreedy(LinearRegression(), 2, refit=True, random_state=0)
+    greedy.update([[0.0], [1.0]] * 3, [0, 1] * 3, [0.0, 1.0] * 3)
+    assert greedy.select([[1.0]]).tolist() == [1]  # it needs no posterior
     with pytest.raises(ValueError, match="'epsilon' parameter"):
         EpsilonGreedy(KNOWN, 2, epsilon=2.0).select([[0.0]])
 

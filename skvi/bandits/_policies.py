@@ -1,6 +1,8 @@
 """Policies of contextual bandits, which differ in how they explore."""
 
+from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -11,6 +13,7 @@ from skvi.utils._validation import Interval
 __all__ = ["EpsilonGreedy", "ThompsonSampler", "UpperConfidenceBound"]
 
 
+@dataclass(eq=False, repr=False)
 class ThompsonSampler(BanditPolicy):
     """Take the action that is best under one draw from the posterior.
 
@@ -37,6 +40,8 @@ class ThompsonSampler(BanditPolicy):
         Whether all rewards are kept, and fitted again: for networks, which forget in
         many small batches. False learns by `partial_fit`.
     random_state : int, RandomState instance or None, default=None
+    n_draws : int, default=1
+        Draws whose average decides. More explore less.
 
     Attributes
     ----------
@@ -52,13 +57,15 @@ class ThompsonSampler(BanditPolicy):
 
     Notes
     -----
-    A draw is fresh for every row of contexts. With a posterior that is too narrow, such
-    as a factorized one, too little is explored; refined samples
-    (``posterior="refined"``, with `refit`) are a costly remedy for networks.
+    A draw is fresh for every row of contexts. Networks learn best with ``refit=True``
+    and ``warm_start=True`` of the estimator, so that each fit goes on from the last
+    one. Refined samples (``posterior="refined"``), the costly option, are stored by the
+    fit: draws are taken from these until the next one.
 
     References
     ----------
-    Thompson (1933); Russo et al. (2018), *A tutorial on Thompson sampling*.
+    Thompson (1933); Russo et al. (2018), *A tutorial on Thompson sampling*; refined
+    samples: Havasi et al. (2021), section 4.3.
 
     Examples
     --------
@@ -75,45 +82,39 @@ class ThompsonSampler(BanditPolicy):
     array([0, 1])
     """
 
-    def __init__(
-        self,
-        estimator,
-        n_actions,
-        encoding="blocks",
-        batch_size=1,
-        n_initial=None,
-        refit=False,
-        random_state=None,
-    ):
-        self.estimator = estimator
-        self.n_actions = n_actions
-        self.encoding = encoding
-        self.batch_size = batch_size
-        self.n_initial = n_initial
-        self.refit = refit
-        self.random_state = random_state
+    n_draws: int = 1
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BanditPolicy._parameter_constraints,
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
+    }
 
     def _values(self, features):
         columns = np.moveaxis(features, 1, 0)[:, :, None]
-        drawn = [_by_action(self._function(), column) for column in columns]
-        return np.concatenate(drawn, 1)
+        return np.concatenate([self._mean_of_draws(c) for c in columns], 1)
+
+    def _mean_of_draws(self, features):
+        draws = [_by_action(self._function(), features) for _ in range(self.n_draws)]
+        return np.mean(draws, 0)
 
 
+@dataclass(eq=False, repr=False)
 class EpsilonGreedy(BanditPolicy):
     """Take the action with the largest expected reward, or sometimes any.
 
     Parameters
     ----------
     estimator : estimator
-        As in `ThompsonSampler`, as all parameters that it has.
+        A regressor or classifier; without `partial_fit`, with `refit`. It and other
+        parameters are those of `ThompsonSampler`.
     n_actions : int
-    epsilon : float, default=0.05
-        Probability of an action at random; 1 is the uniform policy.
     encoding : {"blocks", "append"} or callable, default="blocks"
     batch_size : int, default=1
     n_initial : int, default=None
     refit : bool, default=False
     random_state : int, RandomState instance or None, default=None
+    epsilon : float, default=0.05
+        Probability of an action at random; 1 is the uniform policy.
 
     Examples
     --------
@@ -124,30 +125,13 @@ class EpsilonGreedy(BanditPolicy):
     array([0, 1])
     """
 
-    _parameter_constraints: dict = {
+    epsilon: float = 0.05
+
+    _method: ClassVar[str] = "predict"
+    _parameter_constraints: ClassVar[dict] = {
         **BanditPolicy._parameter_constraints,
         "epsilon": [Interval(Real, 0, 1, closed="both")],
     }
-
-    def __init__(
-        self,
-        estimator,
-        n_actions,
-        epsilon=0.05,
-        encoding="blocks",
-        batch_size=1,
-        n_initial=None,
-        refit=False,
-        random_state=None,
-    ):
-        self.estimator = estimator
-        self.n_actions = n_actions
-        self.epsilon = epsilon
-        self.encoding = encoding
-        self.batch_size = batch_size
-        self.n_initial = n_initial
-        self.refit = refit
-        self.random_state = random_state
 
     def _values(self, features):
         values = _by_action(self._mean, features)
@@ -161,6 +145,7 @@ class EpsilonGreedy(BanditPolicy):
         return self.estimator_.predict(X)
 
 
+@dataclass(eq=False, repr=False)
 class UpperConfidenceBound(BanditPolicy):
     """Take the action whose expected reward may be the largest.
 
@@ -169,14 +154,14 @@ class UpperConfidenceBound(BanditPolicy):
     estimator : estimator
         As in `ThompsonSampler`, as all parameters that it has.
     n_actions : int
-    width : float, default=2.0
-        Standard deviations that are added to the mean, over draws from the posterior.
-    n_draws : int, default=20
     encoding : {"blocks", "append"} or callable, default="blocks"
     batch_size : int, default=1
     n_initial : int, default=None
     refit : bool, default=False
     random_state : int, RandomState instance or None, default=None
+    width : float, default=2.0
+        Standard deviations that are added to the mean, over draws from the posterior.
+    n_draws : int, default=20
 
     Examples
     --------
@@ -186,33 +171,14 @@ class UpperConfidenceBound(BanditPolicy):
     UpperConfidenceBound(estimator=BayesianLinearRegression(), n_actions=3, width=1.0)
     """
 
-    _parameter_constraints: dict = {
+    width: float = 2.0
+    n_draws: int = 20
+
+    _parameter_constraints: ClassVar[dict] = {
         **BanditPolicy._parameter_constraints,
         "width": [Interval(Real, 0, None, closed="left")],
         "n_draws": [Interval(Integral, 2, None, closed="left")],
     }
-
-    def __init__(
-        self,
-        estimator,
-        n_actions,
-        width=2.0,
-        n_draws=20,
-        encoding="blocks",
-        batch_size=1,
-        n_initial=None,
-        refit=False,
-        random_state=None,
-    ):
-        self.estimator = estimator
-        self.n_actions = n_actions
-        self.width = width
-        self.n_draws = n_draws
-        self.encoding = encoding
-        self.batch_size = batch_size
-        self.n_initial = n_initial
-        self.refit = refit
-        self.random_state = random_state
 
     def _values(self, features):
         draws = [_by_action(self._function(), features) for _ in range(self.n_draws)]

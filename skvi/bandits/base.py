@@ -1,6 +1,9 @@
 """Base class of bandit policies: contexts, rewards, and when a model learns them."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone, is_classifier
@@ -15,8 +18,22 @@ __all__ = ["BanditPolicy"]
 INITIAL = 2
 
 
+@dataclass(eq=False, repr=False)
 class BanditPolicy(BaseEstimator):
     """Base class: a subclass must implement `_values(features)`.
+
+    Its own parameters, and those that it shares with others (see `ThompsonSampler`),
+    are the fields of a dataclass.
+
+    Parameters
+    ----------
+    estimator : estimator
+    n_actions : int
+    encoding : {"blocks", "append"} or callable, default="blocks"
+    batch_size : int, default=1
+    n_initial : int, default=None
+    refit : bool, default=False
+    random_state : int, RandomState instance or None, default=None
 
     Examples
     --------
@@ -25,7 +42,15 @@ class BanditPolicy(BaseEstimator):
     True
     """
 
-    _parameter_constraints: dict = {
+    estimator: Any
+    n_actions: int
+    encoding: str | Callable = "blocks"
+    batch_size: int = 1
+    n_initial: int | None = None
+    refit: bool = False
+    random_state: Any = None
+
+    _parameter_constraints: ClassVar[dict] = {
         "estimator": [BaseEstimator],
         "n_actions": [Interval(Integral, 2, None, closed="left")],
         "encoding": [StrOptions({"blocks", "append"}), callable],
@@ -34,6 +59,8 @@ class BanditPolicy(BaseEstimator):
         "refit": ["boolean"],
         "random_state": ["random_state"],
     }
+    #: What the estimator must have.
+    _method: ClassVar[str] = "sample_function"
 
     def select(self, contexts):
         """Choose an action in each context.
@@ -95,9 +122,10 @@ class BanditPolicy(BaseEstimator):
                 f"{self.estimator!r} is a classifier: rewards must be 0 or 1, or NaN "
                 f"where missing. Got {rewards}. Use a regressor for other rewards."
             )
-        pairs = zip(contexts, actions, strict=True)
-        rows = np.stack([self._encode(c[None], a)[0] for c, a in pairs])
-        self._wait(rows[known], rewards[known])
+        if known.any():
+            rows = self._rows(contexts[known], actions[known])
+            self._waiting.append((rows, rewards[known]))
+        self._learn_enough()
         self.actions_ = np.append(self.actions_, actions)
         self.rewards_ = np.append(self.rewards_, rewards)
         if expected is not None:
@@ -112,9 +140,9 @@ class BanditPolicy(BaseEstimator):
             return
         own = self.get_params(deep=False)
         validate_arguments(type(self).__name__, own, self._parameter_constraints)
-        if not hasattr(self.estimator, "sample_function"):
+        if not hasattr(self.estimator, self._method):
             raise TypeError(
-                f"{self.estimator!r} has no sample_function: use a linear model or a "
+                f"{self.estimator!r} has no {self._method}: use a linear model or a "
                 "network of skvi, such as BayesianLinearRegression()."
             )
         self.estimator_ = clone(self.estimator)
@@ -135,9 +163,17 @@ class BanditPolicy(BaseEstimator):
         blocks[:, action] = contexts
         return np.hstack([blocks.reshape(len(contexts), -1), one])
 
-    def _wait(self, rows, rewards):
-        """Keep rewards until there are enough of them, and learn."""
-        self._waiting += [(rows, rewards)] if len(rewards) else []
+    def _rows(self, contexts, actions):
+        """Features of one action in each context."""
+        places, parts = [], []
+        for action in np.unique(actions):
+            place = np.flatnonzero(actions == action)
+            places.append(place)
+            parts.append(self._encode(contexts[place], action))
+        return np.concatenate(parts)[np.argsort(np.concatenate(places))]
+
+    def _learn_enough(self):
+        """Learn the rewards that wait once there are enough of them."""
         n = sum(len(r) for _, r in self._waiting)
         n_initial = self.n_initial or INITIAL * self.n_actions
         least = self.batch_size if self._is_ready else max(n_initial, self.batch_size)

@@ -13,7 +13,8 @@ class Units:
 
     The parameters describe ``(y - y_mean) / y_scale``, for each of K targets, as a
     function of ``(X - x_mean) / x_scale`` and of ``offset - f_mean``, the logarithm of
-    an exposure. `x_mean` is None if the features are not centered.
+    an exposure. `x_mean` is None if the features are not centered. `unseen` are
+    features whose scale is not known yet, since they were constant; None for none.
     """
 
     y_mean: float | np.ndarray
@@ -21,3 +22,4 @@ class Units:
     x_mean: np.ndarray | None = None
     x_scale: float | np.ndarray = 1.0
     f_mean: float = 0.0
+    unseen: np.ndarray | None = None

@@ -20,7 +20,12 @@ from skvi.linear_model._blocks import MAX_FULL, normal_of_predictor
 from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import coefficient_ends, summary
-from skvi.linear_model._units import LinearModel, feature_units, offset_mean
+from skvi.linear_model._units import (
+    LinearModel,
+    feature_units,
+    offset_mean,
+    with_new_features,
+)
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
@@ -152,9 +157,10 @@ class BayesianLinearModel(BaseVariational):
         Notes
         -----
         Features, and the target if it is standardized, stay in the units of the first
-        batch, with their origin: let it be large, and typical. Under a prior of unknown
-        scale the posteriors at all scales are carried, with their weights; numbers that
-        are learned without a posterior remain those of the first batch.
+        batch in which they vary, with the origin of the first: let it be large, and
+        typical. Under a prior of unknown scale the posteriors at all scales are
+        carried, with their weights, and further scales are added as they become likely;
+        numbers that are learned without a posterior remain those of the first batch.
 
         `lower_bound_` and `evidence_bounds` are those of the last batch given the
         previous ones: of log p(batch) under the posterior that was its prior. Their
@@ -312,12 +318,13 @@ class BayesianLinearModel(BaseVariational):
     def _find_units(self, data):
         """Origin and scale of the features, and origin of the offset."""
         if isinstance(self.prior_, Posterior):
-            return self._given_units() or Units(0.0, 1.0)
-        origin, scale = feature_units(
+            units = self._given_units() or Units(0.0, 1.0)
+            return with_new_features(units, data.X, data.weight)
+        origin, scale, unseen = feature_units(
             data.X, data.weight, self.fit_intercept, self._relative_to()
         )
         middle = offset_mean(data.offset, data.weight) if self.fit_intercept else 0.0
-        return Units(0.0, 1.0, origin, scale, middle)
+        return Units(0.0, 1.0, origin, scale, middle, unseen)
 
     def _coef_prior(self):
         prior = self.prior_
@@ -500,6 +507,8 @@ class BayesianLinearModel(BaseVariational):
         if isinstance(prior, Posterior):
             prior = prior.real_part()
         prior = build_prior(prior, predictor.layout)
+        if self._continues and isinstance(prior, MixtureAsPrior):
+            prior.first = self._stream.prior
         loss, dtype = self.loss_function_, str(data.X.dtype)
         units = self._find_units(data)
         return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)

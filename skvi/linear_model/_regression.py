@@ -26,7 +26,11 @@ from skvi.linear_model._regression_exact import (
     exact_covariance,
 )
 from skvi.linear_model._starts import approach, start_near
-from skvi.linear_model._units import HierarchicalLinearModel, feature_units
+from skvi.linear_model._units import (
+    HierarchicalLinearModel,
+    feature_units,
+    with_new_features,
+)
 from skvi.posteriors import Exact, FullRankNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
@@ -150,11 +154,12 @@ class GaussianRegression(BayesianLinearModel):
             data.y, data.weight, given, self.normalize_y, self.fit_intercept, robust
         )
         if given is not None:
-            return units, False
-        origin, scale = feature_units(
+            return with_new_features(units, data.X, data.weight), False
+        origin, scale, unseen = feature_units(
             data.X, data.weight, self.fit_intercept, self._relative_to()
         )
-        return replace(units, x_mean=origin, x_scale=scale), self.normalize_y
+        found = replace(units, x_mean=origin, x_scale=scale, unseen=unseen)
+        return found, self.normalize_y
 
     def _own_prior(self, layout, marginal, gammas):
         """Prior of the blocks without hyperprior; None if there are none."""

@@ -5,7 +5,7 @@ their means; and they are relative to the scale of the columns where the prior i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,13 @@ from skvi.utils._arrays import as_tensor, row_chunks
 from skvi.utils._dense_rows import ShiftedRows
 from skvi.utils._sparse import SparseRows, as_rows
 
-__all__ = ["HierarchicalLinearModel", "LinearModel", "feature_units", "offset_mean"]
+__all__ = [
+    "HierarchicalLinearModel",
+    "LinearModel",
+    "feature_units",
+    "offset_mean",
+    "with_new_features",
+]
 
 # Sizes of X above which no copy of it is made (128 MiB in double precision), and of
 # chunks copied to double precision at once.
@@ -131,7 +137,8 @@ def feature_units(X, weight, centered, relative_to):
     """Origin, (d,) or None, and scale, a number or (d,), of the features of a fit.
 
     Scales are weighted standard deviations, without an intercept root mean squares;
-    relative to "all", the root mean square of these. ValueError if squares overflow.
+    relative to "all", the root mean square of these. Third are features that are
+    constant, as far as their scale depends on them. ValueError if squares overflow.
     """
     low, high = _ends(X)
     _check_range(max(float(high.max()), -float(low.min())))
@@ -140,7 +147,42 @@ def feature_units(X, weight, centered, relative_to):
         # Constant columns are exactly 0 in the fit, whatever their mean is rounded to.
         origin = _means(X, weight).clip(low, high)
     if relative_to is None:
-        return origin, 1.0
+        return origin, 1.0, None
+    deviations = _deviations(X, weight, origin, low, high)
+    return origin, *_scale_of(deviations, relative_to == "each")
+
+
+def with_new_features(units, X, weight):
+    """Units of a stream, where features vary for the first time in a batch.
+
+    The posterior of their coefficients is the prior still: it can have any unit.
+    """
+    if units.unseen is None:
+        return units
+    deviations = _deviations(X, weight, units.x_mean, *_ends(X))
+    is_each = np.ndim(units.x_scale) > 0
+    scale, unseen = _scale_of(deviations, is_each)
+    if is_each:
+        scale = np.where(units.unseen, scale, units.x_scale)
+        unseen = None if unseen is None else units.unseen & unseen
+    return replace(units, x_scale=scale, unseen=unseen)
+
+
+def _scale_of(deviations, is_each):
+    """Scale of the features, a number or (d,), and those that are constant, or None."""
+    varies = deviations > 0
+    if is_each:
+        scale = np.where(varies, deviations, 1.0)
+        return scale, None if varies.all() else ~varies
+    largest = deviations.max(initial=0.0)
+    if largest == 0:
+        return 1.0, ~varies
+    ratios = deviations[varies] / largest
+    return float(largest * np.sqrt(np.mean(ratios**2))), None
+
+
+def _deviations(X, weight, origin, low, high):
+    """Root mean squares of the distances from an origin; 0 for constant features."""
     middle = 0.0 if origin is None else origin
     size = np.maximum(high - middle, middle - low)
     varies = size > 0
@@ -148,14 +190,7 @@ def feature_units(X, weight, centered, relative_to):
     w = np.ones(X.shape[0]) if weight is None else weight
     rows, plain = standardized(X, origin, size), LinearPredictor(X.shape[1], 1, False)
     squares = plain.gram_diagonal(rows, as_tensor(w / w.sum())).numpy().clip(min=0)
-    deviations = size * np.sqrt(squares)
-    if relative_to == "each":
-        return origin, np.where(varies, deviations, 1.0)
-    largest = deviations[varies].max(initial=0.0)
-    if largest == 0:
-        return origin, 1.0
-    ratios = deviations[varies] / largest
-    return origin, float(largest * np.sqrt(np.mean(ratios**2)))
+    return np.where(varies, size * np.sqrt(squares), 0.0)
 
 
 def offset_mean(offset, weight):

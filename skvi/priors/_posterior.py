@@ -1,12 +1,13 @@
 """Fitted posteriors as priors: what was learned from other data."""
 
 import math
-from copy import deepcopy
-from typing import Any
+from copy import copy, deepcopy
+from typing import Any, cast
 
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.base._normal_product import normal_product
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors.base import BuiltPrior
 
@@ -58,12 +59,49 @@ class _PosteriorAsPrior(BuiltPrior):
 class MixtureAsPrior(_PosteriorAsPrior):
     """A mixture over the scales of an earlier prior, which keep their weights.
 
-    `log_scales` are the logs of the scales, in ascending order; there are no others.
+    `log_scales` are the logs of the scales, in ascending order. `first` is the earlier
+    prior, with which others can be added; None if it is unknown.
     """
 
     def __init__(self, posterior: Any) -> None:
         super().__init__(posterior)
         self.log_scales = posterior.log_scales.tolist()
+        self.first: BuiltPrior | None = None
+
+    @property
+    def can_reach_further(self) -> bool:
+        """Whether scales can be added: at equal steps, under normals."""
+        if self.first is None or len(self.log_scales) < 2:
+            return False
+        return self.first.given_scale(1.0).as_normal() is not None
+
+    def with_one_beyond(self, end: int) -> "MixtureAsPrior":
+        """With one more scale, below all for 0, above for -1.
+
+        The posterior there is that at the last scale, times the ratio of the earlier
+        prior at both: exact where what the data said is normal.
+        """
+        prior, logs = cast(BuiltPrior, self.first), self.log_scales
+        last, beside = logs[end], logs[1 if end == 0 else -2]
+        log_scale = 2 * last - beside
+        node = self.posterior.nodes[end]
+        p, q = (prior.given_scale(math.exp(z)).as_normal() for z in (last, log_scale))
+        normal, constant = normal_product(
+            (node.as_normal(), 1.0),
+            (cast(NormalForm, p), -1.0),
+            (cast(NormalForm, q), 1.0),
+        )
+        z, new = (self.posterior.log_scales.new_tensor(v) for v in (last, log_scale))
+        ratio = prior.log_density_of_scale(new) - prior.log_density_of_scale(z)
+        log_weight = self.posterior.log_weights[end] + constant + ratio
+        place = 0 if end == 0 else len(logs)
+        nodes, weights = list(self.posterior.nodes), self.posterior.log_weights.tolist()
+        nodes.insert(place, node.near(normal))
+        weights.insert(place, float(log_weight))
+        found = copy(self)
+        found.log_scales = [*logs[:place], log_scale, *logs[place:]]
+        found.posterior = type(self.posterior)(nodes, weights, found.log_scales)
+        return found
 
     def _at(self, log_scale: float) -> int:
         distances = (self.posterior.log_scales - log_scale).abs()

@@ -1,17 +1,19 @@
 """A prior that is the posterior of other data, a mixture over the nodes of a scale.
 
 At every scale the fit continues from its own normal, and the weights follow, as in
-`skvi.solvers._scale_nodes`: nothing but the nodes is approximated.
+`skvi.solvers._scale_nodes`: nothing but the nodes is approximated. Nodes are added
+where the last one is likely, so that a drift does not leave their range.
 """
 
 import math
 from dataclasses import dataclass, replace
 from typing import cast
 
+import torch
+
 from skvi.base import NormalForm
-from skvi.priors import BuiltPrior
 from skvi.priors._posterior import MixtureAsPrior
-from skvi.solvers._scale_nodes import MAX_ITER, NODE_TOL, Node, joined
+from skvi.solvers._scale_nodes import FALL, MAX_ITER, MAX_NODES, NODE_TOL, Node, joined
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets._supervised import with_prior
@@ -20,6 +22,7 @@ __all__ = ["OverCarriedNodes"]
 
 # Nats below the likeliest scale at which a failed fit does not matter.
 NEGLIGIBLE = 25.0
+MOST_NODES = 2 * MAX_NODES
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,13 +52,12 @@ class OverCarriedNodes(Solver):
             progress=no_progress,
             warm_start=True,
         )
-        weight = float(cast(float, problem.divergence.kl_weight))
-        every = []
-        for z in prior.log_scales:
-            known = prior.given_scale(math.exp(z))
-            found = self._at(problem, known, own)
-            log_p = float(prior.log_density_of_scale(z))
-            every.append((Node.of(z, found, log_p - found.value / weight), found))
+        every = [self._at(problem, prior, z, own) for z in prior.log_scales]
+        for end in (0, -1) if prior.can_reach_further else ():
+            while _is_likely(every, end) and len(every) < MOST_NODES:
+                prior = prior.with_one_beyond(end)
+                found = self._at(problem, prior, prior.log_scales[end], own)
+                every.insert(0 if end == 0 else len(every), found)
         likeliest, best = max(every, key=lambda pair: pair[0].value)
         # Unlikely scales stay, since they can return where rows are forgotten; but not
         # those at which a fit failed.
@@ -67,18 +69,32 @@ class OverCarriedNodes(Solver):
             return solution
         message = (
             f"the scale of the prior is at {math.exp(largest.log_scale):.3g}, the "
-            "largest that the first batch left likely: coefficients are shrunk too "
-            "much. Fit recent rows anew, or use a known scale, as prior=Normal(1.0)"
+            "largest that could be fitted: coefficients are shrunk too much. Fit "
+            "recent rows anew, or use a known scale, as prior=Normal(1.0)"
         )
         return replace(solution, message=message, ending=Ending.UNFINISHED)
 
     def _at(
-        self, problem: Problem, known: BuiltPrior, options: SolverOptions
-    ) -> Solution:
+        self,
+        problem: Problem,
+        prior: MixtureAsPrior,
+        log_scale: float,
+        options: SolverOptions,
+    ) -> tuple[Node, Solution]:
+        """Fit at one of the scales."""
+        known = prior.given_scale(math.exp(log_scale))
         target = with_prior(problem.linear_target, known)
         start = problem.posterior.near(cast(NormalForm, known.as_normal()))
         found = self.inner.solve(
             replace(problem, target=target, posterior=start), options
         )
         found.raise_interrupt()
-        return found
+        weight = float(cast(float, problem.divergence.kl_weight))
+        log_p = float(prior.log_density_of_scale(torch.tensor(log_scale)))
+        return Node.of(log_scale, found, log_p - found.value / weight), found
+
+
+def _is_likely(every: list[tuple[Node, Solution]], end: int) -> bool:
+    """Whether the scales beyond an end can have a share of the posterior."""
+    highest, last = max(node.value for node, _ in every), every[end][0]
+    return last.converged and last.value > highest - FALL

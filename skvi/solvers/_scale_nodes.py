@@ -26,7 +26,9 @@ from skvi.targets import HierarchicalTarget, SupervisedTarget
 from skvi.targets._supervised import with_prior
 
 __all__ = [
+    "FALL",
     "MAX_ITER",
+    "MAX_NODES",
     "NODE_TOL",
     "Node",
     "OverScales",

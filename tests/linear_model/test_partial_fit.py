@@ -1,9 +1,9 @@
 """Linear models that learn batch after batch."""
 
 import pickle
-import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -15,7 +15,7 @@ from skvi._model import TrainingData
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence._fit_checks import lower_bound
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
     BayesianLinearModel,
@@ -285,21 +285,46 @@ def in_units_of_X(model):
     return NormalForm(mean, torch.linalg.cholesky(root.T @ root))
 
 
-def test_a_drift_beyond_the_scales_of_the_first_batch_is_reported():
-    """Coefficients of 0 leave small scales likely, and then they are 3.
+@pytest.mark.parametrize("factor", [0.02, 30.0])
+def test_scales_beyond_those_of_the_first_batch(factor):
+    """One fit, where both are exact, after coefficients have grown or shrunk.
 
-    Wrong variant: the message of the solver at a single scale.
+    Wrong variants: only the scales of the first batch; new ones without the ratio of
+    the integrals of the prior; above without below.
     """
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(800, 4))
-    y = rng.random(800) < 0.5
-    y[400:] = 3 * X[400:] @ [1, -1, 1, -1] + rng.logistic(size=400) > 0
+    (X, y), (Z, z) = mirrored_batches()
+    X, Z = np.tile(X, (3, 1)), np.tile(Z, (3, 1))
+    coef, noise = np.array([1.0, -1.0, 1.0, -1.0]), 0.5 * rng.standard_normal((2, 60))
+    y, z = X @ coef + noise[0], Z @ (factor * coef) + noise[1]
+    model = KnownNoise(UNKNOWN).partial_fit(X, y)
+    first = model.posterior_.log_scales
+    model.partial_fit(Z, z, forgetting=1e-4)
+    scales = model.posterior_.log_scales
+    assert scales[0] < first[0] - 1 if factor < 1 else scales[-1] > first[-1] + 1
+    weight = np.repeat([1e-4, 1.0], 60)
+    expected = KnownNoise(UNKNOWN).fit(np.vstack([X, Z]), np.r_[y, z], weight)
+    # Small scales are likely far down, and both leave out another part of that tail.
+    assert model.prior_scale_ == pytest.approx(expected.prior_scale_, rel=0.1)
+    share = 0.2 if factor < 1 else 0.02
+    atol = share * model.coef_std_.min()
+    np.testing.assert_allclose(model.coef_, expected.coef_, atol=atol)
+    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=share)
+
+
+def test_a_drift_of_log_odds_is_followed():
+    """Coefficients of 0 leave small scales likely, and then they are 3.
+
+    Wrong variant: the scales of the first batch, under which they end at .45.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 4))
+    y = rng.random(2000) < 0.5
+    y[400:] = 3 * X[400:] @ [1, -1, 1, -1] + rng.logistic(size=1600) > 0
     model = BayesianLogisticRegression().partial_fit(X[:400], y[:400], classes=[0, 1])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for i in range(400, 800, 100):
-            model.partial_fit(X[i : i + 100], y[i : i + 100], forgetting=0.5)
-    assert any("largest that the first batch left" in str(w.message) for w in caught)
+    for i in range(400, 2000, 100):
+        model.partial_fit(X[i : i + 100], y[i : i + 100], forgetting=0.5)
+    assert np.abs(model.coef_ - 3 * np.array([1, -1, 1, -1])).max() < 1.0
 
 
 def test_a_failed_fit_at_an_unlikely_scale_does_not_matter():
@@ -314,3 +339,68 @@ def test_a_failed_fit_at_an_unlikely_scale_does_not_matter():
     for i in range(5):
         model.partial_fit(X[i : i + 1], y[i : i + 1])
         assert model.converged_
+
+
+@pytest.mark.parametrize("kind", ["rows", "frames", "sparse"])
+def test_rows_wait_for_the_other_class(kind):
+    """A first batch of one class, and the next one, are one fit.
+
+    Wrong variants: the posterior of one class as the prior; kept rows that count in
+    full after forgetting; names of features that are lost; arrays that are not copied.
+    """
+    X, y = CANCER
+    X, order = X[:, :4], np.argsort(CANCER[1], kind="stable")
+    first, second, third = order[:50], order[150:260], order[260:330]
+    convert = {"rows": np.array, "frames": pd.DataFrame, "sparse": sp.csr_array}[kind]
+    model = BayesianLogisticRegression()
+    used = X[first].copy()
+    batch = convert(used)
+    model.partial_fit(batch, y[first], classes=[0, 1])
+    used[:] = 7.0
+    copied = pickle.loads(pickle.dumps(model))
+    with pytest.raises(ValueError, match="labels that were not in the fit"):
+        model.partial_fit(convert(X[second]), y[second] + 1)
+    for m in (model, copied):
+        m.partial_fit(convert(X[second]), y[second], forgetting=0.5)
+    both, weight = np.r_[first, second], np.repeat([0.5, 1.0], [50, 110])
+    expected = BayesianLogisticRegression().fit(convert(X[both]), y[both], weight)
+    for m in (model, copied):
+        np.testing.assert_allclose(m.coef_, expected.coef_, rtol=1e-9)
+        assert hasattr(m, "feature_names_in_") == hasattr(expected, "feature_names_in_")
+    assert model.diagnostics_["n_rows"] == 160
+    assert model.diagnostics_["n_batches"] == 2
+    assert model._past.rows is None
+    model.partial_fit(convert(X[third]), y[third])
+    assert model.diagnostics_["n_rows"] == 230
+
+
+def test_too_many_rows_of_one_class_are_reported(monkeypatch):
+    monkeypatch.setattr("skvi.linear_model._waiting.MAX_KEPT", 60)
+    X, y = CANCER
+    order = np.argsort(y, kind="stable")
+    model = BayesianLogisticRegression()
+    model.partial_fit(X[order[:50]], y[order[:50]], classes=[0, 1])
+    with pytest.warns(SkviWarning, match=r"first 100 rows have no row of the classes"):
+        model.partial_fit(X[order[50:100]], y[order[50:100]])
+    assert model._past.rows is None
+
+
+@pytest.mark.parametrize(("prior", "n_first"), [("ard", 40), ("auto", 1)])
+def test_features_that_vary_later_take_their_unit_then(prior, n_first):
+    """Relative to each column, and to all of them: rescaling them changes nothing.
+
+    Wrong variant: the unit 1 of the first batch, where they are constant.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(160, 3))
+    X[:n_first, 2] = 0.5
+    y = rng.poisson(np.exp(0.5 * X[:, 2] + 0.3 * X[:, 0]))
+    cuts, found = [n_first, 80, 120], []
+    for unit in (1.0, 1e-4):
+        Z = X * ([1.0, 1.0, unit] if prior == "ard" else unit)
+        model = BayesianPoissonRegressor(prior=prior)
+        for rows, counts in zip(np.split(Z, cuts), np.split(y, cuts), strict=True):
+            model.partial_fit(rows, counts)
+        found.append(model.coef_ * Z.std(0))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+    assert 0.3 < found[0][..., 2].min() < 0.7

@@ -168,7 +168,7 @@ VARIANTS = [
         put="past.rows.with_rows(rows).discounted(forgetting)",
         test="tests/linear_model/test_partial_fit.py::"
              "test_forgotten_rows_have_smaller_weights"),
-    Variant("scales-that-do-not-learn", where="OverCarriedNodes.solve",
+    Variant("scales-that-do-not-learn", where="OverCarriedNodes._at",
         find="log_p - found.value / weight", put="log_p",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[1.0-prior1]"),
@@ -176,10 +176,32 @@ VARIANTS = [
         find="power * log_w + rest + constant", put="power * log_w + rest",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[0.3-prior1]"),
-    Variant("forgotten-without-prior", where="_geometric_mean",
-        find="power * own + (1 - power) * other", put="power * own",
+    Variant("forgotten-without-prior", where="_flattened",
+        find="normal_product((own, power), (first, 1 - power))",
+        put="normal_product((own, power))",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[0.3-prior0]"),
+    Variant("scales-of-the-first-batch-only", where="MixtureAsPrior.can_reach_further",
+        find="self.first is None or len(self.log_scales) < 2", put="True",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_a_drift_of_log_odds_is_followed"),
+    Variant("new-scale-without-integral", where="MixtureAsPrior.with_one_beyond",
+        find="self.posterior.log_weights[end] + constant + ratio",
+        put="self.posterior.log_weights[end] + ratio",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_scales_beyond_those_of_the_first_batch[30.0]"),
+    Variant("unit-of-a-constant-feature-stays", where="with_new_features",
+        find="units.unseen is None", put="True",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_features_that_vary_later_take_their_unit_then[ard-40]"),
+    Variant("rows-of-one-class-are-a-prior", where="WaitingMixin._is_to_keep",
+        find="len(missing) == 0", put="True",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_rows_wait_for_the_other_class[rows]"),
+    Variant("kept-rows-are-not-forgotten", where="KeptRows.and_then",
+        find="forgetting * self.weights()", put="self.weights()",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_rows_wait_for_the_other_class[rows]"),
     Variant("a-broken-batch-stays", where="unchanged_by_errors",
         find="vars(estimator).clear()", put="before.clear()",
         test="tests/linear_model/test_partial_fit.py::"
@@ -199,12 +221,11 @@ VARIANTS = [
         test="tests/neural_network/test_distill.py::test_regressions"),
     # bandits
     Variant("one-draw-for-all-contexts", where="ThompsonSampler._values",
-        find="[_by_action(self._function(), column) for column in columns]",
+        find="[self._mean_of_draws(c) for c in columns]",
         put="[_by_action(f, c) for f in [self._function()] for c in columns]",
         test="tests/test_bandits.py::test_actions_are_taken_as_often_as_they_are_best"),
     Variant("missing-rewards-are-zero", where="BanditPolicy.update",
-        find="self._wait(rows[known], rewards[known])",
-        put="self._wait(rows, np.nan_to_num(rewards))",
+        find="~np.isnan(rewards)", put="(rewards := np.nan_to_num(rewards)) < np.inf",
         test="tests/test_bandits.py::test_late_missing_and_joint_rewards"),
     Variant("origin-of-exposure-in-functions", where="BayesianLinearModel._mean",
         find="f - self._model.units.f_mean", put="f",
