@@ -1,7 +1,7 @@
 """Gradients of the ELBO without automatic differentiation, for many members at once."""
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 
@@ -32,20 +32,56 @@ def structure_of(member: Member) -> Hashable | None:
     )
 
 
-class _Layer(NamedTuple):
+class _Layer:
     """Views of the buffers for the weights of one layer, (M, S or 1, inputs, outputs).
 
-    `both` stacks `in_mean` and `in_std`, gradients at every draw; `total` has their
-    sums.
+    The first draws of pairs are followed by the second ones; if S is odd, one has none.
+    Views are made once: making them costs as much as small operations.
     """
 
-    mean: torch.Tensor
-    std: torch.Tensor
-    weights: torch.Tensor
-    in_mean: torch.Tensor
-    in_std: torch.Tensor
-    both: torch.Tensor
-    total: torch.Tensor
+    def __init__(
+        self,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        weights: torch.Tensor,
+        gradients: torch.Tensor,
+        total: torch.Tensor,
+    ) -> None:
+        n_draws = weights.shape[1]
+        n_first, n_second = (n_draws + 1) // 2, n_draws // 2
+        self.mean, self.std = mean, std
+        self.first, self.second = weights.split([n_first, n_second], 1)[:2]
+        slopes, _ = gradients
+        # The only pair needs no sum over pairs.
+        self.both = total[:, :, None] if n_first == 1 else gradients[:, :, :n_first]
+        self.total = None if n_first == 1 else total
+        self.in_mean, self.in_std = self.both
+        self.one = slopes[:, :n_second], slopes[:, n_first:]
+        self.pairs = self.in_mean[:, :n_second], self.in_std[:, :n_second]
+        alone = slice(n_second, n_first)
+        self.alone = slopes[:, alone], self.both[:, :, alone]
+        self.is_odd, self.n_second = n_first > n_second, n_second
+
+    def draw(self, noise: torch.Tensor) -> None:
+        """Fill the weights."""
+        torch.addcmul(self.mean, self.std, noise, out=self.first)
+        if self.n_second:
+            noise = noise[:, : self.n_second] if self.is_odd else noise
+            torch.addcmul(self.mean, self.std, noise, value=-1, out=self.second)
+
+    def collect(self, noise: torch.Tensor) -> None:
+        """Put gradients in means and deviations in place, from those in the weights."""
+        if self.n_second:
+            one, other = self.one
+            in_mean, in_std = self.pairs
+            torch.sub(one, other, out=in_std)
+            torch.add(one, other, out=in_mean)
+        if self.is_odd:
+            slopes, both = self.alone
+            both.copy_(slopes)
+        self.in_std.mul_(noise)
+        if self.total is not None:
+            torch.sum(self.both, 2, out=self.total)
 
 
 class AnalyticSteps(NetworkSteps):
@@ -79,7 +115,6 @@ class AnalyticSteps(NetworkSteps):
             passes.blocks(self._mean[:, None]),
             passes.blocks(self._std[:, None]),
             passes.weights,
-            *zip(*passes.gradients, strict=True),
             passes.gradients,
             passes.blocks(total),
         )
@@ -90,11 +125,10 @@ class AnalyticSteps(NetworkSteps):
         noise = self._noise[self.noise.position - 1]
         torch.exp(self._log_std, out=self._std)
         for layer, eps in zip(self._layers, noise, strict=True):
-            torch.addcmul(layer.mean, layer.std, eps, out=layer.weights)
+            layer.draw(eps)
         self._pull_back(step)
         for layer, eps in zip(self._layers, noise, strict=True):
-            torch.mul(layer.in_mean, eps, out=layer.in_std)
-            torch.sum(layer.both, 2, out=layer.total)
+            layer.collect(eps)
         self.divergence.complete()
 
     def weigh_divergence(self, shares: Sequence[float]) -> None:
@@ -107,8 +141,8 @@ class AnalyticSteps(NetworkSteps):
     def confine(self) -> None:
         self.limits.confine()
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        return self._losses(trail) + self.divergence.values(trail)
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        return self._losses(hyper) + self.divergence.values(own, hyper)
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
         self.noise.keep(members)

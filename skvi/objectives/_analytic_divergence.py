@@ -26,8 +26,8 @@ class DivergencePart(Protocol):
         It becomes that in means and log standard deviations, with the divergence.
         """
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        """Divergences since the last time, (T, M); the parameters were (T, M, V)."""
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        """Divergences since the last time, (T, M); see `Steps.values`."""
 
 
 def divergence_part(
@@ -115,8 +115,8 @@ class _Moments:
         slope.addcmul_(precision, std)
         torch.addcmul(minus_weight, slope, std, out=slope)
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        mean, log_std = own.split(self.size, 2)
         shift = mean if self.is_centered else mean - self.center
         squares = torch.exp(log_std).square_().addcmul_(shift, shift)
         total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
@@ -164,6 +164,6 @@ class _ByAutograd:
         gradient.add_(own, alpha=share)
         return value.detach().double()
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
         found, self.found = torch.stack(self.found), []
         return found

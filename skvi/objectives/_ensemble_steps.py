@@ -98,6 +98,7 @@ class _EnsembleSteps(Steps):
         super().__init__(params)
         self.parts, self.n_components = list(parts), len(parts[0])
         self.n_own = len(parts[0][0].posterior.params)
+        self.n_hyper = params.shape[1] - self.n_own * self.n_components
         self._bind(params)
         members = [component for of_member in parts for component in of_member]
         settings = n_draws, batch_size
@@ -105,18 +106,41 @@ class _EnsembleSteps(Steps):
             self.inner: Steps = _Separate(objective, members, self._rows, *settings)
         else:
             self.inner = objective.steps(members, self._rows, *settings)
+        self._link()
+
+    def _link(self) -> None:
+        """Destinations and sources of gradients, of components and of all."""
+        own, shared = self._parts_of(self.inner.gradient)
+        mine = self._own(self.gradient), self._shared(self.gradient)
+        self._gradients = [(mine[0], own), (mine[1], shared)]
 
     def _bind(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._rows = self._repeat(params)
+        width = self.n_own + self.n_hyper
+        self._rows = params.new_empty(len(params) * self.n_components, width)
+        own, shared = self._parts_of(self._rows)
+        # Destinations and sources.
+        self._copies = [(own, self._own(params)), (shared, self._shared(params))]
+        self._repeat()
 
-    def _repeat(self, params: torch.Tensor) -> torch.Tensor:
-        """Copy (..., M, V) to components, (..., M K, V'), with all hyperparameters."""
-        n_own = self.n_own * self.n_components
-        own, shared = params.tensor_split([n_own], -1)
-        own = own.unflatten(-1, (self.n_components, self.n_own))
-        shared = shared[..., None, :].expand(*own.shape[:-1], -1)
-        return torch.cat([own, shared], -1).flatten(-3, -2)
+    def _parts_of(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views (M, K, ...) of the parameters of components, and of hyperparameters."""
+        rows = rows.unflatten(0, (-1, self.n_components))
+        return rows[..., : self.n_own], rows[..., self.n_own :]
+
+    def _own(self, params: torch.Tensor) -> torch.Tensor:
+        """View (..., M, K, V') of the parameters of components."""
+        own = params[..., : self.n_own * self.n_components]
+        return own.unflatten(-1, (self.n_components, self.n_own))
+
+    def _shared(self, params: torch.Tensor) -> torch.Tensor:
+        """View (..., M, 1, H) of the hyperparameters."""
+        return params[..., None, self.n_own * self.n_components :]
+
+    def _repeat(self) -> None:
+        """Copy to components, each with all hyperparameters."""
+        for to, source in self._copies:
+            to.copy_(source)
 
     @property
     def sources(self) -> list[Source]:
@@ -145,24 +169,27 @@ class _EnsembleSteps(Steps):
         return self.inner.confines
 
     def confine(self) -> None:
-        self._rows.copy_(self._repeat(self.params))
+        self._repeat()
         self.inner.confine()
-        own = self._rows[:, : self.n_own].unflatten(0, (-1, self.n_components))
-        self.params[:, : self.n_own * self.n_components] = own.flatten(1)
+        (own, source), _ = self._copies
+        source.copy_(own)
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         """All components of a member see the same rows."""
         self.inner.prepare([own for own in rows for _ in range(self.n_components)])
 
     def differentiate(self, step: int) -> None:
-        self._rows.copy_(self._repeat(self.params))
+        self._repeat()
         self.inner.differentiate(step)
-        found = self.inner.gradient.unflatten(0, (-1, self.n_components))
-        own, shared = found.tensor_split([self.n_own], 2)
-        torch.cat([own.flatten(1), shared.mean(1)], 1, out=self.gradient)
+        (own, found), (shared, of_each) = self._gradients
+        own.copy_(found)
+        torch.mean(of_each, 1, keepdim=True, out=shared)
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        values = self.inner.values(self._repeat(trail))
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        shape = self.n_components, self.n_own
+        hyper = hyper[..., None, :].expand(-1, -1, self.n_components, -1)
+        parts = own.unflatten(-1, shape).flatten(1, 2), hyper.flatten(1, 2)
+        values = self.inner.values(*parts)
         return values.unflatten(1, (-1, self.n_components)).mean(2)
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
@@ -171,6 +198,7 @@ class _EnsembleSteps(Steps):
         n = self.n_components
         components = [m * n + k for m in members for k in range(n)]
         self.inner = self.inner.keep(components, self._rows)
+        self._link()
         return self
 
 
@@ -228,9 +256,9 @@ class _Separate(Steps):
             steps.differentiate(step)
             row.copy_(steps.gradient[0])
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        parts = zip(self.each, trail.split(1, 1), strict=True)
-        return torch.cat([steps.values(own) for steps, own in parts], 1)
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.each, own.split(1, 1), hyper.split(1, 1), strict=True)
+        return torch.cat([steps.values(*part) for steps, *part in parts], 1)
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
         raise NotImplementedError("Mixtures of separate members are not in one stack.")

@@ -53,8 +53,8 @@ class NetworkSteps(Steps):
         self.passes = first.predictor.passes(*shape, like=params)
         self._columns = [batch.X.mT for batch in self.batches.steps]
         start = len(members[0].posterior.params)
-        self._noise_scale = slice(start, start + len(first.likelihood_spec.learned))
-        hyper = (x[:, self._noise_scale] for x in (params, self.gradient))
+        self._noise_scale = slice(len(first.likelihood_spec.learned))
+        hyper = (x[:, start:][:, self._noise_scale] for x in (params, self.gradient))
         buffers = RowBuffers(self.passes.f, self.passes.slope, *hyper)
         self.row_pass = first.loss.row_pass(first.likelihood_spec, buffers)
 
@@ -69,7 +69,8 @@ class NetworkSteps(Steps):
     @property
     def spans_epochs(self) -> bool:  # type: ignore[override]
         """Whether steps are so fast that progress need not be reported every epoch."""
-        return self.noise.block[:, 0].numel() * self.batches.n_rows < QUICK_WORK
+        n_weights = len(self.members) * self.n_draws * self.noise.block.shape[-1]
+        return n_weights * self.batches.n_rows < QUICK_WORK
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self.batches.fill(rows)
@@ -83,7 +84,7 @@ class NetworkSteps(Steps):
         self.row_pass(batch.y, batch.weight, batch.total)
         self.passes.pull_back()
 
-    def _losses(self, trail: torch.Tensor) -> torch.Tensor:
-        """Mean losses of the steps so far, (T, M)."""
-        losses = self.row_pass.values(trail[..., self._noise_scale])
+    def _losses(self, hyper: torch.Tensor) -> torch.Tensor:
+        """Mean losses of the steps so far, (T, M), with hyperparameters (T, M, H)."""
+        losses = self.row_pass.values(hyper[..., self._noise_scale])
         return losses.double() - self.batches.constant

@@ -7,7 +7,7 @@ import torch
 
 from skvi.objectives._network_steps import NetworkSteps
 from skvi.objectives._steps import Member
-from skvi.utils._random import NoiseStream
+from skvi.utils._random import NoiseStream, antithetic
 
 __all__ = ["NormalSteps"]
 
@@ -41,7 +41,7 @@ class NormalSteps(NetworkSteps):
         with torch.inference_mode(False), torch.enable_grad():
             leaf = self.params[0].clone().requires_grad_()
             q = member.posterior.at(leaf[:split]).normal()
-            theta = q.transform(noise.clone())
+            theta = q.transform(antithetic(noise, self.n_draws))
             prior = member.target.at(leaf[split:]).prior
             divergence = member.divergence.closed_form(q, prior)
         blocks = self.passes.blocks(theta.detach())
@@ -56,9 +56,9 @@ class NormalSteps(NetworkSteps):
         self.gradient.add_(own)
         self._divergences.append(divergence.detach().double().reshape(1))
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
         divergences, self._divergences = torch.stack(self._divergences), []
-        return self._losses(trail) + divergences
+        return self._losses(hyper) + divergences
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
         raise NotImplementedError(

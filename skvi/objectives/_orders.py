@@ -37,13 +37,13 @@ class Orders:
         self.share = torch.ones_like(self.rate)
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
-        self.params, self.scales = params, scales
+        self.hyper, self.scales = params[:, 2 * size :], scales
 
     def weigh(self, shares: Sequence[float]) -> None:
         self.share = self.share.new_tensor(shares)[:, None]
 
     def complete(self) -> None:
-        a, variance, prior = self.order, self.std.square(), self._prior(self.params)
+        a, variance, prior = self.order, self.std.square(), self._prior(self.hyper)
         mixed = torch.addcmul(a * prior, 1 - a, variance)
         shift = self.mean - self.center
         in_mean = shift / mixed
@@ -59,16 +59,15 @@ class Orders:
             in_factor = (prior - variance) / mixed - a * prior * squares
             self.scales.collect(weight * in_factor)
 
-    def _prior(self, params: torch.Tensor) -> torch.Tensor:
+    def _prior(self, hyper: torch.Tensor) -> torch.Tensor:
         """Variances of the prior, (..., M, P)."""
         if self.scales is None:
-            return self.variance.to(params.dtype)
-        return self.variance * (2 * self.scales.log_factors(params)).exp()
+            return self.variance.to(hyper.dtype)
+        return self.variance * (2 * self.scales.log_factors(hyper)).exp()
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        trail = trail.double()
-        mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
-        a, prior = self.order.double(), self._prior(trail)
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        mean, log_std = own.double().split(self.size, 2)
+        a, prior = self.order.double(), self._prior(hyper.double())
         mixed = torch.addcmul(a * prior, 1 - a, (2 * log_std).exp())
         found = _renyi(a, mean - self.center, mixed, log_std, prior)
         if self.has_rate:

@@ -54,38 +54,52 @@ class LearnedScales:
     ) -> None:
         target = member.target
         n_learned = len(target.prior_spec.learned)
-        start = 2 * target.layout.size + len(target.likelihood_spec.learned)
-        self.hyper = slice(start, start + n_learned)
+        n_own, start = 2 * target.layout.size, len(target.likelihood_spec.learned)
+        #: Where they are among the hyperparameters.
+        self.where = slice(start, start + n_learned)
         # The last factor is 1, of all scales that are fixed.
         factors = target.prior_spec.learned_scales().to(params.device)
         self.index = torch.where(factors < 0, n_learned, factors)
         # Coordinates in the order of their factors, and how many each factor has.
-        self._order = torch.argsort(self.index, stable=True)
-        self._lengths = torch.bincount(self.index, minlength=n_learned + 1)
+        order = torch.argsort(self.index, stable=True)
+        is_sorted = bool((self.index.diff() >= 0).all())
+        self._order = None if is_sorted else order
+        lengths = torch.bincount(self.index, minlength=n_learned + 1)
+        self._lengths = lengths.repeat(len(params), 1)
         #: Number of coordinates of each factor, (H,).
-        self.counts = self._lengths[:-1].to(params.dtype)
-        self.for_factors = gradient[:, self.hyper]
+        self.counts = lengths[:-1].to(params.dtype)
+        self._log_factors = params[:, n_own:][:, self.where]
+        self.for_factors = gradient[:, n_own:][:, self.where]
+        self._factors = params.new_ones(len(params), n_learned + 1)
+        self._positions = self.index.expand(len(params), -1)
 
-    def log_factors(self, params: torch.Tensor) -> torch.Tensor:
-        """Logs of the factors of all coordinates, (..., M, P)."""
-        learned = params[..., self.hyper]
+    def log_factors(self, hyper: torch.Tensor) -> torch.Tensor:
+        """Logs of the factors of all coordinates, (..., M, P), from hyperparameters."""
+        learned = hyper[..., self.where]
         fixed = learned.new_zeros(*learned.shape[:-1], 1)
         return torch.cat([learned, fixed], -1)[..., self.index]
 
-    def sums(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums of coordinates' values, (M, P), over those of each factor, (M, H).
+    def precisions(self, out: torch.Tensor) -> torch.Tensor:
+        """Put the inverse squares of the current factors in `out`, (M, P)."""
+        factors = self._factors[:, :-1]
+        torch.mul(self._log_factors, -2.0, out=factors).exp_()
+        return torch.gather(self._factors, 1, self._positions, out=out)
 
-        Always in the same order, unlike those of `scatter_add_` on GPUs.
+    def sums(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums of coordinates' values, (M, P), over those of each factor, (M, H + 1).
+
+        The last one is that of fixed scales. Always in the same order, unlike those of
+        `scatter_add_` on GPUs.
         """
-        ordered = values.T[self._order]
-        found = torch.segment_reduce(
-            ordered, "sum", lengths=self._lengths, axis=0, unsafe=True
+        if self._order is not None:
+            values = values.index_select(1, self._order)
+        return torch.segment_reduce(
+            values, "sum", lengths=self._lengths, axis=1, unsafe=True
         )
-        return found[:-1].T
 
     def collect(self, slopes: torch.Tensor) -> None:
         """Put the gradient in place, from derivatives of every coordinate, (M, P)."""
-        self.for_factors.copy_(self.sums(slopes))
+        self.for_factors.copy_(self.sums(slopes)[:, :-1])
 
 
 class ScaledMoments:
@@ -108,37 +122,38 @@ class ScaledMoments:
         self.center = torch.stack([m.center for m in forms]).to(device, like)
         numbers = [(m.weight, m.constant) for m in forms]
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
-        self.params, self.scales = params, scales
-        self.whole = self.weight[:, None].to(like)
+        self.scales, self.whole = scales, self.weight[:, None].to(like)
         self.counts = self.whole * scales.counts
-        self.share = torch.ones_like(self.whole)
+        self.is_centered = not bool(self.center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
+        self._precision, self._room, self._shift = std.new_empty(3, *std.shape)
+        self._moments: list[torch.Tensor] = []  # of each step
+        self.weigh([1.0] * len(params))
 
     def weigh(self, shares: Sequence[float]) -> None:
-        self.share = self.share.new_tensor(shares)[:, None]
+        self.share = self.whole.new_tensor(shares)[:, None]
+        self.minus_weight = (-self.whole * self.share).expand_as(self.std)
 
     def complete(self) -> None:
-        std, slope, share = self.std, self.for_std, self.share
-        precision = self._precision(self.params).mul_(share)
-        shift = self.mean - self.center
-        self.for_mean.addcmul_(precision, shift)
-        slope.addcmul_(precision, std).mul_(std).sub_(self.whole * share)
-        squares = shift.square_().addcmul_(std, std).mul_(precision)
-        moments = self.scales.sums(squares)
-        torch.sub(self.counts * share, moments, out=self.scales.for_factors)
+        std, slope, shift = self.std, self.for_std, self.mean
+        if not self.is_centered:
+            shift = torch.sub(shift, self.center, out=self._shift)
+        precision = self.scales.precisions(self._precision).mul_(self.precision)
+        by_std = torch.mul(precision, std, out=self._room)
+        slope.addcmul_(by_std, self.share)
+        torch.addcmul(self.minus_weight, slope, std, out=slope)
+        by_shift = precision.mul_(shift)
+        self.for_mean.addcmul_(by_shift, self.share)
+        moments = self.scales.sums(by_shift.mul_(shift).addcmul_(by_std, std))
+        self._moments.append(moments)
+        in_factors = torch.sub(self.counts, moments[:, :-1])
+        torch.mul(in_factors, self.share, out=self.scales.for_factors)
 
-    def _precision(self, params: torch.Tensor) -> torch.Tensor:
-        """Precisions of the prior, (..., M, P)."""
-        factor = self.scales.log_factors(params).mul_(-2.0).exp_()
-        return factor.mul_(self.precision)
-
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
-        log_factors = trail[..., self.scales.hyper]
-        shift = mean - self.center
-        squares = torch.exp(log_std).square_().addcmul_(shift, shift)
-        total = squares.mul_(self._precision(trail)).sum(2, dtype=torch.float64)
-        entropy = log_std.sum(2, dtype=torch.float64)
-        scales = (log_factors * self.counts).sum(2, dtype=torch.float64)
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        moments, self._moments = torch.stack(self._moments), []
+        total = moments.sum(2, dtype=torch.float64)
+        entropy = own[..., self.size :].sum(2, dtype=torch.float64)
+        factors = hyper[..., self.scales.where] * self.counts
+        scales = factors.sum(2, dtype=torch.float64)
         return 0.5 * total - self.weight * entropy + scales + self.constant

@@ -98,8 +98,11 @@ class Steps:
         """Compute the gradient at `params`, in place, with a prepared step's rows."""
         raise NotImplementedError
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        """Losses since `prepare` along `trail`, (T, M, V): (T, M), in nats, float64."""
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        """Losses since `prepare`, (T, M), in nats, float64.
+
+        `own` and `hyper`, (T, M, ...), were the variational and the hyperparameters.
+        """
         raise NotImplementedError
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
@@ -170,7 +173,7 @@ class SurrogateSteps(Steps):
             gradient = gradient - (1 - share) * _slope_of_divergence(member, params)
         return value, gradient
 
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._values)
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:

@@ -38,9 +38,9 @@ class VarianceLimits:
         self.highest = (0.5 * limit.log() - MARGIN).to(params)
         self.scales = LearnedScales(members[0], params, gradient)
         size = target.layout.size
-        self.params, self.log_std = params, params[:, size : 2 * size]
+        self.log_std, self.hyper = params[:, size:].tensor_split([size], 1)
 
     def confine(self) -> None:
         """Reduce, in place, standard deviations beyond their limits."""
-        highest = self.highest + self.scales.log_factors(self.params)
+        highest = self.highest + self.scales.log_factors(self.hyper)
         torch.minimum(self.log_std, highest, out=self.log_std)

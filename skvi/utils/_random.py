@@ -51,11 +51,17 @@ def spawn(generator: torch.Generator, n_sources: int) -> list[torch.Generator]:
     return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
 
 
+def antithetic(noise: torch.Tensor, n_draws: int) -> torch.Tensor:
+    """All S draws, (..., S, P), of a stream: pairs of opposite signs."""
+    return torch.cat([noise, -noise[..., : n_draws - noise.shape[-2], :]], -2)
+
+
 class NoiseStream:
     """Standard normal noise of several members, drawn for many steps at once.
 
-    A member's noise depends neither on the others nor on the number of steps. Draws are
-    antithetic pairs, in the resolution of single precision for speed.
+    A member's noise depends neither on the others nor on the number of steps. S draws
+    are antithetic pairs: the stream has the first of each, in the resolution of single
+    precision for speed.
     """
 
     #: Steps drawn at once, and their maximum number of elements.
@@ -75,15 +81,15 @@ class NoiseStream:
         self._before: list[
             torch.Tensor
         ] = []  # states of the generators when they filled it
-        shape = len(generators), steps, n_draws, size
+        shape = steps, (n_draws + 1) // 2, size
         device = self.generators[0].device
-        self.block = torch.empty(shape, dtype=dtype, device=device)
-        self._single = torch.empty(steps, (n_draws + 1) // 2, size, device=device)
+        self.block = torch.empty(len(generators), *shape, dtype=dtype, device=device)
+        self._single = torch.empty(shape, device=device)
         #: The buffers of `next`; it was the one before `position` that came last.
         self.steps = self.block.unbind(1)
 
     def next(self) -> torch.Tensor:
-        """Noise of one step, (M, S, P): a buffer, for this step only."""
+        """Noise of one step, (M, pairs, P): a buffer, for this step only."""
         if self.position == len(self.steps):
             self._fill()
             self.position = 0
@@ -92,12 +98,8 @@ class NoiseStream:
 
     def _fill(self) -> None:
         self._before = [generator.get_state() for generator in self.generators]
-        n_first = self._single.shape[1]
-        n_second = self.block.shape[2] - n_first
         for block, generator in zip(self.block, self.generators, strict=True):
-            first = self._single.normal_(generator=generator)
-            block[:, :n_first] = first
-            torch.neg(block[:, :n_second], out=block[:, n_first:])
+            block.copy_(self._single.normal_(generator=generator))
 
     def get_state(self) -> dict[str, Any]:
         """State of the stream, without its noise, which is redrawn from there."""

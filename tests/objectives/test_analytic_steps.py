@@ -28,6 +28,7 @@ from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS
 from skvi.priors import Laplace, Normal, StudentT, build_prior
 from skvi.targets import SupervisedTarget
+from skvi.utils._random import antithetic
 
 D, S = 3, 5
 
@@ -123,7 +124,7 @@ def compare(members, has_batches=True, rtol=1e-11, shares=None, n_draws=S):
         trail.append(params.clone())
         with torch.inference_mode():
             steps.differentiate(k)
-        noise = steps.noise.block[:, k]
+        noise = antithetic(steps.noise.block[:, k], n_draws)
         found = [
             reference(member, own, eps, r[k], share)
             for member, own, eps, r, share in zip(
@@ -135,7 +136,8 @@ def compare(members, has_batches=True, rtol=1e-11, shares=None, n_draws=S):
             atol = rtol * float(exact.abs().max())
             torch.testing.assert_close(gradient.double(), exact, rtol=rtol, atol=atol)
         params += move.to(params.dtype)
-    values = steps.values(torch.stack(trail))
+    split = len(members[0].posterior.params)
+    values = steps.values(*torch.stack(trail).tensor_split([split], -1))
     torch.testing.assert_close(values, torch.stack(expected), rtol=rtol, atol=rtol)
 
 
@@ -377,6 +379,8 @@ def test_noise_is_a_pair_of_draws_and_their_mirror_images():
     for _ in range(20):
         noise = alone.noise.next()
         assert torch.equal(noise[0], both.noise.next()[1])
+        noise = antithetic(noise, S)
+        assert noise.shape[1] == S
         assert torch.equal(noise[:, : S // 2], -noise[:, S // 2 + 1 :])
     assert abs(float(both.noise.block.std()) - 1) < 0.05
 
@@ -415,7 +419,8 @@ def test_normals_with_correlations(family, dtype, share, n_draws):
             member.target.at(leaf[split:]),
             posterior.at(leaf[:split]).normal(),
         )
-        theta = q.transform(steps.noise.block[0, k].double())
+        noise = antithetic(steps.noise.block[0, k], n_draws)
+        theta = q.transform(noise.double())
         loss = (target.prior.log_prob(theta) - target.log_joint(theta, rows[k])).mean()
         divergence = member.divergence.closed_form(q, target.prior)
         (exact,) = torch.autograd.grad(loss + share * divergence, leaf)
@@ -425,5 +430,5 @@ def test_normals_with_correlations(family, dtype, share, n_draws):
         own = steps.gradient[0].double()
         torch.testing.assert_close(own, exact, rtol=rtol, atol=atol)
         params += 0.01
-    values = steps.values(torch.stack(trail))
+    values = steps.values(*torch.stack(trail).tensor_split([split], -1))
     torch.testing.assert_close(values, torch.stack(expected), rtol=rtol, atol=rtol)

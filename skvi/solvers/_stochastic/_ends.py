@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from skvi.base._rows import deal
-from skvi.objectives._ensemble_steps import estimate
+from skvi.objectives._ensemble_steps import estimate, make_steps, stack_structure
 from skvi.solvers._solution import State
 from skvi.solvers._stochastic._optimizers import Numbers
 from skvi.solvers.base import Problem
@@ -137,14 +137,34 @@ def fresh_value(problem: Problem, n_batches: int, n_steps: int, n_draws: int) ->
     """
     generator = torch.Generator(problem.posterior.params.device).manual_seed(0)
     problem, target = replace(problem, generator=generator), problem.target
-    values: list[torch.Tensor] = []
-    while len(values) < n_steps:
-        parts: list[torch.Tensor | None] = [None]
-        if n_batches > 1:
-            parts = [*deal(target.n_rows, n_batches, generator)]
-        values += [estimate(problem.objective, problem, p, n_draws) for p in parts]
-    value = float(torch.stack(values).mean())
+    rows: list[torch.Tensor | None] = []
+    while len(rows) < n_steps:
+        is_whole = n_batches == 1
+        rows += [None] if is_whole else deal(target.n_rows, n_batches, generator)
+    if stack_structure(problem.objective, problem) is None:
+        found = [estimate(problem.objective, problem, r, n_draws) for r in rows]
+        value = float(torch.stack(found).mean())
+    else:
+        value = _mean_of_steps(problem, rows, n_draws)
     return math.inf if math.isnan(value) else value
+
+
+def _mean_of_steps(problem: Problem, rows: list, n_draws: int) -> float:
+    """Mean objective in steps that stay where they are: those of a stack are fast."""
+    params, n_own = problem.params[None], len(problem.posterior.params)
+    sizes = [len(part) for part in rows if part is not None]
+    steps = make_steps(
+        problem.objective, [problem], params, n_draws, max(sizes, default=None)
+    )
+    values = []
+    for start in range(0, len(rows), steps.max_steps):
+        block = rows[start : start + steps.max_steps]
+        steps.prepare([block])
+        for k in range(len(block)):
+            steps.differentiate(k)
+        trail = params.expand(len(block), *params.shape)
+        values.append(steps.values(*trail.tensor_split([n_own], -1)))
+    return float(torch.cat(values).mean())
 
 
 @torch.no_grad()

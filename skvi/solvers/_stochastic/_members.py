@@ -103,7 +103,8 @@ class _Stack:
                 if steps.confines:
                     steps.confine()
                 states[k + 1].copy_(params)
-            values = steps.values(trail[:-1])
+            split = self.trainings[0].split
+            values = steps.values(*trail[:-1].tensor_split([split], -1))
         return values.clone(), trail
 
     def _weigh_divergence(self) -> None:
