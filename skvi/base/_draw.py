@@ -78,6 +78,32 @@ class Draw:
         """
         return values if self.weight is None else self.weight * values
 
+    def take(self, index: torch.Tensor) -> "Draw":
+        """Some of the draws, or the same ones several times.
+
+        Parameters
+        ----------
+        index : Tensor of int of shape (m,)
+
+        Returns
+        -------
+        Draw
+        """
+
+        def rows(value: torch.Tensor | None) -> torch.Tensor | None:
+            return None if value is None else value[index]
+
+        return Draw(
+            self.theta[index],
+            self.log_q[index],
+            self.side,
+            rows(self.noise),
+            rows(self.component),
+            rows(self.auxiliary),
+            tuple(part.take(index) for part in self.parts),
+            rows(self.weight),
+        )
+
     def detach(self) -> "Draw":
         """Detach theta and its log density from the variational parameters.
 

@@ -21,6 +21,8 @@ BIJECTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "identity": lambda x: x,
     "exp": torch.exp,
     "softplus": lambda x: -torch.nn.functional.logsigmoid(-x),
+    "sigmoid": torch.sigmoid,
+    "integer": lambda x: x,  # a discrete parameter is its own coordinate
 }
 UNLIMITED = (-math.inf, math.inf)
 
@@ -60,8 +62,9 @@ class Layout(Mapping):
     shapes : mapping of str to tuple of int
         Shape of every block, in their order in theta. Names are arbitrary, for example
         those of a torch module, such as "conv1.weight".
-    bijections : mapping of str to {"identity", "exp", "softplus"}, default=None
-        Blocks that are constrained; the others are real.
+    bijections : mapping of str to str, default=None
+        Blocks that are constrained: "exp", "softplus", "sigmoid", or "integer" for
+        discrete ones between their `limits`; the others are real.
     scales : mapping of str to float, default=None
         Natural sizes of blocks, see `Block`; 1 for the others.
     roles : mapping of str to str, default=None
@@ -139,6 +142,16 @@ class Layout(Mapping):
     def positive(self) -> list[str]:
         """Names of the blocks whose logarithms are in theta, such as precisions."""
         return [name for name, b in self._blocks.items() if b.bijection == "exp"]
+
+    @property
+    def discrete(self) -> list[str]:
+        """Names of the blocks of integers, between the limits of the block."""
+        return [name for name, b in self._blocks.items() if b.bijection == "integer"]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all blocks are discrete: theta has finitely many values."""
+        return len(self.discrete) == len(self)
 
     def only(self, *names: str) -> "Layout":
         """Layout of some blocks alone.

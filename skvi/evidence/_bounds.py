@@ -10,6 +10,7 @@ from skvi._sampling._positions import Report, silent
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters
 from skvi.evidence._clock import Clock
+from skvi.evidence._fitted import UNEVEN, Fitted
 from skvi.evidence._forecast import (
     TOO_LONG,
     effort_for,
@@ -131,6 +132,8 @@ def bound_evidence(
         raise IncompatibleComponentsError(IMPROPER)
     asked, posterior = (n_draws, precision), posterior.unrefined
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
+    if target.layout.discrete:
+        return run.discrete()
     if target.symmetry is not None and method != "importance":
         return run.from_prior()
     lifted = lift(target, posterior) if has_unknowns(target) else None
@@ -172,6 +175,12 @@ class _Run:
         if mixture is not None and mixture.has_many_spikes:
             return why_hopeless(mixture, self.target.cost_per_draw, limited)
         return "" if limited else why_certainly_too_long(*self.fit, self.generator)
+
+    def discrete(self) -> EvidenceBounds:
+        """Bounds by weights of the posterior, if it is close enough."""
+        normal = _normal_near(*self.fit, self.generator)
+        family = Fitted(self.fit[1], normal)
+        return self._near_normal(family, self.clock.part(1.0)) or self.nothing(UNEVEN)
 
     def by(self, method: str, family: ProposalFamily) -> EvidenceBounds:
         """Bounds by one method, from proposals near the posterior."""

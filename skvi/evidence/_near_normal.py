@@ -8,7 +8,7 @@ steps, at the cost of one evaluation for each. The work follows the asked precis
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -64,6 +64,8 @@ def near_normal_sides(
 ) -> Sides | None:
     """Log weights of both sides; None where the posterior is not nearly normal."""
     effort = _Effort.of(precision)
+    if family.efficiency is not None:
+        effort = replace(effort, efficiency=family.efficiency)
     tried = family.nearly_constant(target, generator, effort.pilot)
     found = _first_good(tried, effort)
     if found is None:

@@ -103,10 +103,12 @@ class Above:
 class ProposalFamily(ABC):
     """Densities near a posterior, of heavier tails and of lighter ones.
 
-    `least_draws` and `least_block` are for a lower bound and for each estimate of it.
+    `least_draws` and `least_block` are for a lower bound and for each estimate of it,
+    `efficiency` is the fraction of effective draws that is enough; None by precision.
     """
 
     normal: NormalForm
+    efficiency: float | None = None
     least_draws = 0
     least_block = 1
 

@@ -27,6 +27,7 @@ LINEAR = (
     "smaller scale"
 )
 NETWORK = "use fewer hidden units, or a larger n_draws, which makes chains longer"
+DISCRETE = "sum discrete parameters out of the log density (torch.logsumexp)"
 GENERAL = (
     "try method='tempering' or another random_state, and parameters in which the "
     "posterior is closer to a normal"
@@ -45,6 +46,8 @@ def remedy(target: Target, is_cut: bool, error: float) -> str:
     """
     if is_cut:
         return BUDGET
+    if target.layout.discrete:
+        return DISCRETE
     prior = _own_prior(target)
     mixture = None if prior is None else prior.scale_mixture()
     if mixture is not None and mixture.has_spike:

@@ -41,6 +41,8 @@ def summarize(
     forward, reverse, chains = sides.forward, sides.reverse, sides.chains
     signed = (forward, -reverse.flatten())
     khats = (pareto_khat(signed[0]), pareto_khat(signed[1]))
+    if target.layout.is_finite:  # weights are bounded, and many are equal
+        khats = (-math.inf, -math.inf)
     unseen = (_unseen_tail(khats[0], signed[0]), _unseen_tail(khats[1], signed[1]))
     lower, lower_se = forward_bound(forward, sides.k_below)
     upper, upper_se = reverse_bound(reverse, sides.k_above)
@@ -128,9 +130,13 @@ FROM_CONCAVE = (
 FROM_SCALES = "and in wider distributions at all likely scales of the prior"
 FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
 
+FROM_Q = "and go to its draws, which need not reach what it has no probability for"
+
 
 def _say_valid(target: Target) -> str:
     """On what the validity of the upper bound depends: where the chains started."""
+    if target.layout.discrete:
+        return IF_MIXED + FROM_Q
     if target.is_log_concave:
         return IF_MIXED + FROM_CONCAVE
     if target.has_design and target.reference.n_unknown_scales == 1:

@@ -18,13 +18,18 @@ from skvi._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence import EvidenceBounds, bound_evidence
+from skvi.evidence._changes import Changes, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
-from skvi.inference._changes import Changes, modes_of, other_modes
-from skvi.inference._density import DensityTarget
-from skvi.inference._start import MAX_DENSE, Start, find_starts
 from skvi.linear_model import CoefficientTable
 from skvi.objectives import ELBO, Objective
-from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
+from skvi.posteriors import (
+    Family,
+    FullRankNormal,
+    MeanFieldNormal,
+    Posterior,
+    Product,
+)
+from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
 from skvi.solvers import (
     Problem,
@@ -35,6 +40,9 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._fixed_draws import FixedDraws
+from skvi.solvers._paths import MAX_DENSE, Start, find_starts
+from skvi.targets._averaged import AveragedTarget
+from skvi.targets._density import DensityTarget
 from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator, randn
@@ -50,6 +58,8 @@ __all__ = ["VariationalInference"]
 
 # Draws behind means, deviations and diagnostics.
 N_DRAWS = 4000
+# Draws of discrete parameters at the start of the others.
+N_GIVEN = 16
 # Times `tol` that a round of stochastic steps must gain.
 NOISY = 100
 # Draws of the final ELBO of families that are not normal.
@@ -69,22 +79,25 @@ class VariationalInference(BaseEstimator):
     log_density : callable
         ``log_density(parameters)``, or ``log_density(parameters, data)`` if `fit` gets
         data: the log of the joint density of parameters and data, up to a constant.
-        `parameters` is a dict of float64 tensors of shape ``(n_draws, *shape)`` on
-        their supports; the result has shape ``(n_draws,)``. Jacobians of supports are
-        added here.
+        `parameters` is a dict of tensors of shape ``(n_draws, *shape)`` on their
+        supports, float64 unless they are indices; the result has shape
+        ``(n_draws,)``. Jacobians of supports are added here.
     shapes : dict of str to tuple of int
         Names and shapes of the parameters; ``()`` is a number.
     supports : dict of str to str, constraint or transform, default=None
         Where parameters live, if they are not "real": "positive", "unit_interval",
         "simplex", "ordered" or "positive_ordered" (the last axis increases), a
         constraint of ``torch.distributions.constraints``, or a bijective torch
-        transform.
+        transform. Discrete ones are "boolean" (0.0 and 1.0, as float64) or
+        ``constraints.integer_interval(low, high)`` (int64, such as indices).
     posterior : str or Family, default="full_rank"
         "full_rank" is a normal with all correlations, "mean_field" one with none (for
         thousands of parameters), "flow" a normal that is bent by a network, for
         funnels, skewness and curved dependencies: more accurate, in 5 to 40 s instead
         of 1. "mixture" is one of normals, placed at all modes that the starts find.
-        Other families are objects of `skvi.posteriors`, or their names.
+        Other families are objects of `skvi.posteriors`, or their names:
+        ``Product({"rate": Gamma(), "mu, sigma": FullRankNormal()})`` has independent
+        factors. Each discrete parameter has a factor of its own in any case.
     objective : str or Objective, default="elbo"
         What the fit optimizes: "elbo", or for heavier tails and other bounds "eubo",
         "renyi", "iwelbo", "chi". `lower_bound_` is the ELBO in any case.
@@ -110,6 +123,8 @@ class VariationalInference(BaseEstimator):
     mean_, std_ : dict of str to ndarray
         Posterior means and standard deviations on the supports, from 4000 draws
         with the exact mean and covariance in unconstrained coordinates.
+    probabilities_ : dict of str to ndarray
+        Of the values of discrete parameters, each of shape ``(*shape, K)``.
     lower_bound_ : float
         ELBO in nats, a lower bound on the log of the integral of the density: the log
         evidence, if `log_density` has all constants.
@@ -119,11 +134,12 @@ class VariationalInference(BaseEstimator):
         Whether the fit ended by `tol`, and importance weights do not contradict it.
     diagnostics_ : dict
         Of 4000 draws, weighted by density over posterior. "mean_change",
-        "std_change": largest change by the weights of a mean, in standard deviations,
-        and of the log of a standard deviation; above
-        0.15 the fit warns. On eleven published posteriors, and both families, these
-        told the fits that were off. "khat": Pareto k of the weights. "efficiency":
-        effective fraction of draws. "message": why a fit did not converge.
+        "std_change": largest change by the weights of a mean, in standard deviations
+        (of the probability of a discrete value, in halves), and of the log of a
+        standard deviation; above 0.15 the fit warns. On eleven published posteriors,
+        and both families, these told the fits that were off. "khat": Pareto k of the
+        weights. "efficiency": effective fraction of draws. "message": why a fit did
+        not converge.
         "elbo_upper", with "elbo_upper_se": bound of the ELBO from above, of families
         whose `lower_bound_` is one from below.
     n_iter_ : int
@@ -211,12 +227,15 @@ class VariationalInference(BaseEstimator):
         family, objective = (
             resolve(name, getattr(self, name)) for name in ("posterior", "objective")
         )
+        if target.layout.discrete and not isinstance(family, Product):
+            smooth = tuple(target.layout.without(*target.layout.discrete))
+            family = Product({smooth: family} if smooth else None)
         family.check_size(target.layout.size)
         posterior = family.build(target.layout, generator)
         objective.check(KL(), target)
         objective.check_posterior(posterior.components[0], KL(), target)
         with raising_interrupts():
-            target.check(randn(generator, 3, target.layout.size))
+            target.check(_three_points(posterior, generator))
             problem = Problem(target, objective, KL(), posterior, generator)
             solution, starts = self._solve(problem)
             self._set(refine(problem, solution), starts, generator)
@@ -233,6 +252,8 @@ class VariationalInference(BaseEstimator):
         if last is not None and last.layout == problem.target.layout:
             start = continued(problem.posterior, last.unrefined)
             problem = replace(problem, posterior=start)
+        elif problem.target.layout.discrete:
+            problem = replace(problem, posterior=self._given_discrete(problem))
         else:
             starts = find_starts(problem.target, problem.source_of_draws, self._print)
             normal = starts[0].normal
@@ -247,6 +268,16 @@ class VariationalInference(BaseEstimator):
         if isinstance(solver, Stochastic):
             options = replace(options, tol=NOISY * self.tol)
         return solver.solve(problem, options), starts
+
+    def _given_discrete(self, problem: Problem) -> Posterior:
+        """The best normal of smooth parameters, given draws of the discrete ones."""
+        given, generator = problem.posterior, problem.source_of_draws
+        draws = given.draw(N_GIVEN, generator).theta
+        target = AveragedTarget(problem.target, draws)
+        if not target.layout.size:
+            return given
+        start = find_starts(target, generator, self._print)[0]
+        return given.near(target.over_all(start.normal))
 
     def _fit_normal(self, problem: Problem, normal: NormalForm) -> NormalForm:
         """The normal of the largest ELBO, full if it is small enough."""
@@ -288,8 +319,14 @@ class VariationalInference(BaseEstimator):
             or changes.message(posterior)
         )
         values, _ = target.constrain(changes.theta)
-        self.mean_ = {k: v.mean(0).numpy() for k, v in values.items()}
-        self.std_ = {k: v.std(0).numpy() for k, v in values.items()}
+        self.mean_ = {k: v.double().mean(0).numpy() for k, v in values.items()}
+        self.std_ = {k: v.double().std(0).numpy() for k, v in values.items()}
+        self.probabilities_ = {
+            name: table.numpy()
+            for part in posterior.parts.values()
+            if isinstance(part, CategoricalPosterior)
+            for name, table in part.probabilities().items()
+        }
         self.posterior_, self._target = posterior, target
         self.lower_bound_, self.lower_bound_se_ = bound
         self.n_iter_, self.converged_ = solution.n_iter, not message
@@ -446,3 +483,13 @@ class VariationalInference(BaseEstimator):
             report=EvidenceProgress(self),
             max_seconds=max_seconds,
         )
+
+
+def _three_points(posterior: Posterior, generator: torch.Generator) -> torch.Tensor:
+    """Coordinates, standard normal; those of discrete parameters are drawn."""
+    layout = posterior.layout
+    theta = randn(generator, 3, layout.size)
+    where = layout.positions(layout.discrete)
+    if len(where):
+        theta[:, where] = posterior.draw(3, generator).theta[:, where]
+    return theta

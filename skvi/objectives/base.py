@@ -99,9 +99,11 @@ class Objective(Component):
             raise IncompatibleComponentsError(_refusal(self, posterior.side))
         if self.needs_full_path and not posterior.has_full_path:
             raise IncompatibleComponentsError(
-                f"{self!r} follows draws along their path, on which the weights of a "
-                "mixture have no gradient. Use objective='elbo', or posterior="
-                "'ensemble', whose weights are equal."
+                f"{self!r} follows draws along their path, on which weights of a "
+                "mixture and probabilities of discrete parameters have no gradient. "
+                "Use objective='elbo'; or posterior='ensemble', whose weights are "
+                f"equal; or, with discrete parameters, {type(self).__name__}"
+                "(gradient='score') if there is one."
             )
 
     @property

@@ -1,5 +1,6 @@
 """Posterior families: the distributions that approximate the posterior."""
 
+from skvi.posteriors._categorical import Categorical
 from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._exact import Exact
@@ -8,12 +9,15 @@ from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._mixture_of_normals import MixtureOfNormals
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
-from skvi.posteriors._product import Gamma, Product
+from skvi.posteriors._pairs import Beta, Gamma
+from skvi.posteriors._product import Product
 from skvi.posteriors._refined import Refined
 from skvi.posteriors._semi_implicit import Hierarchical, SemiImplicit
 from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
+    "Beta",
+    "Categorical",
     "Ensemble",
     "Exact",
     "Family",

@@ -1,4 +1,4 @@
-"""Independent posteriors of the blocks of a layout, and Gamma posteriors."""
+"""Independent posteriors of the blocks of a layout."""
 
 from collections.abc import Iterable, Mapping
 from typing import Self
@@ -7,72 +7,21 @@ import torch
 
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._draw import Side
-from skvi.base._gamma_form import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors._categorical import Categorical, CategoricalPosterior, vary
 from skvi.posteriors._normal import FullRankNormal
+from skvi.posteriors._pairs import Beta, Gamma
 from skvi.posteriors.base import Family, Posterior
-from skvi.utils._device import CPU
-from skvi.utils._random import log_gamma_density, log_gamma_draws
 
-__all__ = ["Gamma", "Product"]
+__all__ = ["Product"]
 
 
-class Gamma(Family):
-    """Independent Gamma distributions of positive parameters: 2 P numbers.
-
-    A draw is the logarithm of the positive parameter, and densities are those of the
-    logarithm, including the Jacobian. For blocks with the bijection "exp", such as
-    precisions.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout
-    >>> from skvi.posteriors import Gamma
-    >>> layout = Layout({"precision": (1,)}, {"precision": "exp"})
-    >>> posterior = Gamma().build(layout)  # Gamma(1, 1)
-    >>> posterior.log_prob(torch.zeros(1, 1).double())
-    tensor([-1.], dtype=torch.float64)
-    """
-
-    def build(
-        self, layout: Layout, generator: torch.Generator | None = None
-    ) -> Posterior:
-        """Build the posterior at Gamma(1, 1); see `Family.build`."""
-        wrong = [name for name in layout if name not in layout.positive]
-        if wrong:
-            raise IncompatibleComponentsError(
-                f"Gamma is for positive blocks (bijection 'exp'); {wrong} are real. "
-                "Use a normal family for them."
-            )
-        return _GammaPosterior(layout)
-
-
-class _GammaPosterior(Posterior):
-    """Variational parameters: log shapes, log rates."""
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.params = torch.zeros(2 * layout.size, dtype=torch.float64, device=CPU)
-
-    def as_gamma(self) -> GammaForm:
-        return GammaForm(*self.params.detach().exp().split(self.layout.size))
-
-    def near_gamma(self, gamma: GammaForm) -> Self:
-        return self.at(torch.cat(gamma).log().to(self.params.device))
-
-    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        log_shape, log_rate = self.params.split(self.layout.size)
-        shape = log_shape.exp().expand(n_draws, -1)
-        draws = log_gamma_draws(shape, generator) - log_rate
-        return Draw(draws.to(self.params.dtype), self.log_prob(draws), self.side)
-
-    def log_prob(
-        self, theta: torch.Tensor, params: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        params = self.params if params is None else params
-        log_shape, log_rate = params.split(self.layout.size)
-        return log_gamma_density(theta, log_shape.exp(), log_rate).sum(1)
+# Families by the bijections of their blocks; others are normal.
+DEFAULTS: dict[str, type[Family]] = {
+    "exp": Gamma,
+    "sigmoid": Beta,
+    "integer": Categorical,
+}
 
 
 class Product(Family):
@@ -84,12 +33,22 @@ class Product(Family):
         Family of a block by its name, or of several blocks together by their names
         in a tuple, or in a string with commas between them. Each block that is not
         named gets its own family: `FullRankNormal`, or `Gamma` if the block is
-        positive. None names no block.
+        positive, `Beta` in the unit interval, `Categorical` if it is discrete. None
+        names no block.
 
     Notes
     -----
     The log density is the sum over blocks, in unconstrained coordinates: those of
     positive blocks are logarithms. `as_normal` is None even if every part is normal.
+
+    Gradients of the ELBO follow the paths of draws, but for discrete blocks. There the
+    expectation over each coordinate is a sum over its values, given the draws of all
+    others: the score-function gradient, Rao-Blackwellized by coordinate.
+
+    References
+    ----------
+    Titsias and Lazaro-Gredilla (2015), *Local expectation gradients for black box
+    variational inference*.
 
     Examples
     --------
@@ -141,7 +100,7 @@ class Product(Family):
             raise ValueError(f"blocks must hold families. Got {wrong[0]!r}.")
         free = [name for name in layout if name not in named]
         defaults = {
-            (name,): Gamma() if name in layout.positive else FullRankNormal()
+            (name,): DEFAULTS.get(layout[name].bijection, FullRankNormal)()
             for name in free
         }
         pairs = [*given.items(), *defaults.items()]
@@ -177,6 +136,16 @@ class _ProductPosterior(Posterior):
     def has_full_path(self) -> bool:  # type: ignore[override]
         """Whether all parts have."""
         return all(part.has_full_path for part in self._parts)
+
+    @property
+    def has_log_prob_terms(self) -> bool:  # type: ignore[override]
+        """Whether all parts have."""
+        return all(part.has_log_prob_terms for part in self._parts)
+
+    @property
+    def least_draws(self) -> int:  # type: ignore[override]
+        """The most that a part needs."""
+        return max(part.least_draws for part in self._parts)
 
     def _bound(self, params: torch.Tensor | None = None) -> list[Posterior]:
         """Parts at these variational parameters."""
@@ -232,11 +201,17 @@ class _ProductPosterior(Posterior):
 
     def draw_strata(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw as many from every part; see `Posterior.draw_strata`."""
-        draws = [part.draw_strata(n_draws, generator) for part in self._bound()]
+        parts = self._bound()
+        draws = [
+            part.draw(n_draws, generator)
+            if isinstance(part, CategoricalPosterior)
+            else part.draw_strata(n_draws, generator)
+            for part in parts
+        ]
         most = max(map(len, draws))
         if min(map(len, draws)) < most:
             return self.draw_strata(most, generator)
-        return self._joined(draws, self.side)
+        return self._joined(vary(parts, draws), self.side)
 
     def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
         found = [
@@ -267,3 +242,10 @@ class _ProductPosterior(Posterior):
     ) -> torch.Tensor:
         parts = zip(self._columns(), self._bound(params), strict=True)
         return torch.stack([part.log_prob(theta[:, c]) for c, part in parts]).sum(0)
+
+    def log_prob_terms(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        pairs = zip(self._columns(), self._bound(params), strict=True)
+        terms = [part.log_prob_terms(theta[:, c], None) for c, part in pairs]
+        return torch.cat(terms, 1)[:, torch.argsort(torch.cat(self._columns()))]

@@ -12,10 +12,9 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from torch.distributions import Gamma, Normal
 
+from skvi.evidence._changes import Changes
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
-from skvi.inference._changes import Changes
-from skvi.inference._density import DensityTarget
 from skvi.objectives import ELBO
 from skvi.posteriors import (
     LowRankNormal,
@@ -24,6 +23,7 @@ from skvi.posteriors import (
     SemiImplicit,
 )
 from skvi.solvers import Stochastic
+from skvi.targets._density import DensityTarget
 
 UNIT = 1000.0
 

@@ -18,9 +18,11 @@ from skvi.posteriors import (
 from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
-# Gamma is for positive blocks, Product is what its blocks are, Exact needs data; those
-# without a density are in test_semi_implicit.
-OTHERS = "Family", "Gamma", "Product", "Exact", "SemiImplicit", "Hierarchical"
+# Product is what its blocks are, Exact needs data; Gamma, Beta and Categorical, which
+# are for other blocks, are in test_factors, those without a density in
+# test_semi_implicit.
+FACTORS = "Gamma", "Beta", "Categorical"
+OTHERS = "Family", "Product", "Exact", "SemiImplicit", "Hierarchical", *FACTORS
 FAMILIES = [c() for c in CLASSES if issubclass(c, Family) and c.__name__ not in OTHERS]
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size

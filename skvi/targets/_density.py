@@ -9,8 +9,8 @@ from torch.distributions import Distribution
 from torch.distributions.transforms import Transform
 
 from skvi.base import Layout
-from skvi.inference._supports import find_transform
-from skvi.targets import Target
+from skvi.targets._supports import Integers, find_bijection, find_transform
+from skvi.targets.base import Target
 
 __all__ = ["DensityTarget"]
 
@@ -40,13 +40,17 @@ class DensityTarget(Target):
                     f"shapes[{name!r}] is {tuple(shape)}, but its support needs a "
                     f"vector: {error}"
                 ) from error
-        self.layout = Layout(inner)
+        kinds = {name: find_bijection(t) for name, t in self.transforms.items()}
+        discrete = {k: t for k, t in self.transforms.items() if isinstance(t, Integers)}
+        limits = {name: t.limits for name, t in discrete.items()}
+        self.layout = Layout(inner, kinds, limits=limits)
 
     def constrain(self, theta: torch.Tensor) -> tuple[dict, torch.Tensor]:
         """Parameters on their supports, each (S, *shape), and log Jacobians, (S,)."""
         values, log_jacobian = {}, torch.zeros_like(theta[:, 0])
-        for name, x in self.layout.unpack(theta).items():
-            transform = self.transforms[name]
+        for name, transform in self.transforms.items():
+            block = self.layout[name]
+            x = theta[:, block.slice].reshape(-1, *block.shape)
             values[name] = transform(x)
             part = transform.log_abs_det_jacobian(x, values[name])
             log_jacobian = log_jacobian + part.reshape(len(theta), -1).sum(1)
@@ -83,7 +87,8 @@ class DensityTarget(Target):
                 f"must return one number a draw, of shape {wanted} for {len(theta)} "
                 f"draws. Got {got}. Sum over all other axes."
             )
-        if not found.requires_grad:
+        is_smooth = len(self.layout) > len(self.layout.discrete)
+        if is_smooth and not found.requires_grad:
             raise ValueError(
                 "log_density must be differentiable in its parameters by torch: its "
                 "result has no gradient. Use torch functions throughout, and no "

@@ -8,20 +8,21 @@ import torch
 
 from skvi._sampling._importance import StudentT, WeightedDraws
 from skvi.base import NormalForm
-from skvi.base._protocols import Density
-from skvi.inference._density import DensityTarget
-from skvi.inference._start import Start
+from skvi.base._protocols import Density, Proposal
+from skvi.evidence._fitted import TAIL_DF, WideBeside
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import Mixture
 from skvi.solvers._fixed_draws import balanced_noise
+from skvi.solvers._paths import Start
+from skvi.targets._density import DensityTarget
 
 __all__ = ["Changes", "modes_of", "other_modes"]
 
 # Changes above which a posterior is not called close: of a mean in deviations, and of
 # the log of a deviation.
 LARGE_MEAN, LARGE_STD = 0.15, math.log(1.15)
-# Draws, at least, and degrees of freedom of those that see tails.
-N_DRAWS, TAIL_DF = 4000, 4
+# Draws, at least.
+N_DRAWS = 4000
 # Nats below the best ELBO, and deviations between centers, of modes that count.
 LOW, FAR = 5.0, 4.0
 
@@ -34,7 +35,8 @@ class Changes:
     normal of its moments; half of a Student-t distribution around it. Weights are
     relative to both: they see tails, and are at most twice those of the first half.
     Where draws have an upper bound of their density, which is known nowhere else, they
-    are all there is, with weights whose mean is the integral nevertheless.
+    are all there is, with weights whose mean is the integral nevertheless. Changes of
+    probabilities of discrete values are in halves.
     """
 
     theta: torch.Tensor  # draws of the posterior
@@ -57,13 +59,13 @@ class Changes:
         own, known = posterior.as_normal(), posterior.side == "exact"
         if own is not None and own.factor is not None:
             own = None  # more noise than coordinates
-        draw = posterior.draw(n_draws, generator) if own is None else None
-        if draw is not None:
+        if own is None:
+            draw = posterior.draw(n_draws, generator)
             theta = draw.theta
             equal = WeightedDraws(theta, theta.new_zeros(n_draws))
             normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
         else:
-            size, normal = target.layout.size, own
+            draw, size, normal = None, target.layout.size, own
             eps = balanced_noise(generator, n_draws, size, normal.is_diagonal)
             theta = normal.transform(eps)
         if draw is not None and draw.side == "upper":
@@ -72,7 +74,9 @@ class Changes:
         else:
             near: Density = posterior if known else normal
             first = theta if known else normal.sample(n_draws, generator)
-            wide = StudentT(normal, TAIL_DF)
+            wide: Proposal = StudentT(normal, TAIL_DF)
+            if target.layout.discrete:
+                wide = WideBeside(posterior, normal)
             seen = torch.cat([first, wide.sample(n_draws, generator)])
             log_p, log_q = target.log_joint_batched(seen), near.log_prob(seen)
             weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
@@ -80,12 +84,12 @@ class Changes:
         w = torch.softmax(logs, 0)
         if given.n_stored:
             theta = given.draw(given.n_stored, generator).theta
-        found = Changes(
-            theta, normal, khat=weights.khat, efficiency=weights.ess / n_draws
-        )
+        khat = -math.inf if target.layout.is_finite else weights.khat
+        found = Changes(theta, normal, khat=khat, efficiency=weights.ess / n_draws)
         values, reweighted = target.constrain(theta)[0], target.constrain(seen)[0]
         for name, value in values.items():
-            by_mean, by_std = _change(value, reweighted[name], w)
+            change = _change if name not in target.layout.discrete else _change_discrete
+            by_mean, by_std = change(value, reweighted[name], w)
             if max(by_mean, by_std) > max(found.mean, found.std):
                 found = replace(found, mean=by_mean, std=by_std, where=name)
         return found
@@ -106,11 +110,19 @@ class Changes:
             remedy = f"use posterior='flow', which can bend, or {remedy}"
         elif isinstance(posterior, Mixture):
             remedy = f"increase n_components of the mixture, or {remedy}"
+        elif posterior.layout.discrete:
+            remedy = f"sum discrete parameters out of the log density, or {remedy}"
+        elif len(posterior.parts) > 1:
+            remedy = f"let a factor of Product have several names, or {remedy}"
+        what = (
+            f"the mean of {self.where!r} by {self.mean:.2g} standard deviations and "
+            f"its standard deviation by {math.expm1(self.std):.0%}"
+        )
+        if self.where in posterior.layout.discrete:
+            what = f"a probability of {self.where!r} by {self.mean / 2:.2g}"
         return (
-            "the posterior is not close to the density: importance weights change the "
-            f"mean of {self.where!r} by {self.mean:.2g} standard deviations and its "
-            f"standard deviation by {math.expm1(self.std):.0%} (Pareto k "
-            f"{self.khat:.2g}). To mend it, {remedy}"
+            "the posterior is not close to the density: importance weights change "
+            f"{what} (Pareto k {self.khat:.2g}). To mend it, {remedy}"
         )
 
 
@@ -125,6 +137,17 @@ def _change(
     mean, std = draws.mean(0), draws.std(0).clamp(min=1e-300)
     by_mean, by_std = (center - mean).abs() / std, (spread / std).log().abs()
     return float(by_mean.max()), float(by_std.max())
+
+
+def _change_discrete(
+    values: torch.Tensor, seen: torch.Tensor, w: torch.Tensor
+) -> tuple[float, float]:
+    """Largest change of the probability of a value, in halves, and 0."""
+    draws, x = values.reshape(len(values), -1), seen.reshape(len(seen), -1)
+    changes = [
+        w @ (x == k).to(w) - (draws == k).double().mean(0) for k in draws.unique()
+    ]
+    return 2 * float(torch.stack(changes).abs().max()), 0.0
 
 
 def modes_of(starts: Sequence[Start], best: NormalForm) -> list[NormalForm]:

@@ -1,0 +1,208 @@
+"""Discrete parameters, and Gamma and Beta factors, against exact posteriors."""
+
+import itertools
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, special, stats
+from torch.distributions import Bernoulli, Binomial, Normal, Poisson, constraints
+from torch.distributions import Beta as BetaDensity
+from torch.distributions import Gamma as GammaDensity
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.inference import VariationalInference
+from skvi.objectives import ELBO, EUBO
+from skvi.posteriors import Beta, Gamma, Product
+
+SPINS = {"z": (2,), "k": ()}
+KINDS = {"z": "boolean", "k": constraints.integer_interval(1, 3)}
+
+
+def fitted(*args, max_iter=6, **params):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return VariationalInference(
+            *args, random_state=0, max_iter=max_iter, **params
+        ).fit()
+
+
+def coupled(p):
+    """Two spins whose coupling depends on a category."""
+    z = 2 * p["z"] - 1
+    strength = torch.tensor([0.2, 0.6, 0.9], dtype=torch.float64)[p["k"] - 1]
+    return strength * z[:, 0] * z[:, 1] + 0.4 * z[:, 0] - 0.3 * z[:, 1]
+
+
+@pytest.fixture(scope="module")
+def spins():
+    return fitted(coupled, SPINS, KINDS)
+
+
+def states():
+    every = list(itertools.product([0.0, 1.0], [0.0, 1.0], [1, 2, 3]))
+    z = torch.tensor([s[:2] for s in every], dtype=torch.float64)
+    return {"z": z, "k": torch.tensor([s[2] for s in every])}
+
+
+def test_the_best_independent_probabilities(spins):
+    """By enumeration: the largest ELBO of all factorized q, and log Z above it.
+
+    Wrong variants: a relaxation of the spins; a Jacobian of a discrete parameter.
+    """
+    values = states()
+    joint = coupled(values).numpy()
+    z, k = values["z"].numpy(), values["k"].numpy()
+
+    def negative_elbo(x):
+        first, second = special.expit(x[:2])
+        of_k = special.softmax(np.r_[x[2:], 0.0])
+        q = np.where(z[:, 0] == 1, first, 1 - first) * of_k[k - 1]
+        q *= np.where(z[:, 1] == 1, second, 1 - second)
+        return float(q @ (np.log(q) - joint))
+
+    starts = np.random.default_rng(0).normal(size=(10, 4))
+    best = min(
+        (optimize.minimize(negative_elbo, x) for x in starts), key=lambda r: r.fun
+    )
+    log_z = special.logsumexp(joint)
+    assert spins.lower_bound_ == pytest.approx(
+        -best.fun, abs=2e-3 + 4 * spins.lower_bound_se_
+    )
+    assert -best.fun < log_z - 0.05
+    of_k = special.softmax(np.r_[best.x[2:], 0.0])
+    np.testing.assert_allclose(spins.probabilities_["k"], of_k, atol=0.03)
+    np.testing.assert_allclose(
+        spins.probabilities_["z"][:, 1], special.expit(best.x[:2]), atol=0.03
+    )
+    np.testing.assert_allclose(
+        spins.mean_["z"], spins.probabilities_["z"][:, 1], atol=0.04
+    )
+    low, high = spins.evidence_bounds(random_state=0).interval()
+    assert log_z - 0.1 < low < log_z < high < log_z + 0.1
+
+
+def test_draws_and_probabilities_on_the_supports(spins):
+    """Booleans are floats, categories are indices. Wrong variant: values from 0."""
+    draws = spins.sample_posterior(100, 0)
+    assert draws["z"].dtype == np.float64
+    assert draws["k"].dtype == np.int64
+    assert set(np.unique(draws["k"])) <= {1, 2, 3}
+    values = {name: v.numpy() for name, v in states().items()}
+    again = pickle.loads(pickle.dumps(spins))
+    assert np.exp(again.log_prob(values)).sum() == pytest.approx(1.0, abs=1e-9)
+    assert again.log_prob({"z": [[0.0, 1.0]], "k": [4]})[0] == -np.inf
+    assert "k" in str(spins.summary())
+
+
+def test_dependence_is_reported():
+    """A factorized q of two equal spins: its probabilities are those of one state."""
+
+    def equal(p):
+        z = 2 * p["z"] - 1
+        return 2.0 * z[:, 0] * z[:, 1]
+
+    model = fitted(equal, {"z": (2,)}, {"z": "boolean"})
+    assert not model.converged_
+    assert "a probability of 'z' by" in model.diagnostics_["message"]
+    assert "sum discrete parameters out" in model.diagnostics_["message"]
+
+
+def test_a_switch_and_a_mean():
+    """y ~ N(z m, 1), z in {0, 1}, m ~ N(0, 2): a normal mean given z = 1.
+
+    The probability of z is that of the Bayes factor where q can have it. Wrong variant:
+    draws of m of their own for each value of z.
+    """
+    y = torch.tensor([2.0, 3.0, 2.5, 2.2], dtype=torch.float64)
+
+    def density(p):
+        prior = Bernoulli(0.5).log_prob(p["z"]) + Normal(0.0, 2.0).log_prob(p["m"])
+        return prior + Normal((p["z"] * p["m"])[:, None], 1.0).log_prob(y).sum(1)
+
+    model = fitted(density, {"z": (), "m": ()}, {"z": "boolean"}, max_iter=5)
+    on = stats.multivariate_normal(np.zeros(4), np.eye(4) + 4).logpdf(y)
+    off = stats.norm(0, 1).logpdf(y).sum()
+    log_z = np.logaddexp(on, off) + math.log(0.5)
+    assert model.lower_bound_ < log_z + 4 * model.lower_bound_se_
+    assert model.lower_bound_ > log_z - 0.05
+    assert model.probabilities_["z"][1] > 0.99
+    precision = 4 + 0.25
+    assert model.mean_["m"] == pytest.approx(float(y.sum()) / precision, abs=0.1)
+
+
+def conjugate(p):
+    """Counts with a Gamma rate, and successes with a Beta share."""
+    y = torch.tensor([3.0, 5.0, 2.0, 4.0])
+    rate = GammaDensity(2.0, 1.0).log_prob(p["rate"])
+    share = BetaDensity(2.0, 3.0).log_prob(p["share"])
+    share = share + Binomial(10, p["share"]).log_prob(torch.tensor(7.0))
+    return rate + Poisson(p["rate"][:, None]).log_prob(y).sum(1) + share
+
+
+def test_conjugate_factors_are_the_posterior():
+    """Gamma(16, 5) and Beta(9, 6): the ELBO is the log evidence, as no normal's is.
+
+    Wrong variants: Gamma(1, 1) as the start; no Jacobian of a share.
+    """
+    shapes = {"rate": (), "share": ()}
+    supports = {"rate": constraints.positive, "share": "unit_interval"}
+    rule = {"posterior": Product(), "objective": ELBO("stl"), "max_iter": 5}
+    model = fitted(conjugate, shapes, supports, **rule)
+    log_z = float(
+        conjugate({"rate": torch.tensor([3.0]), "share": torch.tensor([0.5])})
+    ) - (stats.gamma(16, scale=1 / 5).logpdf(3) + stats.beta(9, 6).logpdf(0.5))
+    assert model.lower_bound_ == pytest.approx(log_z, abs=2e-3)
+    normal = fitted(conjugate, shapes, supports)
+    assert normal.lower_bound_ < log_z - 5e-3
+    a, b = model.posterior_.part("rate").params.exp()
+    assert float(a / b) == pytest.approx(3.2, rel=0.01)
+    assert float(a) == pytest.approx(16, rel=0.1)
+    a, b = model.posterior_.part("share").params.exp()
+    assert float(a / (a + b)) == pytest.approx(0.6, rel=0.01)
+    low, high = model.evidence_bounds(n_draws=2000, random_state=0).interval()
+    assert low < log_z < high
+
+
+def test_labels_of_a_mixture():
+    """Each point has the label of its cluster; the clusters have their means.
+
+    Wrong variant: equal probabilities at the start, which stay equal.
+    """
+    y = torch.tensor([-2.1, -1.9, -2.3, 1.8, 2.1, 2.4], dtype=torch.float64)
+
+    def density(p):
+        mean = p["mean"].gather(1, p["label"])
+        prior = Normal(0.0, 3.0).log_prob(p["mean"]).sum(1) - 6 * math.log(2)
+        return prior + Normal(mean, 0.3).log_prob(y).sum(1)
+
+    shapes = {"label": (6,), "mean": (2,)}
+    supports = {"label": constraints.integer_interval(0, 1)}
+    model = fitted(density, shapes, supports, max_iter=5)
+    np.testing.assert_allclose(np.sort(model.mean_["mean"]), [-2.1, 2.1], atol=0.1)
+    labels = model.probabilities_["label"].argmax(1)
+    assert len(set(labels[:3])) == len(set(labels[3:])) == 1
+    assert labels[0] != labels[3]
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"integer_interval\(low, high\)"):
+        VariationalInference(
+            coupled, SPINS, KINDS | {"k": constraints.nonnegative_integer}
+        ).fit()
+    with pytest.raises(IncompatibleComponentsError, match="'positive'"):
+        VariationalInference(
+            conjugate, {"rate": (), "share": ()}, posterior=Product({"rate": Gamma()})
+        ).fit()
+    with pytest.raises(IncompatibleComponentsError, match="discrete"):
+        VariationalInference(coupled, SPINS, KINDS, objective=EUBO()).fit()
+    with pytest.raises(IncompatibleComponentsError, match="'unit_interval'"):
+        VariationalInference(
+            conjugate,
+            {"rate": (), "share": ()},
+            {"rate": "positive"},
+            posterior=Product({"rate": Beta()}),
+        ).fit()
