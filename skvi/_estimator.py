@@ -43,6 +43,7 @@ from skvi.utils._validation import (
     _check_sample_weight,
     refuse_dates,
     refuse_dates_as_target,
+    refuse_iterators,
     validate_arguments,
 )
 from skvi.utils._warnings import warn_user
@@ -165,6 +166,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
+        refuse_iterators(X)
         refuse_dates(X)
         if is_regressor(self):
             refuse_dates_as_target(y)

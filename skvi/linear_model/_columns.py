@@ -6,7 +6,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 
 from skvi.evidence import BoundsTable, EvidenceBounds
-from skvi.utils._validation import refuse_dates, refuse_dates_as_target
+from skvi.utils._validation import (
+    refuse_dates,
+    refuse_dates_as_target,
+    refuse_iterators,
+)
 
 __all__ = ["ColumnsMixin"]
 
@@ -70,6 +74,7 @@ class ColumnsMixin:
         last = getattr(self, "outputs_", ())
         self._forget()
         self.__dict__.pop("outputs_", None)
+        refuse_iterators(X)
         refuse_dates(X)
         refuse_dates_as_target(y)
         X, y = validate_data(self, X, y, multi_output=True, **self._input)

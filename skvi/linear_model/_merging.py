@@ -7,7 +7,11 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import MAX_QUICK
 from skvi.linear_model._merged import MergedRows
 from skvi.utils._interrupts import raising_interrupts
-from skvi.utils._validation import refuse_dates, refuse_dates_as_target
+from skvi.utils._validation import (
+    refuse_dates,
+    refuse_dates_as_target,
+    refuse_iterators,
+)
 
 __all__ = ["MergingMixin"]
 
@@ -65,6 +69,7 @@ class MergingMixin:
         return Past(1, self._fingerprint[0], self.lower_bound_, rows=rows)
 
     def _checked_rows(self, X, y, sample_weight, is_first):
+        refuse_iterators(X)
         refuse_dates(X)
         refuse_dates_as_target(y)
         options = {**self._input, "multi_output": True, "y_numeric": True}

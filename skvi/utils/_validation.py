@@ -26,6 +26,7 @@ __all__ = [
     "interval_levels",
     "refuse_dates",
     "refuse_dates_as_target",
+    "refuse_iterators",
     "validate_arguments",
 ]
 
@@ -67,6 +68,16 @@ def interval_levels(caller: str, coverage: float) -> list[float]:
     validate_arguments(caller, {"coverage": coverage}, constraints)
     tail = (1 - coverage) / 2
     return [tail, 1 - tail]
+
+
+def refuse_iterators(X: object) -> None:
+    """Raise for a generator: `fit` needs all rows at once."""
+    if hasattr(X, "__next__"):
+        raise TypeError(
+            f"X must be an array with all rows. Got an iterator ({type(X).__name__}): "
+            "chunks are learned by skvi.stream(estimator, chunks), or one by one by "
+            "partial_fit."
+        )
 
 
 def refuse_dates(X: object) -> None:

@@ -1,0 +1,6 @@
+"""Streams: chunks of rows that are scored, then learned."""
+
+from skvi._stream._result import StreamResult
+from skvi._stream._run import stream
+
+__all__ = ["StreamResult", "stream"]
