@@ -58,7 +58,8 @@ class MomentMatching(Solver):
     normal close to p, whose moments are known, is estimated, so that the noise stays
     bounded as alpha approaches 1. If the draws are too poor for that, or after Ctrl-C,
     the ELBO solution is kept and the message says so; with `warm_start`, the posterior
-    from which it started.
+    from which it started. The EUBO of a user's log density begins at the ELBO
+    solution that the fit starts at.
 
     Examples
     --------
@@ -86,6 +87,8 @@ class MomentMatching(Solver):
             )
         if len(problem.target.hyper):
             return "the target has hyperparameters to learn"
+        if problem.target.starts_at_fit and not problem.objective.tilt:
+            return ""
         return NaturalGradient.missing(_proposal_problem(problem.target))
 
     @staticmethod
@@ -117,6 +120,9 @@ class MomentMatching(Solver):
         if tilted:
             start = replace(start, posterior=problem.posterior)
         try:
+            if problem.target.starts_at_fit:
+                kept = problem.posterior
+                return self._match(problem, _normal_of(kept), options)
             found = _solve(start, options.max_iter)
             near = _moved(problem, found.state)
             kept = near.posterior if kept is None else kept

@@ -21,6 +21,8 @@ ROUNDING = 1e-6
 class DensityTarget(Target):
     """``log_density`` of named parameters on their supports, plus the log Jacobian."""
 
+    starts_at_fit = True
+
     def __init__(
         self,
         log_density: Callable,

@@ -74,6 +74,8 @@ class Target(Movable):
     #: Whether the prior cannot be sampled, so that chains start near the fit only; as
     #: they do without a prior.
     starts_near_fit = False
+    #: Whether fits begin at the ELBO's solution, so that solvers need not find it.
+    starts_at_fit = False
     #: Remedy if a learned parameter of the likelihood degenerates to 0.
     floor_remedy = "fix it at a number"
 

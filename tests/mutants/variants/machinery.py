@@ -5,6 +5,10 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("moments-of-draws-without-weights", where="_moments",
+        find="weights @ centered.square()", put="centered.square().mean(0)",
+        test="tests/inference/test_families.py::"
+             "test_a_factorized_eubo_has_marginal_deviations"),
     # objectives
     Variant("mixture-proposal-of-moments", where="Several.heavier",
         find="StudentT(normal, DF)",
