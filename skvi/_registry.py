@@ -27,6 +27,7 @@ from skvi.posteriors import (
     LowRankNormal,
     MeanFieldNormal,
     MixtureOfNormals,
+    MultiplicativeFlow,
     NormalizingFlow,
     Refined,
     SemiImplicit,
@@ -67,6 +68,7 @@ POSTERIORS = {
     "mixture": MixtureOfNormals,
     "semi_implicit": SemiImplicit,
     "hierarchical": Hierarchical,
+    "multiplicative_flow": MultiplicativeFlow,
     "flow": NormalizingFlow,
     "refined": Refined,
 }

@@ -90,6 +90,10 @@ MODELS = {
         BayesianMLPRegressor(posterior="semi_implicit", max_iter=2, **SMALL),
         numbers,
     ),
+    "multiplicative network": (
+        BayesianMLPRegressor(posterior="multiplicative_flow", max_iter=2, **SMALL),
+        numbers,
+    ),
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
     "network": (BayesianMLPClassifier(max_iter=10, **SMALL), classes),
     "weighted network": (

@@ -20,7 +20,13 @@ from skvi.linear_model import (
 from skvi.losses import BetaLoss, LogLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.posteriors import Ensemble, MeanFieldNormal, MixtureOfNormals, Product
+from skvi.posteriors import (
+    Ensemble,
+    MeanFieldNormal,
+    MixtureOfNormals,
+    MultiplicativeFlow,
+    Product,
+)
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 
 NETWORK = {
@@ -68,6 +74,9 @@ REGRESSIONS = {
         noise_scale=2.0,
         batch_size=9,
         **NETWORK,
+    ),
+    "mlp, multiplicative": BayesianMLPRegressor(
+        posterior=MultiplicativeFlow(n_layers=1, n_hidden=3), **NETWORK
     ),
     "mlp, ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),

@@ -70,6 +70,10 @@ NOISY = {
     "network": (BayesianMLPRegressor(**SMALL), NUMBERS),
     "network-classes": (BayesianMLPClassifier(**SMALL), CLASSES),
     "network-weights": (BayesianMLPClassifier(objective="iwelbo", **SMALL), LABELS),
+    "multiplicative-network": (
+        BayesianMLPRegressor(posterior="multiplicative_flow", **SMALL),
+        NUMBERS,
+    ),
     "module-with-points": (
         BayesianModuleRegressor(relu_network, deterministic="*.bias", max_iter=2),
         NUMBERS,
@@ -111,10 +115,10 @@ def test_fits_on_a_device(name, problems):
     """
     with emulated_device():
         there, y = _fit(name, device="meta")
-        (problem,) = problems
-        assert problem.target.rows.device == META
-        assert problem.posterior.params.device == META
-        assert problem.generator.device == META
+        for problem in problems:  # of a bent family also that of its normal start
+            assert problem.target.rows.device == META
+            assert problem.posterior.params.device == META
+            assert problem.generator.device == META
         assert there.posterior_.params.device == CPU
         found = there.predict(X)
         text = pickle.dumps(there)

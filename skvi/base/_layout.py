@@ -34,6 +34,8 @@ class Block:
     `scale` is the natural size of the parameters, which priors multiply: 1 over the
     square root of the number of inputs for the weights of a network, so that its layers
     preserve the variance of their inputs. Solvers respect the `limits` of coordinates.
+    `input_axis` is the axis along which the inputs of a dense layer are; None for
+    other blocks.
     """
 
     start: int
@@ -42,6 +44,7 @@ class Block:
     scale: float = 1.0
     role: str = "weight"
     limits: tuple[float, float] = UNLIMITED
+    input_axis: int | None = None
 
     @property
     def size(self) -> int:
@@ -71,6 +74,8 @@ class Layout(Mapping):
         Roles of blocks, see `ROLES`; "weight" for the others.
     limits : mapping of str to (float, float), default=None
         Ranges of coordinates, see `Block`; none for the others.
+    input_axes : mapping of str to int, default=None
+        Axes of the inputs of the weights of dense layers; none for the others.
 
     Attributes
     ----------
@@ -94,10 +99,11 @@ class Layout(Mapping):
         scales: Mapping[str, float] | None = None,
         roles: Mapping[str, str] | None = None,
         limits: Mapping[str, tuple[float, float]] | None = None,
+        input_axes: Mapping[str, int] | None = None,
     ) -> None:
         bijections, roles = bijections or {}, roles or {}
-        scales, limits = scales or {}, limits or {}
-        for given in (bijections, roles, scales, limits):
+        scales, limits, input_axes = scales or {}, limits or {}, input_axes or {}
+        for given in (bijections, roles, scales, limits, input_axes):
             _check_names(given, shapes)
         _check_values("bijection", bijections, BIJECTIONS)
         _check_values("role", roles, ROLES)
@@ -111,6 +117,7 @@ class Layout(Mapping):
                 scales.get(name, 1.0),
                 roles.get(name, "weight"),
                 limits.get(name, UNLIMITED),
+                input_axes.get(name),
             )
             self.size += self._blocks[name].size
 

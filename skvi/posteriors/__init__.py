@@ -7,6 +7,7 @@ from skvi.posteriors._exact import Exact
 from skvi.posteriors._flow import FlowPosterior, NormalizingFlow
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._mixture_of_normals import MixtureOfNormals
+from skvi.posteriors._multiplicative import MultiplicativeFlow
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.posteriors._pairs import Beta, Gamma
@@ -30,6 +31,7 @@ __all__ = [
     "MeanFieldNormal",
     "MixtureOfNormals",
     "MixtureOverScales",
+    "MultiplicativeFlow",
     "NormalizingFlow",
     "Posterior",
     "Product",

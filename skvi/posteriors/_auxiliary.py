@@ -25,11 +25,11 @@ from skvi.base import Draw, Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.utils._log_space import LOG_2PI, log_mean_exp
-from skvi.utils._random import make_generator, rand, randn
+from skvi.utils._random import rand, randn
 
-__all__ = ["AuxiliaryPosterior", "Settings"]
+__all__ = ["SHARE", "AuxiliaryPosterior", "Regression", "Settings"]
 
-# Fraction of the variance of u that comes from e at the start.
+# Variance of u that comes from e at the start.
 SHARE = 0.1
 # Transitions of a chain, steps of each, and the range of the logs of their sizes.
 N_TRANSITIONS, N_STEPS, LOG_RANGE = 5, 5, 2.0
@@ -99,31 +99,16 @@ class Regression:
 class AuxiliaryPosterior(WhitenedPosterior):
     """Distribution of theta = mean + scale u, with u | e factorized normal, e noise.
 
-    Variational parameters: those of the moments of u | e, and of e | u if r is learned.
+    A subclass must implement `conditional` and `proposal`, and set `params`: first the
+    `n_forward` of the moments of u | e, then those of e | u if r is learned.
     """
 
     side = "upper"
+    n_forward: int
 
-    def __init__(
-        self,
-        layout: Layout,
-        settings: Settings,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, settings: Settings) -> None:
         super().__init__(layout)
-        generator = make_generator(0) if generator is None else generator
-        size, n_aux, n_hidden = layout.size, settings.n_auxiliary, settings.n_hidden
         self.settings = settings
-        self._forward = Regression(n_aux, n_hidden, size)
-        self._reverse = Regression(size, n_hidden, n_aux)
-        # Orthonormal columns: u is near N(0, I), and the reverse is known.
-        loading = torch.linalg.qr(randn(generator, max(size, n_aux), n_aux))[0]
-        loading = SHARE**0.5 * loading[:size]
-        start = 0.5 * math.log1p(-SHARE)
-        parts = [self._forward.start(loading, start, generator)]
-        if settings.is_learned:
-            parts.append(self._reverse.start(loading.T, start, generator))
-        self.params = torch.cat(parts)
 
     def with_mixture(self, n_mixture: int) -> Self:
         """Posterior whose bounds have another number of terms, K."""
@@ -142,42 +127,41 @@ class AuxiliaryPosterior(WhitenedPosterior):
 
     def conditional(self, e: torch.Tensor, params: torch.Tensor) -> NormalForm:
         """Normals of u given e, (..., A)."""
-        return self._forward(params[: self._forward.n_params], e)
+        raise NotImplementedError
 
     def proposal(self, u: torch.Tensor, params: torch.Tensor) -> NormalForm:
         """The densities r of e given u, (S, P)."""
-        if self.settings.is_learned:
-            return self._reverse(params[self._forward.n_params :], u)
-        mean = u.new_zeros(len(u), self.settings.n_auxiliary)
-        return NormalForm(mean, torch.ones_like(mean))
-
-    def log_joint(
-        self, u: torch.Tensor, e: torch.Tensor, params: torch.Tensor
-    ) -> torch.Tensor:
-        """Log density of u and e together."""
-        log_noise = -0.5 * (e.square() + LOG_2PI).sum(-1)
-        return self.conditional(e, params).log_prob(u) + log_noise
+        raise NotImplementedError
 
     def log_terms(
         self,
         u: torch.Tensor,
         e: torch.Tensor,
+        given: NormalForm,
         params: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Logs of w(u, e_0) .. w(u, e_K), (K + 1, S), for u that came from e."""
+        """Logs of w(u, e_0) .. w(u, e_K), (K + 1, S), for u that came from e, `given`.
+
+        `given` are the normals of u given e.
+        """
         r = self.proposal(u, params)
-        e = torch.cat([e[None], r.sample(self.settings.n_mixture, generator)])
-        return self.log_joint(u, e, params) - r.log_prob(e)
+        terms = (_log_joint(u, e, given) - r.log_prob(e))[None]
+        if self.settings.n_mixture:
+            e = r.sample(self.settings.n_mixture, generator)
+            own = _log_joint(u, e, self.conditional(e, params)) - r.log_prob(e)
+            terms = torch.cat([terms, own])
+        return terms
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Refuse: only draws have a bound of their density."""
         raise IncompatibleComponentsError(
-            "The log density of posterior='semi_implicit' or 'hierarchical' is an "
-            "integral over an auxiliary variable, which is bounded at its own draws "
-            "only. Use a family with an exact density, such as posterior='full_rank'."
+            "The log density of posterior='semi_implicit', 'hierarchical' or "
+            "'multiplicative_flow' is an integral over an auxiliary variable, which is "
+            "bounded at its own draws only. Use a family with an exact density, such "
+            "as posterior='full_rank'."
         )
 
     # --- draws ------------------------------------------------------------------------
@@ -187,29 +171,31 @@ class AuxiliaryPosterior(WhitenedPosterior):
 
         If gradients are unbiased, that of the bound is the gradient of log q instead.
         """
-        u, e = self._pairs(n_draws, generator)
+        u, e, given = self._pairs(n_draws, generator)
         if self.settings.is_unbiased and u.requires_grad:
             log_q = self._with_score(u, e, generator)
         else:
-            log_q = log_mean_exp(self.log_terms(u, e, self.params, generator), 0)
+            terms = self.log_terms(u, e, given, self.params, generator)
+            log_q = log_mean_exp(terms, 0)
         return Draw(u, log_q, self.side, auxiliary=e)
 
     def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
         """Draw theta with a lower bound of its log density; None without terms."""
         if not self.settings.n_mixture:
             return None
-        u, e = self._pairs(n_draws, generator)
-        terms = self.log_terms(u, e, self.params, generator)[1:]
+        u, e, given = self._pairs(n_draws, generator)
+        terms = self.log_terms(u, e, given, self.params, generator)[1:]
         return self._from_white(Draw(u, log_mean_exp(terms, 0), "lower", auxiliary=e))
 
     def _pairs(
         self, n_draws: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws of u, (S, P), and of the e they come from, (S, A)."""
+    ) -> tuple[torch.Tensor, torch.Tensor, NormalForm]:
+        """Draws of u, (S, P), of the e they come from, (S, A), and u given e."""
         dtype, n_aux = self.params.dtype, self.settings.n_auxiliary
         e = randn(generator, n_draws, n_aux, dtype=dtype)
         noise = randn(generator, n_draws, self.layout.size, dtype=dtype)
-        return self.conditional(e, self.params).transform(noise), e
+        given = self.conditional(e, self.params)
+        return given.transform(noise), e, given
 
     # --- unbiased gradients -----------------------------------------------------------
 
@@ -223,9 +209,11 @@ class AuxiliaryPosterior(WhitenedPosterior):
         follows the bound.
         """
         at, fixed = u.detach().requires_grad_(), self.params.detach()
-        split = self._forward.n_params
+        split = self.n_forward
         params = torch.cat([fixed[:split], self.params[split:]])
-        value = log_mean_exp(self.log_terms(at.detach(), e, params, generator), 0)
+        given = self.conditional(e, params)
+        terms = self.log_terms(at.detach(), e, given, params, generator)
+        value = log_mean_exp(terms, 0)
         other = self.chain(at.detach(), e, fixed, generator)
         log_prob = self.conditional(other, fixed).log_prob(at)
         (score,) = torch.autograd.grad(log_prob.sum(), at)
@@ -246,7 +234,8 @@ class AuxiliaryPosterior(WhitenedPosterior):
 
         def evaluate(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             x = x.detach().requires_grad_()
-            value = self.log_joint(u, r.transform(x), params)
+            other = r.transform(x)
+            value = _log_joint(u, other, self.conditional(other, params))
             (slope,) = torch.autograd.grad(value.sum(), x)
             return value.detach(), slope
 
@@ -267,3 +256,8 @@ class AuxiliaryPosterior(WhitenedPosterior):
             x = torch.where(accept[:, None], moved, x)
             slope = torch.where(accept[:, None], new_slope, slope)
         return r.transform(x)
+
+
+def _log_joint(u: torch.Tensor, e: torch.Tensor, given: NormalForm) -> torch.Tensor:
+    """Log density of u and e together, from that of u given e."""
+    return given.log_prob(u) - 0.5 * (e.square() + LOG_2PI).sum(-1)

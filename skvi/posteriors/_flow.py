@@ -173,17 +173,30 @@ class FlowPosterior(WhitenedPosterior):
     def draw_white(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Transform noise, with its log density."""
         noise = randn(generator, n_draws, self.layout.size, dtype=self.params.dtype)
-        theta, log_det = self._call("forward", noise, self.params)
+        theta, log_det = self.transform("forward", noise, self.params)
         return Draw(theta, _log_normal(noise) - log_det)
 
     def log_prob_white(self, u: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
         """Log density, by the inverse."""
-        noise, log_det = self._call("inverse", u, params)
+        noise, log_det = self.transform("inverse", u, params)
         return _log_normal(noise) + log_det
 
-    def _call(
+    def transform(
         self, method: str, x: torch.Tensor, params: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Evaluate the module.
+
+        Parameters
+        ----------
+        method : {"forward", "inverse"}
+        x : Tensor of shape (S, P)
+        params : Tensor of shape (n_variational,)
+
+        Returns
+        -------
+        value : Tensor of shape (S, P)
+        log_det : Tensor of shape (S,)
+        """
         sizes = [shape.numel() for shape in self._shapes.values()]
         parts = zip(self._shapes.items(), params.split(sizes), strict=True)
         values = {name: part.reshape(shape) for (name, shape), part in parts}

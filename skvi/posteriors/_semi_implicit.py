@@ -1,12 +1,19 @@
-"""Families that are normal given an auxiliary variable."""
+"""Families that are normal given noise: its moments are functions of it."""
 
+import math
 from numbers import Integral
 
 import torch
 
-from skvi.base import Layout
-from skvi.posteriors._auxiliary import AuxiliaryPosterior, Settings
+from skvi.base import Layout, NormalForm
+from skvi.posteriors._auxiliary import (
+    SHARE,
+    AuxiliaryPosterior,
+    Regression,
+    Settings,
+)
 from skvi.posteriors.base import Family, Posterior
+from skvi.utils._random import make_generator, randn
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["Hierarchical", "SemiImplicit"]
@@ -42,7 +49,7 @@ class _NormalGivenAuxiliary(Family):
             is_unbiased=self.gradient == "unbiased",
             whiten=self.whiten,
         )
-        return AuxiliaryPosterior(layout, settings, generator)
+        return SemiImplicitPosterior(layout, settings, generator)
 
     def check_size(self, n_params: int) -> None:
         """Raise above 20,000 parameters; see `Family.check_size`."""
@@ -193,3 +200,37 @@ class Hierarchical(_NormalGivenAuxiliary):
         self.n_auxiliary = n_auxiliary
         self.n_hidden = n_hidden
         self.whiten = whiten
+
+
+class SemiImplicitPosterior(AuxiliaryPosterior):
+    """Normals of u with moments that are a regression on e; so is r, if learned."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        settings: Settings,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(layout, settings)
+        generator = make_generator(0) if generator is None else generator
+        size, n_aux, n_hidden = layout.size, settings.n_auxiliary, settings.n_hidden
+        self._forward = Regression(n_aux, n_hidden, size)
+        self._reverse = Regression(size, n_hidden, n_aux)
+        self.n_forward = self._forward.n_params
+        # Orthonormal columns: u is near N(0, I), and the reverse is known.
+        loading = torch.linalg.qr(randn(generator, max(size, n_aux), n_aux))[0]
+        loading = SHARE**0.5 * loading[:size]
+        start = 0.5 * math.log1p(-SHARE)
+        parts = [self._forward.start(loading, start, generator)]
+        if settings.is_learned:
+            parts.append(self._reverse.start(loading.T, start, generator))
+        self.params = torch.cat(parts)
+
+    def conditional(self, e: torch.Tensor, params: torch.Tensor) -> NormalForm:
+        return self._forward(params[: self.n_forward], e)
+
+    def proposal(self, u: torch.Tensor, params: torch.Tensor) -> NormalForm:
+        if self.settings.is_learned:
+            return self._reverse(params[self.n_forward :], u)
+        mean = u.new_zeros(len(u), self.settings.n_auxiliary)
+        return NormalForm(mean, torch.ones_like(mean))

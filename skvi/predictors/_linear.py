@@ -50,7 +50,7 @@ class LinearPredictor(Predictor):
         if fit_intercept:
             shapes["intercept"] = (n_outputs,)
         roles = {"intercept": "intercept"} if fit_intercept else {}
-        self.layout = Layout(shapes, roles=roles)
+        self.layout = Layout(shapes, roles=roles, input_axes={"coef": 1})
         self.n_features, self.n_outputs = n_features, n_outputs
         self.fit_intercept = fit_intercept
 

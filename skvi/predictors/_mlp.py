@@ -76,7 +76,9 @@ class MLPPredictor(Predictor):
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
-        self.layout, self.n_outputs = Layout(shapes, None, scales, roles), n_outputs
+        inputs = {name: 0 for name in scales}
+        self.layout = Layout(shapes, None, scales, roles, input_axes=inputs)
+        self.n_outputs = n_outputs
 
     @property
     def has_passes(self) -> bool:  # type: ignore[override]

@@ -268,7 +268,7 @@ def _layout(
         for prefix, layer in module.named_modules(remove_duplicate=False)
         for own, _ in layer.named_parameters(recurse=False)
     }
-    shapes, roles, scales, last = {}, {}, {}, ""
+    shapes, roles, scales, inputs, last = {}, {}, {}, {}, ""
     for name, value in free.items():
         owner = owners[name]
         shapes[name] = tuple(value.shape)
@@ -278,9 +278,11 @@ def _layout(
             roles[name] = "intercept"
         elif value.ndim > 1 and not isinstance(owner, nn.Embedding):
             scales[name], last = gain / math.sqrt(_fan_in(owner, value)), name
+            if isinstance(owner, nn.Linear):
+                inputs[name] = 1
     if last:
         scales[last] *= output_gain / gain
-    return Layout(shapes, None, scales, roles)
+    return Layout(shapes, None, scales, roles, input_axes=inputs)
 
 
 def _fan_in(owner: nn.Module, weight: torch.Tensor) -> float:

@@ -22,7 +22,8 @@ CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
 # are for other blocks, are in test_factors, those without a density in
 # test_semi_implicit.
 FACTORS = "Gamma", "Beta", "Categorical"
-OTHERS = "Family", "Product", "Exact", "SemiImplicit", "Hierarchical", *FACTORS
+BOUNDED = "SemiImplicit", "Hierarchical", "MultiplicativeFlow"
+OTHERS = "Family", "Product", "Exact", *BOUNDED, *FACTORS
 FAMILIES = [c() for c in CLASSES if issubclass(c, Family) and c.__name__ not in OTHERS]
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size

@@ -14,10 +14,20 @@ from sklearn.preprocessing import scale
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, Hierarchical, Product, SemiImplicit
+from skvi.posteriors import (
+    FullRankNormal,
+    Hierarchical,
+    MultiplicativeFlow,
+    Product,
+    SemiImplicit,
+)
+from skvi.posteriors._auxiliary import SHARE
+from skvi.posteriors._multiplicative import NETWORK_SHARE
+from skvi.predictors import LinearPredictor, MLPPredictor, ModulePredictor
 from skvi.targets import Target
 from skvi.utils._random import make_generator, randn
 
@@ -25,11 +35,16 @@ SMALL = {"n_hidden": 3}
 N_SE = 4
 
 
+def dense(size):
+    """Layout of a layer with one unit."""
+    return Layout({"coef": (1, size)}, input_axes={"coef": 1})
+
+
 class Bent(Target):
     """A normal x beside y that is near x^2: log Z is 0."""
 
     def __init__(self, size):
-        self.layout = Layout({"coef": (1, size)})
+        self.layout = dense(size)
 
     def log_joint(self, theta, rows=None):
         centers = (theta[:, :1], theta[:, 1:] - 0.5 * theta[:, :1].square())
@@ -48,10 +63,13 @@ def grid(size, count):
 def perturbed(family, size, amount=0.3):
     """Posterior away from its start, in units away from 1."""
     generator = make_generator(2)
-    q = family.build(Layout({"coef": (1, size)}), generator)
+    q = family.build(dense(size), generator)
     scale = torch.full((size,), 0.7, dtype=torch.float64)
     q = q.near(NormalForm(0.2 + 0.0 * scale, scale))
-    return q.at(q.params + amount * randn(generator, len(q.params)))
+    move = amount * randn(generator, len(q.params))
+    if isinstance(family, MultiplicativeFlow):
+        move[-len(q._start) :] /= NETWORK_SHARE
+    return q.at(q.params + move)
 
 
 def exact_log_q(q, theta, params, n_nodes):
@@ -77,16 +95,23 @@ def mean_and_se(values):
     return float(values.mean()), float(values.std()) / len(values) ** 0.5
 
 
-@pytest.mark.parametrize("proposal", ["prior", "learned"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(SemiImplicit(proposal="prior", **SMALL), id="prior"),
+        pytest.param(SemiImplicit(**SMALL), id="learned"),
+        pytest.param(MultiplicativeFlow(**SMALL), id="multiplicative"),
+    ],
+)
 @pytest.mark.parametrize(("size", "n_nodes", "n_noise"), [(1, 40, 20), (2, 12, 8)])
-def test_bounds_enclose_the_elbo_and_meet(size, n_nodes, n_noise, proposal):
+def test_bounds_enclose_the_elbo_and_meet(size, n_nodes, n_noise, family):
     """L_K <= ELBO <= L^K against quadrature, and their distance decreases with K.
 
     Wrong variants: the upper bound of log q without the e that generated the draw; the
     lower bound with it; terms without the density of the proposal.
     """
     target, generator = Bent(size), make_generator(1)
-    q, gaps = perturbed(SemiImplicit(proposal=proposal, **SMALL), size), []
+    q, gaps = perturbed(family, size), []
     with torch.no_grad():
         truth = float(exact_elbo(q, target, n_nodes, n_noise))
         for n_mixture in (1, 8, 64):
@@ -113,6 +138,7 @@ def test_bounds_enclose_the_elbo_and_meet(size, n_nodes, n_noise, proposal):
         Hierarchical(**SMALL),
         SemiImplicit(n_mixture=3, **SMALL),
         SemiImplicit(n_mixture=3, proposal="prior", **SMALL),
+        MultiplicativeFlow(**SMALL),
     ],
 )
 def test_weights_have_the_mean_of_the_evidence(family):
@@ -161,6 +187,7 @@ def test_unbiased_gradients(size):
         SemiImplicit(**SMALL),
         SemiImplicit(proposal="prior", **SMALL),
         SemiImplicit(gradient="unbiased", **SMALL),
+        MultiplicativeFlow(**SMALL),
     ],
 )
 def test_every_parameter_has_a_gradient(family):
@@ -168,6 +195,56 @@ def test_every_parameter_has_a_gradient(family):
     _, found = ELBO().value_and_gradient(target, q, KL(), None, 20, make_generator(0))
     assert (found != 0).all()
     assert found.isfinite().all()
+
+
+LAYERS = [
+    LinearPredictor(2, 3).layout,
+    MLPPredictor(2, 1, hidden_layer_sizes=(3,)).layout,
+    ModulePredictor(torch.nn.Linear(2, 3), torch.zeros(4, 2), 3).layout,
+]
+
+
+@pytest.mark.parametrize("layout", LAYERS, ids=["linear", "mlp", "module"])
+def test_inputs_are_multiplied(layout, make_normal):
+    """The start is a normal, with one more direction for each input of a layer.
+
+    Its density is known, and the bound is exact: r is the distribution of the noise.
+    Wrong variants: outputs multiplied in place of inputs; r without the precision of
+    the noise, or with weights of 1.
+    """
+    normal, n_inputs = make_normal(layout.size, "diag", seed=1), 0
+    q = MultiplicativeFlow(**SMALL).build(layout).near(normal)
+    q.params[layout.size : 2 * layout.size] = 0.3  # log scales
+    directions = []
+    for name, block in layout.items():
+        if block.role == "weight":
+            # f = X coef' of linear models and modules, X coef of networks
+            axis = 0 if name.startswith("coef_") else 1
+            for i in range(block.shape[axis]):
+                row = torch.zeros(layout.size).double()
+                where = torch.zeros(block.shape, dtype=torch.bool)
+                where.select(axis, i)[:] = True
+                row[block.slice][where.flatten()] = 1.0
+                row = row * normal.mean
+                size = 1 + (row / normal.scale).square().sum()
+                directions.append(row * (SHARE / size).sqrt())
+            n_inputs += block.shape[axis]
+    assert q.settings.n_auxiliary == n_inputs
+    scale = normal.scale * np.exp(0.3)
+    expected = NormalForm(normal.mean, scale, torch.stack(directions, 1))
+    draw = q.draw(2000, make_generator(0))
+    torch.testing.assert_close(draw.log_q, expected.log_prob(draw.theta))
+    mean, error = mean_and_se(draw.log_q + expected.entropy())
+    assert abs(mean) < N_SE * error
+
+
+def test_layers_are_needed():
+    with pytest.raises(IncompatibleComponentsError, match="'hierarchical' or 'flow'"):
+        VariationalInference(
+            lambda theta: -theta["x"].square(),
+            {"x": ()},
+            posterior="multiplicative_flow",
+        ).fit()
 
 
 def test_coordinates_of_a_normal_fit():
@@ -221,9 +298,10 @@ def test_estimators():
     params = model.posterior_.params
     model.set_params(warm_start=True, max_iter=1).fit(X, y)
     assert float((model.posterior_.params - params).abs().max()) < 1.0
-    grid = {"posterior": ["hierarchical"], "posterior__n_hidden": [2, 3]}
+    names = ["hierarchical", "multiplicative_flow"]
+    grid = {"posterior": names, "posterior__n_hidden": [2]}
     search = GridSearchCV(clone(model).set_params(max_iter=1), grid, cv=2).fit(X, y)
-    assert search.best_estimator_.posterior_family_.n_hidden in (2, 3)
+    assert search.best_estimator_.posterior_family_.n_hidden == 2
     with pytest.raises(IncompatibleComponentsError, match="objective='elbo'"):
         clone(model).set_params(objective="eubo").fit(X, y)
 
@@ -253,6 +331,7 @@ def test_networks_start_at_a_factorized_fit():
         (SemiImplicit(whiten=False), 10.0),
         (Hierarchical(whiten=False), 9.0),
         (SemiImplicit(), 11.9),
+        (MultiplicativeFlow(), 10.0),
     ],
 )
 def test_correlations_of_breast_cancer(family, least):

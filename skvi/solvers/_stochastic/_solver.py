@@ -138,7 +138,10 @@ class Stochastic(Solver):
 
         Hence one over the number of inputs, the square of the natural scale (Yang et
         al. 2021, *Tuning large neural networks via zero-shot hyperparameter transfer*).
+        Parameters in units of a normal fit are not weights.
         """
+        if problem.posterior.starts_at_normal:
+            return self.rate
         smallest = float(problem.target.layout.natural_scales().min())
         return min(self.rate, WIDTH_SHARE * smallest**2)
 
