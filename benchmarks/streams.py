@@ -2,8 +2,11 @@
 
 Full-rank logistic regression of the breast cancer data, in batches: the ELBO of all
 rows under the first prior at the end of the stream, the sum of the bounds of the
-batches, and the test log loss, beside one fit. Then a stream of simulated rows with 20
-features, beside scikit-learn's `SGDClassifier`: rows per second, memory, log density.
+batches, and the test log loss, beside one fit. Then streams of simulated rows with 20
+features, beside scikit-learn's `SGDClassifier`, and on fewer rows, the same for all,
+beside river's logistic regression (where it is installed; in batches of 100 rows, since
+one by one it takes twice as long): rows per second, memory, log density, and seconds of
+a chunk from the first to the last tenth.
 
     python benchmarks/streams.py --rows 1e7
 """
@@ -11,9 +14,12 @@ features, beside scikit-learn's `SGDClassifier`: rows per second, memory, log de
 import argparse
 import resource
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
+import pandas as pd
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import SGDClassifier
 from sklearn.model_selection import train_test_split
@@ -79,17 +85,38 @@ def chunks(n_rows, size, is_binary):
         yield X, (y if is_binary else f + rng.standard_normal(size))
 
 
+class River(ClassifierMixin, BaseEstimator):
+    """The logistic regression of river, by steps of 100 rows."""
+
+    def partial_fit(self, X, y, classes=None):
+        if not hasattr(self, "model_"):
+            from river.linear_model import LogisticRegression
+
+            self.model_, self.classes_ = LogisticRegression(), np.array(classes)
+        for i in range(0, len(y), 100):
+            rows = pd.DataFrame(X[i : i + 100])
+            self.model_.learn_many(rows, pd.Series(y[i : i + 100], index=rows.index))
+        return self
+
+    fit = partial_fit
+
+    def predict_proba(self, X):
+        p = self.model_.predict_proba_many(pd.DataFrame(X))
+        return np.clip(p[list(self.classes_)].to_numpy(), 1e-15, 1.0)
+
+
 def speed(name, model, n_rows, size):
-    """Print rows per second, the memory of the process, and the score."""
+    """Print rows per second, the memory of the process, the score, and tenths."""
     is_binary = not isinstance(model, BayesianLinearRegression)
     classes = [0, 1] if is_binary else None
     found = skvi.stream(model, chunks(n_rows, size, is_binary), classes=classes)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    halves = np.array_split(found.seconds, 2)
+    tenths = np.array_split(1e3 * found.seconds, min(10, len(found.seconds)))
+    curve = " ".join(f"{np.median(part):.0f}" for part in tenths)
     print(
         f"{name:<20} {n_rows:.0e} rows: {found.rows_per_second:9,.0f} per second, "
-        f"{memory:.2f} GiB, seconds a chunk {halves[0].mean():.3f} then "
-        f"{halves[1].mean():.3f}, score {found.mean('log_predictive_density'):.5f}",
+        f"{memory:.2f} GiB, score {found.mean('log_predictive_density'):.5f}; "
+        f"ms a chunk of {size}: {curve}",
         flush=True,
     )
 
@@ -97,21 +124,27 @@ def speed(name, model, n_rows, size):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=float, default=1e6)
+    parser.add_argument("--few-rows", type=float, default=1e6)
     parser.add_argument("--chunk", type=int, default=100_000)
     parser.add_argument("--shuffles", type=int, default=10)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    cancer(Normal(1.0), 10, options.shuffles)
-    cancer("auto", 10, options.shuffles)
-    cancer("auto", 50, 3)
+    if options.shuffles:
+        cancer(Normal(1.0), 10, options.shuffles)
+        cancer("auto", 10, options.shuffles)
+        cancer("auto", 50, 3)
     models = {
         "SGDClassifier": SGDClassifier(loss="log_loss", random_state=0),
         "logistic, N(0, 1)": BayesianLogisticRegression(prior="normal"),
-        "logistic, auto": BayesianLogisticRegression(),
         "linear": BayesianLinearRegression(),
     }
     for name, model in models.items():
         speed(name, model, int(options.rows), options.chunk)
+    few = {"logistic, default": BayesianLogisticRegression()}
+    if find_spec("river"):
+        few["river"] = River()
+    for name, model in {**models, **few}.items():
+        speed(name, clone(model), int(options.few_rows), options.chunk // 10)
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ class BayesianClassifierMixin(ClassifierMixin):
     intervals.
     """
 
+    #: Whether later batches may have classes that the first had not.
+    _takes_new_classes = False
     _parameter_constraints: dict = {
         "class_weight": [dict, StrOptions({"balanced"}), None]
     }
@@ -133,7 +135,8 @@ class BayesianClassifierMixin(ClassifierMixin):
             Some of the classes.
         sample_weight : array-like of shape (n_samples,), default=None
         classes : array-like of shape (n_classes,), default=None
-            All classes; required in the first call, and equal in every other.
+            All classes; required in the first call, and equal in every other. Only an
+            MLP takes more of them later: it gets new outputs, with the first prior.
         forgetting : float, default=1.0
             Power, in (0, 1], of the posterior so far, for data that drift; the rest is
             the first prior. With 0.99, what 100 batches before said counts 0.37 times.
@@ -183,12 +186,14 @@ class BayesianClassifierMixin(ClassifierMixin):
             )
         found = None if classes is None else np.unique(classes)
         if self.__sklearn_is_fitted__():
-            if found is not None and not np.array_equal(found, self.classes_):
+            if found is None or np.array_equal(found, self.classes_):
+                return None
+            if not (self._takes_new_classes and np.isin(self.classes_, found).all()):
                 raise ValueError(
                     f"classes={classes!r} is not the same as on last call to "
                     f"partial_fit, was: {self.classes_!r}"
                 )
-            return None
+            return Labels.find(found, self.class_weight)
         if found is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
         return Labels.find(found, self.class_weight)

@@ -77,7 +77,7 @@ def learn_batch(
 ) -> Any:
     """Fit one more batch; if that fails, stay at the batches before, if any.
 
-    `response` is that of a first batch, if it is announced.
+    `response` is that of a first batch, if it is announced, or has new classes.
     """
     estimator._check_stream()
     check_forgetting(estimator, forgetting)
@@ -86,7 +86,10 @@ def learn_batch(
     with unchanged_by_errors(estimator):
         estimator._stream = Stream(response)
         if past is not None:
-            estimator._stream = _stream_of(estimator, past, forgetting)
+            if response is not None:
+                past = estimator._with_new_classes(past, response)
+            response = response or estimator._model.response
+            estimator._stream = _stream_of(estimator, past, response, forgetting)
         estimator._fit(X, y, sample_weight, exposure)
         del estimator._stream
         found = _past_of(estimator)
@@ -130,12 +133,14 @@ def _past_of(estimator: Any) -> Past:
     return Past(1, n_rows, estimator.lower_bound_, prior)
 
 
-def _stream_of(estimator: Any, past: Past, forgetting: float) -> Stream:
-    model, posterior = estimator._model, estimator.posterior_
+def _stream_of(
+    estimator: Any, past: Past, response: Response, forgetting: float
+) -> Stream:
+    posterior = estimator.posterior_
     if forgetting < 1:
         posterior = _flattened(posterior, past.prior, forgetting)
     noise = vars(estimator).get("noise_scale_")
-    return Stream(model.response, posterior, noise, past.prior)
+    return Stream(response, posterior, noise, past.prior)
 
 
 def check_next_prior(normal: NormalForm | None, given: Any) -> None:

@@ -3,6 +3,7 @@
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._classification import NetworkClassifierMixin
 from skvi.neural_network._mlp import MLPMixin
+from skvi.neural_network._new_classes import with_new_classes
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -182,6 +183,8 @@ Family, default="mean_field"
 
     # Log odds of 3 are a probability of 0.95: the prior reaches confident predictions.
     _scales = (2.0, 3.0)
+    _takes_new_classes = True
+    _with_new_classes = with_new_classes
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,
         **MLPMixin._parameter_constraints,

@@ -1,5 +1,6 @@
 """Small deterministic networks that mimic predictive distributions, for serving."""
 
+from inspect import signature
 from itertools import pairwise
 from numbers import Integral, Real
 
@@ -10,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_clas
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skvi.neural_network._onnx import OnnxGraph
 from skvi.utils._validation import Interval, _fit_context, validate_arguments
 
 __all__ = ["DistilledClassifier", "DistilledRegressor", "distill"]
@@ -71,6 +73,34 @@ class _Student(BaseEstimator):
         self.coefs_, self.intercepts_ = parts[::2], parts[1::2]
         self.divergence_, self.n_iter_ = float(found.fun), int(found.nit)
         return self
+
+    def to_onnx(self):
+        """Return the network as an ONNX model, of single precision.
+
+        Its input is "X", rows of numbers; outputs are "mean" and "std", or "label" (the
+        number of the class, if classes are no integers) and "probabilities". Save it
+        with ``onnx.save(student.to_onnx(), path)``; onnxruntime and others run it.
+
+        Returns
+        -------
+        onnx.ModelProto
+
+        Raises
+        ------
+        ImportError
+            Without the package onnx, which ``pip install 'skvi[onnx]'`` installs.
+        """
+        check_is_fitted(self)
+        graph = OnnxGraph(self.n_features_in_)
+        rows = graph.apply("Sub", "X", self._origin)
+        rows = graph.apply("Div", rows, self._scale)
+        for i, (coef, intercept) in enumerate(
+            zip(self.coefs_, self.intercepts_, strict=True)
+        ):
+            rows = rows if i == 0 else graph.apply("Tanh", rows)
+            rows = graph.apply("Gemm", rows, coef, intercept)
+        self._add_outputs(graph, rows)
+        return graph.model()
 
     def _forward(self, X):
         check_is_fitted(self)
@@ -173,6 +203,15 @@ class DistilledRegressor(RegressorMixin, _Student):
         mean = self._unit[0] + self._unit[1] * f[:, 0]
         return (mean, self._unit[1] * np.exp(f[:, 1])) if return_std else mean
 
+    def _add_outputs(self, graph, f):
+        columns = (graph.apply("Gather", f, np.array(i), axis=1) for i in (0, 1))
+        mean, log_std = columns
+        mean = graph.apply("Mul", mean, np.array(self._unit[1]))
+        graph.output(graph.apply("Add", mean, np.array(self._unit[0]), name="mean"))
+        std = graph.apply("Exp", log_std)
+        std = graph.apply("Mul", std, np.array(self._unit[1]), name="std")
+        graph.output(std)
+
 
 class DistilledClassifier(ClassifierMixin, _Student):
     """A network for class probabilities that another model predicts.
@@ -273,6 +312,17 @@ class DistilledClassifier(ClassifierMixin, _Student):
         """
         return self.classes_[self.predict_proba(X).argmax(1)]
 
+    def _add_outputs(self, graph, f):
+        numbers = np.arange(len(self.classes_))
+        if self.classes_.dtype.kind in "iu":
+            numbers = self.classes_
+        which = graph.apply("ArgMax", f, axis=1, keepdims=0)
+        numbers = numbers.astype(np.int64)
+        label = graph.apply("Gather", numbers, which, axis=0, name="label")
+        graph.output(label, kind=np.int64)
+        p = graph.apply("Softmax", f, axis=1, name="probabilities")
+        graph.output(p, (len(numbers),))
+
 
 def distill(
     estimator,
@@ -325,6 +375,16 @@ def distill(
     allowed = {"n_rows": [Interval(Integral, 1, None, closed="left")]}
     validate_arguments("distill", {"n_rows": n_rows}, allowed)
     check_is_fitted(estimator)
+    if is_classifier(estimator):
+        needs, has = "predict_proba", hasattr(estimator, "predict_proba")
+    else:
+        needs, has = "predict(X, return_std=True)", _predicts_std(estimator)
+    if not has:
+        raise TypeError(
+            f"{estimator!r} has no {needs}: there is no predictive distribution to "
+            "mimic. Use an estimator that has one, such as BayesianMLPRegressor(), "
+            "BayesianLinearRegression() or BayesianRidge()."
+        )
     names = getattr(X, "columns", None)
     rows = check_array(X, dtype=np.float64)
     rng = check_random_state(random_state)
@@ -350,3 +410,10 @@ def _with_copies(rows, n_rows, rng):
     moved = one + MOVED * rng.random_sample((n, 1)) * (other - one)
     noise = JITTER * rows.std(0) * rng.normal(size=moved.shape)
     return np.vstack([rows, moved + noise])
+
+
+def _predicts_std(estimator):
+    """Whether an estimator, or the last step of a pipeline, takes `return_std`."""
+    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+    predict = getattr(last, "predict", None)
+    return predict is not None and "return_std" in signature(predict).parameters

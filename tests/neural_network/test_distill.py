@@ -1,14 +1,17 @@
 """Small networks that mimic what other estimators predict."""
 
 import pickle
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
+from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.metrics import log_predictive_density_scorer
@@ -73,3 +76,48 @@ def test_messages():
         DistilledRegressor().fit(X, [[1.0, 0.0]] * 3)
     with pytest.raises(ValueError, match="in rows that sum to 1"):
         DistilledClassifier().fit(X, [[1.0, 0.5]] * 3)
+
+
+def test_what_has_no_distribution():
+    X, y = load_diabetes(return_X_y=True)
+    for model in (Ridge(), make_pipeline(StandardScaler(), Ridge())):
+        with pytest.raises(TypeError, match=r"Ridge.*no predict\(X, return_std=True\)"):
+            distill(model.fit(X, y), X)
+    with pytest.raises(TypeError, match="no predict_proba"):
+        distill(LinearSVC().fit(X, y > 100), X)
+
+
+def run_onnx(model, X):
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(model.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    found = session.run(names, {"X": X.astype(np.float32)})
+    return dict(zip(names, found, strict=True))
+
+
+@pytest.mark.parametrize("labels", [[3, 7, 8], ["b", "a", "c"]])
+def test_onnx_predicts_the_same(labels):
+    """Up to single precision. Wrong variants: without the unit of y; no Tanh."""
+    pytest.importorskip("onnx")
+    rng = np.random.default_rng(0)
+    X = rng.normal(50, 10, size=(60, 3))
+    moments = np.column_stack([5 + 3 * X[:, 0], np.exp(0.05 * X[:, 1])])
+    student = DistilledRegressor((5, 4), max_iter=50, random_state=0).fit(X, moments)
+    found, (mean, std) = run_onnx(student.to_onnx(), X), student.predict(X, True)
+    np.testing.assert_allclose(found["mean"], mean, rtol=1e-4)
+    np.testing.assert_allclose(found["std"], std, rtol=1e-4)
+    proba = rng.dirichlet([1, 1, 1], size=60)
+    student = DistilledClassifier((5,), max_iter=50, random_state=0)
+    student.fit(X, proba, classes=labels)
+    found = run_onnx(student.to_onnx(), X)
+    np.testing.assert_allclose(found["probabilities"], student.predict_proba(X), 1e-4)
+    label = found["label"] if labels[0] == 3 else student.classes_[found["label"]]
+    assert (label == student.predict(X)).all()
+
+
+def test_onnx_is_an_extra(monkeypatch):
+    X = np.arange(4.0)[:, None]
+    student = DistilledClassifier((2,), max_iter=1).fit(X, [[0.5, 0.5]] * 4)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'skvi\[onnx\]'"):
+        student.to_onnx()

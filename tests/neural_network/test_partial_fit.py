@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 
@@ -154,6 +155,49 @@ def test_classes_are_known_from_the_start():
     with pytest.raises(ValueError, match="needs all rows"):
         model.set_params(class_weight="balanced").partial_fit(X, y)
     model.set_params(class_weight={"a": 2.0}).partial_fit(X, y)
+
+
+@pytest.mark.parametrize("known", [["a", "c"], ["a", "c", "d"]])
+def test_new_classes_get_outputs_of_their_own(known):
+    """Wrong variants: new outputs in the place of known ones; two classes whose log
+    odds have twice the mean, or variance."""
+    X, y = classes(60)
+    rename = dict(zip(CLASSES, ["a", "c", known[-1]], strict=True))
+    model = BayesianMLPClassifier(**SMALL)
+    model.partial_fit(X, [rename[label] for label in y], classes=known)
+    old, before = model.posterior_, pickle.dumps(vars(model))
+    with pytest.raises(ValueError, match="not in the fit"):
+        model.partial_fit(X[:1], ["x"], classes=["b", *known])
+    with pytest.raises(ValueError, match="not the same as on last call"):
+        model.partial_fit(X[:1], ["b"], classes=["a", "b"])
+    assert pickle.dumps(vars(model)) == before
+    model.set_params(max_iter=1, learning_rate=1e-12)  # it learns nothing
+    model.partial_fit(X[:1], ["b"], classes=["b", *known])
+    assert list(model.classes_) == sorted(["b", *known])
+    where = np.searchsorted(model.classes_, known)
+    a, b = (
+        p.layout.unpack(torch.stack([p.as_normal().mean, p.as_normal().variance]))
+        for p in (old, model.posterior_)
+    )
+    for name, values in a.items():
+        if "1" not in name:
+            np.testing.assert_allclose(b[name], values, rtol=1e-6, atol=1e-9)
+            continue
+        new = np.delete(b[name].numpy(), where, -1)[..., 0]
+        np.testing.assert_allclose(new[0], 0.0, atol=1e-6)
+        assert (new[1] > 0.2).all()
+        mean, variance = b[name][..., where].numpy()
+        if len(known) == 2:  # one output, the difference of two
+            mean, variance = np.diff(mean), variance.sum(-1, keepdims=True)
+        np.testing.assert_allclose(mean, values[0], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(variance, values[1], rtol=1e-6)
+
+
+def test_networks_without_outputs_for_new_classes():
+    X, y = classes()
+    model = BayesianMLPClassifier(**SMALL, posterior="full_rank").fit(X, y)
+    with pytest.raises(IncompatibleComponentsError, match="cannot get more classes"):
+        model.partial_fit(X, y, classes=[*CLASSES, "d"])
 
 
 REFUSED = {

@@ -218,6 +218,18 @@ VARIANTS = [
         find="islice(chunks_of(chunks, target), len(table['n_rows']), None)",
         put="chunks_of(chunks, target)",
         test="tests/test_stream.py::test_a_stream_is_resumed_where_it_was"),
+    Variant("new-outputs-in-the-place-of-known-ones", where="_widened",
+        find="wide[..., where] = known", put="wide[..., :known.shape[-1]] = known",
+        test="tests/neural_network/test_partial_fit.py::"
+             "test_new_classes_get_outputs_of_their_own[known1]"),
+    Variant("two-outputs-of-twice-the-variance", where="_widened",
+        find="[sqrt(0.5)] * 2", put="[1.0, 1.0]",
+        test="tests/neural_network/test_partial_fit.py::"
+             "test_new_classes_get_outputs_of_their_own[known0]"),
+    Variant("onnx-without-unit-of-y", where="DistilledRegressor._add_outputs",
+        find="graph.apply('Mul', mean, np.array(self._unit[1]))", put="mean",
+        test="tests/neural_network/test_distill.py::"
+             "test_onnx_predicts_the_same[labels0]"),
     Variant("distilled-without-variance-of-the-teacher",
         where="DistilledRegressor.fit",
         find="std.square() + (mean - f[:, 0]).square()",
