@@ -162,6 +162,7 @@ def _flattened(
     mixture over scales are those of the joint density of scale and parameters.
     """
     if not isinstance(posterior, MixtureOverScales):
+        posterior = posterior.unrefined
         own = posterior.as_normal()
         first = None if prior is None else prior.matching_normal()
         if own is None or first is None:

@@ -136,7 +136,8 @@ def _change(
     spread = (w[kept] @ (x[kept] - center).square()).sqrt().clamp(min=1e-300)
     mean, std = draws.mean(0), draws.std(0).clamp(min=1e-300)
     by_mean, by_std = (center - mean).abs() / std, (spread / std).log().abs()
-    return float(by_mean.max()), float(by_std.max())
+    worst = torch.stack([by_mean.max(), by_std.max()]).nan_to_num(nan=math.inf)
+    return float(worst[0]), float(worst[1])
 
 
 def _change_discrete(

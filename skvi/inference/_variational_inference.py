@@ -43,6 +43,7 @@ from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import MAX_DENSE, Start, find_starts
 from skvi.targets._averaged import AveragedTarget
 from skvi.targets._density import DensityTarget
+from skvi.targets._density_checks import check_density
 from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator, randn
@@ -235,7 +236,7 @@ class VariationalInference(BaseEstimator):
         objective.check(KL(), target)
         objective.check_posterior(posterior.components[0], KL(), target)
         with raising_interrupts():
-            target.check(_three_points(posterior, generator))
+            check_density(target, _three_points(posterior, generator))
             problem = Problem(target, objective, KL(), posterior, generator)
             solution, starts = self._solve(problem)
             self._set(refine(problem, solution), starts, generator)

@@ -182,6 +182,11 @@ class CornerDisplay:
         CornerDisplay
         """
         fitted = common.final_estimator(estimator)
+        if not hasattr(fitted, "sample_posterior"):
+            raise TypeError(
+                f"{type(fitted).__name__} has no sample_posterior: use an estimator of "
+                "skvi.linear_model or skvi.inference, or CornerDisplay.from_draws."
+            )
         draws = fitted.sample_posterior(n_samples, random_state=random_state)
         return cls.from_draws(draws, names=names, reference=reference, figure=figure)
 
@@ -213,16 +218,46 @@ class CornerDisplay:
         Raises
         ------
         ValueError
-            A name is not that of a parameter or an element.
+            A name is not that of a parameter or an element, numbers of draws differ, or
+            draws are not finite.
         """
-        labels, columns = elements(draws)
+        labels, columns = _columns("draws", draws)
         chosen = _chosen(names, draws, labels)
         below = None
         if reference is not None:
-            others, values = elements({name: reference[name] for name in draws})
+            others, values = _columns("reference", reference)
+            if missing := [name for name in chosen if name not in others]:
+                raise ValueError(
+                    f"reference must have draws of {missing}, in the shapes of draws. "
+                    f"It has {others}. Leave them out of names, or add them."
+                )
             below = values[:, [others.index(name) for name in chosen]]
         places = [labels.index(name) for name in chosen]
         return cls(columns[:, places], chosen, reference=below).plot(figure)
+
+
+def _columns(role: str, draws: Mapping[str, Any]) -> tuple[list[str], np.ndarray]:
+    """Names of elements, and their draws, which are as many for all and finite."""
+    if not isinstance(draws, Mapping) or not draws:
+        raise ValueError(
+            f"{role} must be a dict of names to arrays of shape (n_draws, *shape). Got "
+            f"{type(draws).__name__}."
+        )
+    counts = {name: np.shape(x)[0] if np.ndim(x) else 0 for name, x in draws.items()}
+    if len(set(counts.values())) > 1 or min(counts.values()) < 2:
+        raise ValueError(
+            f"{role} must have the same number of draws of all parameters, two or "
+            f"more, along the first axis. Got {counts}."
+        )
+    labels, columns = elements(draws)
+    is_bad = ~np.isfinite(columns).all(0)
+    if is_bad.any():
+        bad = [name for name, wrong in zip(labels, is_bad, strict=True) if wrong]
+        raise ValueError(
+            f"{role} must be finite. NaN or infinite: {bad}. Leave them out of the "
+            "dict, or remove these draws."
+        )
+    return labels, columns
 
 
 def _chosen(

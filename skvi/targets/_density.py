@@ -12,10 +12,7 @@ from skvi.base import Layout
 from skvi.targets._supports import Integers, find_bijection, find_transform
 from skvi.targets.base import Target
 
-__all__ = ["DensityTarget"]
-
-# Relative difference of log densities of one draw, alone and among others.
-ROUNDING = 1e-6
+__all__ = ["DensityTarget", "unchecked"]
 
 
 class DensityTarget(Target):
@@ -72,43 +69,13 @@ class DensityTarget(Target):
         would raise.
         """
         values, log_jacobian = self.constrain(theta)
-        with _unchecked():
+        with unchecked():
             log_p = self.log_density(values, *self.data) + log_jacobian
         return torch.where(log_p.isnan(), -torch.inf, log_p)
 
-    def check(self, theta: torch.Tensor) -> None:
-        """Raise if the density does not return one differentiable number a draw."""
-        theta = theta.detach().requires_grad_()
-        values, _ = self.constrain(theta)
-        found = self.log_density(values, *self.data)
-        wanted = (len(theta),)
-        if not isinstance(found, torch.Tensor) or tuple(found.shape) != wanted:
-            got = tuple(getattr(found, "shape", ())) or type(found).__name__
-            raise ValueError(
-                "log_density gets a dict of tensors of shape (n_draws, *shape) and "
-                f"must return one number a draw, of shape {wanted} for {len(theta)} "
-                f"draws. Got {got}. Sum over all other axes."
-            )
-        is_smooth = len(self.layout) > len(self.layout.discrete)
-        if is_smooth and not found.requires_grad:
-            raise ValueError(
-                "log_density must be differentiable in its parameters by torch: its "
-                "result has no gradient. Use torch functions throughout, and no "
-                "numpy, .item() or .detach()."
-            )
-        with torch.no_grad():
-            alone = self.log_joint(theta[:1])
-            among = self.log_joint(theta)[:1]
-        if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
-            raise ValueError(
-                "log_density must treat every draw alone: that of the first draw is "
-                f"{float(among):.6g} among others, and {float(alone):.6g} alone. Sum "
-                "over the axes of a parameter, not over draws (axis 0)."
-            )
-
 
 @contextmanager
-def _unchecked() -> Iterator[None]:
+def unchecked() -> Iterator[None]:
     """Let torch's distributions take any arguments."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)

@@ -404,3 +404,21 @@ def test_features_that_vary_later_take_their_unit_then(prior, n_first):
         found.append(model.coef_ * Z.std(0))
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
     assert 0.3 < found[0][..., 2].min() < 0.7
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.3])
+def test_refined_posteriors_pass_on_their_normal(forgetting):
+    """The next prior is the normal of the start, which ten samples do not have.
+
+    Wrong variant: moments of the samples.
+    """
+    X, y = CANCER[0][:, :3], CANCER[1]
+    found = []
+    for posterior in ("refined", "mean_field"):
+        model = BayesianLogisticRegression(
+            prior="normal", posterior=posterior, random_state=0
+        )
+        model.partial_fit(X[:80], y[:80], classes=[0, 1])
+        model.partial_fit(X[80:160], y[80:160], forgetting=forgetting)
+        found.append(model.posterior_.unrefined.params)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)

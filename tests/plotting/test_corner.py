@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 from sklearn.datasets import load_diabetes
+from sklearn.linear_model import LinearRegression
 
 from skvi.linear_model import BayesianLinearRegression
 from skvi.plotting import CornerDisplay
@@ -38,6 +39,28 @@ def test_what_cannot_be_drawn():
         CornerDisplay.from_draws(draws, figure=Figure())
     with pytest.raises(ValueError, match="Got 'c'"):
         CornerDisplay.from_draws(draws, names=["c"], figure=Figure())
+
+
+@pytest.mark.parametrize(
+    ("draws", "reference", "words"),
+    [
+        (np.zeros((10, 2)), None, "draws must be a dict"),
+        ({}, None, "draws must be a dict"),
+        ({"a": np.zeros(9), "b": np.zeros(10)}, None, r"\{'a': 9, 'b': 10\}"),
+        ({"a": 3.0}, None, r"\{'a': 0\}"),
+        ({"a": np.r_[np.zeros(9), np.nan]}, None, r"infinite: \['a'\]"),
+        ({"a": np.zeros(9)}, {"b": np.zeros(9)}, r"draws of \['a'\]"),
+        ({"a": np.zeros((9, 2))}, {"a": np.zeros(9)}, r"draws of \['a\[0\]'"),
+    ],
+)
+def test_wrong_draws_are_named(draws, reference, words):
+    with pytest.raises(ValueError, match=words):
+        CornerDisplay.from_draws(draws, reference=reference, figure=Figure())
+
+
+def test_estimators_without_draws_are_refused():
+    with pytest.raises(TypeError, match="LinearRegression has no sample_posterior"):
+        CornerDisplay.from_estimator(LinearRegression())
 
 
 def test_a_linear_model():

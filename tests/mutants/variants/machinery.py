@@ -5,6 +5,12 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("directions-of-raw-gradients", where="_check_directions",
+        find="slopes / torch.where(size > 0, size, 1.0)", put="slopes",
+        test="tests/inference/test_messages.py::test_what_looks_wrong_and_is_not"),
+    Variant("supports-one-by-one", where="_check_finite",
+        find="counts[best] < n_missing", put="counts[best] == 0",
+        test="tests/inference/test_messages.py::test_causes_are_named[two kinds]"),
     Variant("moments-of-draws-without-weights", where="_moments",
         find="weights @ centered.square()", put="centered.square().mean(0)",
         test="tests/inference/test_families.py::"

@@ -1,0 +1,219 @@
+"""Checks of a user's log density before its fit: what is wrong, and what helps."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from skvi.targets._density import DensityTarget, unchecked
+from skvi.targets._supports import SUPPORTS
+from skvi.utils._random import make_generator, rand
+
+__all__ = ["check_density"]
+
+# Relative difference of log densities of one draw, alone and among others.
+ROUNDING = 1e-6
+# Points where gradients are compared, beyond the number of parameters; they are
+# uniform in this range, as the starts of a fit.
+N_POINTS, RANGE = 32, 2.0
+# Fraction of points that may have no density, and smallest share of a gradient.
+FEW, FLAT = 0.05, 1e-12
+# Parameters up to which constant directions are searched.
+MAX_PARAMS = 300
+# A flat density is proper on others.
+UNBOUNDED = [SUPPORTS[k] for k in ("real", "positive", "ordered", "positive_ordered")]
+#: Supports that may have been forgotten, the simpler one first.
+FORGOTTEN = {"positive": torch.exp, "unit_interval": torch.sigmoid}
+
+
+def check_density(target: DensityTarget, few: torch.Tensor) -> None:
+    """Raise a ValueError if a density cannot be fitted, with its cause and a remedy.
+
+    `few`: some points, whose discrete coordinates have a probability.
+    """
+    generator = make_generator(0)
+    values = _named(target, few)
+    found = _call(target, values)
+    _check_result(target, found, len(few))
+    with torch.no_grad():
+        _check_alone(target, few)
+    n_points = N_POINTS + min(target.layout.size, MAX_PARAMS)
+    theta = few[torch.arange(n_points) % len(few)]
+    smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
+    theta[:, smooth] = RANGE * (2 * rand(generator, n_points, len(smooth)) - 1)
+    _check_finite(target, theta)
+    _check_use(target, values, found)
+    if len(smooth) <= MAX_PARAMS:
+        _check_directions(target, theta, smooth)
+
+
+def _named(target: DensityTarget, theta: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Parameters on their supports, from which gradients are taken."""
+    values, _ = target.constrain(theta.detach())
+    return {
+        name: value.requires_grad_() if value.is_floating_point() else value
+        for name, value in values.items()
+    }
+
+
+def _call(target: DensityTarget, values: Mapping[str, torch.Tensor]) -> Any:
+    """The log density; errors of arrays where torch needs tensors are explained."""
+    try:
+        with unchecked():
+            return target.log_density(dict(values), *target.data)
+    except (TypeError, ValueError) as error:
+        if not any(isinstance(part, np.ndarray) for part in _parts(target.data)):
+            raise
+        raise ValueError(
+            f"log_density raised {str(error)!r}. Data are passed to it as they are, "
+            "and hold numpy arrays: pass tensors, by torch.from_numpy, or convert "
+            "them in log_density."
+        ) from error
+
+
+def _parts(data: Any) -> Iterator[Any]:
+    """Arrays and tensors in tuples, lists and dicts."""
+    if isinstance(data, Mapping):
+        data = list(data.values())
+    if isinstance(data, (tuple, list)):
+        for part in data:
+            yield from _parts(part)
+    else:
+        yield data
+
+
+def _check_result(target: DensityTarget, found: Any, n_draws: int) -> None:
+    """Whether it is one differentiable number a draw."""
+    wanted = (n_draws,)
+    if not isinstance(found, torch.Tensor) or tuple(found.shape) != wanted:
+        got = tuple(getattr(found, "shape", ())) or type(found).__name__
+        raise ValueError(
+            "log_density gets a dict of tensors of shape (n_draws, *shape) and must "
+            f"return one number a draw, of shape {wanted} for {n_draws} draws. Got "
+            f"{got}. Sum over all other axes."
+        )
+    if not target.layout.is_finite and not found.requires_grad:
+        raise ValueError(
+            "log_density must be differentiable in its parameters by torch: its "
+            "result has no gradient. Use torch functions throughout, and no numpy, "
+            ".item() or .detach()."
+        )
+
+
+def _check_use(
+    target: DensityTarget, values: Mapping[str, torch.Tensor], found: torch.Tensor
+) -> None:
+    """Whether all parameters without limits are in it: their integral is infinite."""
+    names = [name for name, t in target.transforms.items() if t in UNBOUNDED]
+    if not names or not found.requires_grad:
+        return
+    inputs = [values[name] for name in names]
+    slopes = torch.autograd.grad(found.sum(), inputs, allow_unused=True)
+    unused = [n for n, slope in zip(names, slopes, strict=True) if slope is None]
+    if unused:
+        raise ValueError(
+            f"log_density does not depend on {unused} (or not in a way that torch "
+            "differentiates), so that its integral over them is infinite. Add the "
+            "log density of their prior, or leave them out of shapes."
+        )
+
+
+def _check_alone(target: DensityTarget, theta: torch.Tensor) -> None:
+    """Whether every draw is treated alone."""
+    alone, among = target.log_joint(theta[:1]), target.log_joint(theta)[:1]
+    if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
+        raise ValueError(
+            "log_density must treat every draw alone: that of the first draw is "
+            f"{float(among):.6g} among others, and {float(alone):.6g} alone. Sum over "
+            "the axes of a parameter, not over draws (axis 0)."
+        )
+
+
+@torch.no_grad()
+def _check_finite(target: DensityTarget, theta: torch.Tensor) -> None:
+    """Whether it is finite at most points; find out why not."""
+    values, _ = target.constrain(theta)
+
+    def missing(supports: Mapping[str, str]) -> int:
+        moved = {
+            name: FORGOTTEN[supports[name]](value) if name in supports else value
+            for name, value in values.items()
+        }
+        return int((~_call(target, moved).isfinite()).sum())
+
+    n_missing = missing({})
+    if n_missing <= FEW * len(theta):
+        return
+    supports: dict[str, str] = {}
+    for name, transform in target.transforms.items():
+        is_real = torch.equal(values[name], transform.inv(values[name]))
+        if is_real and name not in target.layout.discrete:
+            counts = {kind: missing({name: kind}) for kind in FORGOTTEN}
+            best = min(counts, key=lambda kind: counts[kind])
+            if counts[best] < n_missing:
+                supports[name] = best
+    # A single one may not help where two are needed.
+    if supports and missing(supports) <= FEW * len(theta):
+        raise ValueError(
+            f"log_density is NaN or -inf at {n_missing} of {len(theta)} points, and "
+            f"finite if {_listed(supports)}: pass supports={supports} too."
+        )
+    n_nan = sum(_count_nan(part) for part in _parts(target.data))
+    if n_nan and n_missing == len(theta):
+        raise ValueError(
+            f"log_density is NaN or infinite at all points that were tried, and the "
+            f"data hold {n_nan} NaN: remove or impute them, or leave them out in "
+            "log_density."
+        )
+    if n_missing == len(theta):
+        first = {name: value[0].tolist() for name, value in values.items()}
+        number = float(_call(target, values)[0])
+        raise ValueError(
+            f"log_density is NaN or infinite at all {len(theta)} points that were "
+            f"tried, such as {number:g} at {str(first)[:200]}. Check its terms there, "
+            "and that data hold no NaN; probabilities of 0 have no finite logarithm."
+        )
+
+
+def _listed(supports: Mapping[str, str]) -> str:
+    return " and ".join(f"{name!r} is {kind}" for name, kind in supports.items())
+
+
+def _count_nan(part: Any) -> int:
+    try:
+        return int(np.isnan(np.asarray(part, dtype=np.float64)).sum())
+    except (TypeError, ValueError):
+        return 0
+
+
+def _check_directions(
+    target: DensityTarget, theta: torch.Tensor, smooth: torch.Tensor
+) -> None:
+    """Whether it is constant along a direction: gradients then have a lower rank."""
+    slopes = target.log_joint_gradient(theta)[:, smooth]
+    slopes = slopes[slopes.isfinite().all(1)]
+    if len(slopes) < len(smooth) or not len(smooth):
+        return
+    size = slopes.norm(dim=0)
+    scaled = slopes / torch.where(size > 0, size, 1.0)
+    scaled = scaled / scaled.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    _, values, rows = torch.linalg.svd(scaled, full_matrices=False)
+    if float(values[-1]) > FLAT * float(values[0]):
+        return
+    share = rows[-1].abs() / rows[-1].abs().max()
+    names = _names_at(target, smooth[share > 0.1])
+    what = f"on {names}" if len(names) == 1 else f"on one combination of {names}"
+    raise ValueError(
+        f"log_density does not depend {what}: it is constant along a direction, and "
+        "its integral is infinite. Give all parameters a proper prior, or use fewer."
+    )
+
+
+def _names_at(target: DensityTarget, places: Sequence[int]) -> list[str]:
+    """Blocks that coordinates belong to."""
+    return [
+        name
+        for name, block in target.layout.items()
+        if any(block.slice.start <= int(p) < block.slice.stop for p in places)
+    ]
