@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 
+from skvi._draws import SampledFunction
 from skvi.bandits import (
     EpsilonGreedy,
     ThompsonSampler,
@@ -17,6 +19,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.posteriors import Refined
 from skvi.priors import Normal
 
 KNOWN = BayesianLinearRegression(
@@ -54,8 +57,8 @@ def test_actions_are_taken_as_often_as_they_are_best():
     several.update(X, actions, 0.1 * actions)
     means = f[:20_000].reshape(5000, 4, 2).mean(1)
     expected = (means[:, 1] > means[:, 0]).mean()
-    share = several.select(np.full((n, 1), 0.3)).mean()
-    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / n)
+    share = several.select(np.full((250, 1), 0.3)).mean()
+    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 250)
     blind = EpsilonGreedy(KNOWN, 2, epsilon=0.0).update(X, actions, X[:, 0])
     assert len(set(blind.select(np.full((50, 1), 0.3)))) == 1
 
@@ -135,6 +138,28 @@ def test_other_models(estimator, options):
         found = simulate(made, X, rewards, expected)
         assert len(found) == len(made.actions_) == len(made.rewards_) == 30
         assert set(made.actions_) <= {0, 1, 2}
+
+
+def test_refined_samples_decide():
+    """Those that the fit has stored. Wrong variant: draws of the normal before it."""
+    network = BayesianMLPRegressor(
+        hidden_layer_sizes=2,
+        max_iter=3,
+        posterior=Refined(n_auxiliary=2, n_samples=3),
+        random_state=0,
+    )
+    X, rewards, _ = game(12)
+    options = {"encoding": "append", "refit": True, "random_state": 0}
+    policy = ThompsonSampler(network, 2, **options)
+    with pytest.warns(ConvergenceWarning):
+        policy.update(X, np.arange(12) % 2, rewards[:, 0])
+    rows = np.stack([policy._encode(X[:1], a) for a in (0, 1)])
+    model = policy.estimator_
+    stored = model.posterior_.params.reshape(3, 1, -1)
+    expected = [SampledFunction(model, theta)(rows[:, 0]) for theta in stored]
+    for _ in range(5):
+        found = policy._values(rows)[:, 0]
+        assert min(np.abs(values - found).max() for values in expected) < 1e-5
 
 
 def test_functions_average_to_predictions():

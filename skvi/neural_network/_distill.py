@@ -41,6 +41,17 @@ class _Student(BaseEstimator):
         self.tol = tol
         self.random_state = random_state
 
+    def _checked_rows(self, X, y, is_right, needed):
+        """Rows, and the numbers that describe their distributions."""
+        X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64)
+        y = check_array(y, dtype=np.float64)
+        if not is_right(y):
+            raise ValueError(
+                f"y must have {needed}. Got shape {y.shape}; use distill(estimator, X) "
+                "for those of an estimator."
+            )
+        return X, y
+
     def _train(self, X, divergence, n_outputs):
         """Minimize the mean divergence of the outputs, (n, n_outputs), by L-BFGS."""
         self._origin, scale = X.mean(0), X.std(0)
@@ -168,13 +179,12 @@ class DistilledRegressor(RegressorMixin, _Student):
         -------
         self
         """
-        X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64)
-        y = check_array(y, dtype=np.float64)
-        if y.shape[1] != 2 or not (y[:, 1] > 0).all():
-            raise ValueError(
-                "y must have two columns, means and positive standard deviations. Got "
-                f"shape {y.shape}; use distill(estimator, X) for those of an estimator."
-            )
+        X, y = self._checked_rows(
+            X,
+            y,
+            lambda y: y.shape[1] == 2 and (y[:, 1] > 0).all(),
+            "two columns, means and positive standard deviations",
+        )
         mean, std = torch.from_numpy(y.copy()).T
         self._unit = float(mean.mean()), float(mean.std(correction=0)) or 1.0
         mean, std = (mean - self._unit[0]) / self._unit[1], std / self._unit[1]
@@ -217,28 +227,19 @@ class DistilledClassifier(ClassifierMixin, _Student):
     """A network for class probabilities that another model predicts.
 
     It is fitted to the probabilities of each row, by the mean divergence
-    ``KL(given || own)``; `distill` does so.
+    ``KL(given || own)``; `distill` does so. Parameters and attributes are those of
+    `DistilledRegressor`.
 
     Parameters
     ----------
     hidden_layer_sizes : tuple of int, default=(50, 50)
     max_iter : int, default=1000
-        Of L-BFGS, over all rows.
     tol : float, default=1e-9
-        Relative decrease at which it stops.
     random_state : int, RandomState instance or None, default=None
-        For the start.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-    coefs_, intercepts_ : list of ndarray
-        Weights of the layers, for standardized features.
-    divergence_ : float
-        Mean divergence of the rows, in nats.
-    n_iter_ : int
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features,)
 
     Examples
     --------
@@ -267,13 +268,12 @@ class DistilledClassifier(ClassifierMixin, _Student):
         -------
         self
         """
-        X, y = validate_data(self, X, y, multi_output=True, dtype=np.float64)
-        y = check_array(y, dtype=np.float64)
-        if y.shape[1] < 2 or (y < 0).any() or not np.allclose(y.sum(1), 1):
-            raise ValueError(
-                "y must have a probability for each class, in rows that sum to 1. Got "
-                f"shape {y.shape}; use distill(estimator, X) for those of an estimator."
-            )
+        X, y = self._checked_rows(
+            X,
+            y,
+            lambda p: p.shape[1] > 1 and (p >= 0).all() and np.allclose(p.sum(1), 1),
+            "a probability for each class, in rows that sum to 1",
+        )
         self.classes_ = np.arange(y.shape[1]) if classes is None else np.array(classes)
         p = torch.from_numpy(y.copy())
         entropy = -torch.special.xlogy(p, p).sum(1)
