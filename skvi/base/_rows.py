@@ -16,6 +16,8 @@ __all__ = ["Rows", "deal"]
 # Elements of a chunk that fit into the cache, and copies of features in double
 # precision.
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**17, 2**21
+# Rows of a chunk for which more is computed than fits: calls have a cost of their own.
+FEWEST_ROWS = 64
 # Rows of X that a fingerprint reads.
 SAMPLED_ROWS = 32
 
@@ -76,9 +78,10 @@ class Rows(Movable):
     def chunks(self, width: int = 1) -> list[slice]:
         """Cut the rows into slices; `width` numbers are computed for each row.
 
-        Those of a chunk fit into the cache, and a copy of its features in double
-        precision takes at most 16 MiB.
+        Those of a chunk fit into the cache, if that takes 64 rows, and a copy of its
+        features in double precision takes at most 16 MiB.
         """
+        width = min(width, CACHE_ELEMENTS // FEWEST_ROWS)
         per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)
         return row_chunks(len(self), per_row, CACHE_ELEMENTS)
 

@@ -1,5 +1,6 @@
 """Rows of the next gradient steps of several members, gathered at once."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class MemberBatches:
         largest = max(target.n_rows for target in targets)
         self.n_rows = largest if batch_size is None else batch_size
         first = targets[0]
-        width = first.X.shape[1] + 1
+        width = math.prod(first.X.shape[1:]) + 1
         self.max_steps, n_kept = MAX_STEPS, 1
         if batch_size is not None:
             n_kept = max(1, min(MAX_STEPS, MAX_ELEMENTS // (batch_size * width)))

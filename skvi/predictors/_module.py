@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.predictors._mlp import INITIAL_SHARE
+from skvi.predictors._module_passes import ModulePasses
 from skvi.predictors.base import Predictor
 from skvi.utils._device import CPU
 from skvi.utils._modules import store_module
@@ -21,6 +22,9 @@ __all__ = ["ModulePredictor"]
 
 # Elements of the widest layer kept in memory for all draws of a forward pass.
 MAX_ELEMENTS = 2**25
+# On CPUs one draw after the other is quicker for few draws, and where a draw has at
+# least so many elements, in a digits network, LeNet and a multilayer perceptron.
+FEW_DRAWS, LARGE_DRAW = 2, 2**17
 # Rows on which a module is checked to treat each one separately.
 PROBE_ROWS, TOLERANCE = 4, 1e-4
 # Scales of random parameters, in units of the natural ones, for the sizes of outputs.
@@ -53,6 +57,8 @@ class ModulePredictor(Predictor):
     outputs.
     """
 
+    has_passes = True
+
     def __init__(
         self,
         module: nn.Module,
@@ -66,6 +72,7 @@ class ModulePredictor(Predictor):
     ) -> None:
         module = deepcopy(module).to(CPU)
         self.n_outputs, self.shuffle = n_outputs, shuffle
+        self._row_shape = tuple(X.shape[1:])
         self.inputs = None if inputs is None else dict(inputs)
         free = {k: p.detach() for k, p in module.named_parameters() if p.requires_grad}
         if not free:
@@ -104,6 +111,19 @@ class ModulePredictor(Predictor):
         """Numbers that one row and one draw keep alive: the widest layer."""
         return self._width
 
+    @property
+    def structure(self) -> tuple:
+        """Only the components of one ensemble share a module; see `MLPPredictor`."""
+        return "module", id(self)
+
+    def passes(
+        self, n_members: int, n_draws: int, n_rows: int, like: torch.Tensor
+    ) -> ModulePasses:
+        """Buffers of many modules; see `MLPPredictor.passes`."""
+        sizes = n_members, n_draws, n_rows
+        shape, size = self._row_shape, self.layout.size
+        return ModulePasses(self.forward, shape, size, self.n_outputs, sizes, like)
+
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Start of a fit: narrow, at the parameters of the module."""
         device, mean = generator.device, self._start.to(generator.device).clone()
@@ -118,7 +138,7 @@ class ModulePredictor(Predictor):
         """f, (S, n, K), of as many draws together as fit into memory."""
         blocks, X = self.layout.unpack(theta), X.to(theta.dtype)
         fixed = {name: _as(value, theta) for name, value in self._fixed.items()}
-        if len(theta) == 1 or self._loops:
+        if self._loops or self._is_slow_together(theta, X):
             draws = range(len(theta))
             own = [{k: v[s] for k, v in blocks.items()} for s in draws]
             return torch.stack([self._call(one, fixed, X) for one in own])
@@ -126,6 +146,12 @@ class ModulePredictor(Predictor):
         size = chunk if chunk < len(theta) else None
         evaluate = vmap(self._call, in_dims=(0, None, None), chunk_size=size)
         return evaluate(blocks, fixed, X)
+
+    def _is_slow_together(self, theta: torch.Tensor, X: torch.Tensor) -> bool:
+        """Whether the draws are quicker one after the other."""
+        if len(theta) == 1 or not theta.is_cpu:
+            return len(theta) == 1
+        return len(theta) <= FEW_DRAWS or len(X) * self._width >= LARGE_DRAW
 
     def outputs_of_random_parameters(
         self, X: torch.Tensor, n_draws: int = 16
@@ -155,7 +181,8 @@ class ModulePredictor(Predictor):
 
     def _has_batching_rules(self, rows: torch.Tensor) -> bool:
         """Whether torch evaluates draws together, with gradients and without."""
-        theta = self._start.expand(2, -1).to(rows.dtype).requires_grad_()
+        n_draws = FEW_DRAWS + 1  # together
+        theta = self._start.expand(n_draws, -1).to(rows.dtype).requires_grad_()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it says so if a rule is missing and slow
             try:

@@ -139,7 +139,8 @@ class SupervisedTarget(SupervisedRows):
         is_dense = isinstance(self.X, torch.Tensor)
         if one_column and is_small and is_dense and self.loss.is_log_loss:
             return WhitenedLinear(self, normal)
-        has_own_passes = self.has_row_slopes and not self.is_extended
+        is_flat = len(self.X.shape) == 2
+        has_own_passes = self.has_row_slopes and is_flat and not self.is_extended
         if has_own_passes and is_dense and self.loss.is_log_loss:
             return WhitenedNetwork(self, normal)
         return super().whitened(normal)

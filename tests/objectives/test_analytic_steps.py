@@ -24,13 +24,13 @@ from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._ensemble_steps import make_steps
 from skvi.objectives._normal_steps import NormalSteps
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.predictors import MLPPredictor
+from skvi.predictors import MLPPredictor, ModulePredictor
 from skvi.predictors._mlp import ACTIVATIONS
 from skvi.priors import Laplace, Normal, StudentT, build_prior
 from skvi.targets import SupervisedTarget
 from skvi.utils._random import antithetic
 
-D, S = 3, 5
+D, S, IMAGE = 3, 5, (1, 4, 5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,11 @@ def make_member(seed=0, n=31, dtype=torch.float64, hidden=(6, 4), **parts):
 
     likelihood = parts.get("likelihood", GaussianLikelihood("learn"))
     activation = parts.get("activation", "relu")
-    predictor = MLPPredictor(D, likelihood.n_outputs, hidden, activation)
+    shape, predictor = (D,), parts.get("predictor")
+    if predictor is None:
+        predictor = MLPPredictor(D, likelihood.n_outputs, hidden, activation)
+    else:
+        shape = IMAGE
     y = randn(n)
     if likelihood.is_discrete:
         top = max(likelihood.n_outputs, 2)
@@ -61,7 +65,7 @@ def make_member(seed=0, n=31, dtype=torch.float64, hidden=(6, 4), **parts):
         likelihood,
         parts.get("loss", LogLoss()),
         build_prior(parts.get("prior", Normal(0.7)), predictor.layout),
-        randn(n, D).to(dtype),
+        randn(n, *shape).to(dtype),
         y,
         randn(n).exp() if parts.get("weighted", True) else None,
         constant=0.3,
@@ -383,6 +387,20 @@ def test_noise_is_a_pair_of_draws_and_their_mirror_images():
         assert noise.shape[1] == S
         assert torch.equal(noise[:, : S // 2], -noise[:, S // 2 + 1 :])
     assert abs(float(both.noise.block.std()) - 1) < 0.05
+
+
+@pytest.mark.parametrize(("count", "n_draws"), [(1, 1), (1, 4), (2, 3)])
+def test_modules(count, n_draws):
+    """Draws, their gradients and the divergence in closed form, and the module by
+    automatic differentiation. Wrong variant: rows of another member."""
+    layers = torch.nn.Conv2d(1, 2, 3), torch.nn.Tanh(), torch.nn.Flatten()
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(12, 3)).double()
+    predictor = ModulePredictor(module, torch.zeros(5, *IMAGE).double(), 3)
+    parts = {"likelihood": CategoricalLikelihood(3), "prior": Normal("learn")}
+    parts |= {"predictor": predictor, "divergence": KL(0.4)}
+    members = [make_member(seed, n=30 + seed, **parts) for seed in range(count)]
+    assert structure_of(members[0]) == structure_of(members[-1]) is not None
+    compare(members, n_draws=n_draws)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

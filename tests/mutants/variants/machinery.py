@@ -60,6 +60,14 @@ VARIANTS = [
         put="slope.mul_(std)",
         test="tests/objectives/test_analytic_steps.py::"
              "test_single_precision[categorical]"),
+    Variant("second-draws-not-mirrored", where="_Layer.collect",
+        find="torch.sub(one, other, out=in_std)",
+        put="torch.add(one, other, out=in_std)",
+        test="tests/objectives/test_analytic_steps.py::test_modules"),
+    Variant("module-rows-of-another-member", where="ModulePasses.forward",
+        find="map(self._evaluate, self._theta, X)",
+        put="map(self._evaluate, self._theta, X.flip(0))",
+        test="tests/objectives/test_analytic_steps.py::test_modules"),
     Variant("members-batch-not-scaled", where="MemberBatches._fill",
         find="target.n_rows", put="counts",
         test="tests/objectives/test_analytic_steps.py::"
