@@ -253,7 +253,8 @@ Family, default="mean_field"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Preferably standardized. float32 is kept, everything else becomes float64.
+            Preferably standardized. float32 is kept, everything else becomes float64,
+            for results: gradient steps are in single precision.
         y : array-like of shape (n_samples,)
             Two or more classes, of any type.
         sample_weight : array-like of shape (n_samples,), default=None

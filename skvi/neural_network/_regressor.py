@@ -294,7 +294,8 @@ default="auto"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Preferably standardized. float32 is kept, everything else becomes float64.
+            Preferably standardized. float32 is kept, everything else becomes float64,
+            for results: gradient steps are in single precision.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Numbers; several targets share the hidden layers.
         sample_weight : array-like of shape (n_samples,), default=None

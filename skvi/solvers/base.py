@@ -202,6 +202,9 @@ class SolverOptions:
         size; None is 300 gradient steps.
     warm_start : bool, default=False
         Whether to start at the state of the posterior.
+    dtype : torch.dtype, default=None
+        Precision of the steps of the stochastic solver; None is that of the posterior,
+        in which the result is in any case.
     score : callable, default=None
         Score of a `State`, such as its log predictive density of held-out rows, in nats
         per row. The stochastic solver then scores the state after every iteration, and
@@ -228,6 +231,7 @@ class SolverOptions:
     warm_up: float = 0.0
     n_iter_no_change: int | None = None
     warm_start: bool = False
+    dtype: torch.dtype | None = None
     score: Score | None = None
     progress: Progress = no_progress
     checkpoint: Checkpoint | None = None

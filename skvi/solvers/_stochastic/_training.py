@@ -9,7 +9,7 @@ import torch
 from skvi.base._rows import deal
 from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
-from skvi.solvers._solution import INTERRUPTED, Ending, Solution, ending_of
+from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers._stochastic._ends import (
     Best,
     EpochEnd,
@@ -61,6 +61,9 @@ class Training(Resumable):
         n_rows: int,
         n_draws: int,
     ) -> None:
+        self._dtype = problem.posterior.params.dtype
+        if options.dtype is not None:
+            problem = problem.with_params(problem.params.to(options.dtype))
         self.problem, self.options, self.solver = problem, options, solver
         self.split = len(problem.posterior.params)
         #: Current state: changed in place by the code that makes the steps.
@@ -195,11 +198,11 @@ class Training(Resumable):
             self._end = end
         else:
             counts = self.schedule.share == 1.0
-            score, is_best = self.validation.judge(self._at(end.state).state, counts)
+            score, is_best = self.validation.judge(self._state_at(end.state), counts)
             self._end = replace(end, score=score) if is_best else self._end
         self.history.append(float(values.mean()))
         self.stopped = self.options.progress(
-            self.history[-1], lambda: self._at(end.state).state
+            self.history[-1], lambda: self._state_at(end.state)
         )
         is_last = len(self.history) == self.options.max_iter
         if self.stopped or not (is_last or len(self._sweep) == self.epochs_per_sweep):
@@ -344,7 +347,7 @@ class Training(Resumable):
         passes = len(self.history) * (1 if self.has_batches else self.steps)
         return Solution(
             solver=self.solver,
-            state=self._at(params.clone()).state,
+            state=self._state_at(params),
             value=value,
             value_se=value_se,
             history=self.history,
@@ -365,6 +368,10 @@ class Training(Resumable):
             hyper <= self.floor + END_MARGIN,
             hyper >= self.ceiling - END_MARGIN,
         )
+
+    def _state_at(self, params: torch.Tensor) -> State:
+        """A copy of a state, in the precision of the posterior that was given."""
+        return self._at(params.to(self._dtype, copy=True)).state
 
     def _at(self, params: torch.Tensor) -> Problem:
         """Problem at other variational parameters and hyperparameters."""
