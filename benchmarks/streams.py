@@ -101,8 +101,8 @@ class River(ClassifierMixin, BaseEstimator):
     fit = partial_fit
 
     def predict_proba(self, X):
-        p = self.model_.predict_proba_many(pd.DataFrame(X))
-        return np.clip(p[list(self.classes_)].to_numpy(), 1e-15, 1.0)
+        p = self.model_.predict_proba_many(pd.DataFrame(X))[True].to_numpy()
+        return np.clip(np.column_stack([1 - p, p]), 1e-15, 1.0)
 
 
 def speed(name, model, n_rows, size):
@@ -138,7 +138,7 @@ def main():
         "logistic, N(0, 1)": BayesianLogisticRegression(prior="normal"),
         "linear": BayesianLinearRegression(),
     }
-    for name, model in models.items():
+    for name, model in models.items() if options.rows else ():
         speed(name, model, int(options.rows), options.chunk)
     few = {"logistic, default": BayesianLogisticRegression()}
     if find_spec("river"):

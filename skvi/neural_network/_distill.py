@@ -16,11 +16,16 @@ from skvi.utils._validation import Interval, _fit_context, validate_arguments
 
 __all__ = ["DistilledClassifier", "DistilledRegressor", "distill"]
 
-# How far copies of rows are moved towards another one at most, and the standard
+# How far copies of rows are moved towards another one at most, and the largest standard
 # deviation of their noise in those of the columns.
 MOVED, JITTER = 0.5, 0.3
 # Steps that L-BFGS remembers: with ten it takes several times as many.
 HISTORY = 50
+# Share of the rows that is held out, and iterations between looks at it, and without a
+# gain before the end.
+HELD_OUT, EVERY, PATIENCE = 0.1, 10, 200
+# Rows of which none is held out.
+FEW_ROWS = 20
 
 
 class _Student(BaseEstimator):
@@ -52,12 +57,14 @@ class _Student(BaseEstimator):
             )
         return X, y
 
-    def _train(self, X, divergence, n_outputs):
-        """Minimize the mean divergence of the outputs, (n, n_outputs), by L-BFGS."""
+    def _train(self, X, y, held_out=None):
+        """Minimize the mean divergence of the outputs by L-BFGS.
+
+        With held-out rows, and their numbers, the end is where theirs is smallest.
+        """
         self._origin, scale = X.mean(0), X.std(0)
         self._scale = np.where(scale > 0, scale, 1.0)
-        rows = torch.from_numpy((X - self._origin) / self._scale)
-        sizes = [X.shape[1], *self.hidden_layer_sizes, n_outputs]
+        sizes = [X.shape[1], *self.hidden_layer_sizes, y.shape[1]]
         shapes = [s for a, b in pairwise(sizes) for s in ((a, b), (b,))]
         numbers = [int(np.prod(shape)) for shape in shapes]
         rng = check_random_state(self.random_state)
@@ -67,22 +74,44 @@ class _Student(BaseEstimator):
             parts = zip(theta.split(numbers), shapes, strict=True)
             return [part.reshape(shape) for part, shape in parts]
 
+        def mean_divergence(X, y):
+            rows = torch.from_numpy((X - self._origin) / self._scale)
+            divergence = self._divergence(torch.from_numpy(y.copy()))
+
+            def at(theta):
+                return divergence(_outputs(rows, unpack(theta), torch.tanh)).mean()
+
+            return at
+
+        own = mean_divergence(X, y)
+
         def value_and_gradient(theta):
             theta = torch.from_numpy(theta).requires_grad_()
-            value = divergence(_outputs(rows, unpack(theta), torch.tanh)).mean()
+            value = own(theta)
             (gradient,) = torch.autograd.grad(value, theta)
             return float(value.detach()), gradient.numpy()
 
         first = np.concatenate([part.ravel() for part in start])
         options = {"maxiter": self.max_iter, "ftol": self.tol, "gtol": 0.0}
         options["maxcor"] = HISTORY
+        best = None
+        if held_out is not None:
+            parts = (check_array(part, dtype=np.float64) for part in held_out)
+            best = _Best(mean_divergence(*parts))
         with torch.enable_grad():
             found = minimize(
-                value_and_gradient, first, jac=True, method="L-BFGS-B", options=options
+                value_and_gradient,
+                first,
+                jac=True,
+                method="L-BFGS-B",
+                options=options,
+                callback=best,
             )
-        parts = [part.numpy() for part in unpack(torch.from_numpy(found.x))]
+        theta = torch.from_numpy(found.x if best is None else best.ending(found.x))
+        parts = [part.numpy() for part in unpack(theta)]
         self.coefs_, self.intercepts_ = parts[::2], parts[1::2]
-        self.divergence_, self.n_iter_ = float(found.fun), int(found.nit)
+        self.divergence_ = float((own if best is None else best.value)(theta))
+        self.n_iter_ = int(found.nit)
         return self
 
     def to_onnx(self):
@@ -121,6 +150,32 @@ class _Student(BaseEstimator):
         return _outputs((X - self._origin) / self._scale, weights, np.tanh)
 
 
+class _Best:
+    """Callback that keeps the parameters with the smallest value, of held-out rows."""
+
+    def __init__(self, value):
+        self.value, self.least, self.theta = value, np.inf, None
+        self.n_iter = self.n_best = 0
+
+    def __call__(self, theta):
+        self.n_iter += 1
+        if self.n_iter % EVERY == 0:
+            self._compare(theta)
+            if self.n_iter - self.n_best > PATIENCE:
+                raise StopIteration
+
+    def ending(self, theta):
+        """The best parameters, among them the last ones."""
+        self._compare(theta)
+        return self.theta
+
+    @torch.no_grad()
+    def _compare(self, theta):
+        value = float(self.value(torch.from_numpy(theta)))
+        if value < self.least:
+            self.least, self.theta, self.n_best = value, theta.copy(), self.n_iter
+
+
 def _outputs(rows, weights, activation):
     for coef, intercept in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         rows = activation(rows @ coef + intercept)
@@ -148,7 +203,7 @@ class DistilledRegressor(RegressorMixin, _Student):
     coefs_, intercepts_ : list of ndarray
         Weights of the layers, for standardized features.
     divergence_ : float
-        Mean divergence of the rows, in nats.
+        Mean divergence, in nats, of the held-out rows if there are any.
     n_iter_ : int
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
@@ -166,7 +221,7 @@ class DistilledRegressor(RegressorMixin, _Student):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y):
+    def fit(self, X, y, held_out=None):
         """Fit to normal distributions.
 
         Parameters
@@ -174,6 +229,8 @@ class DistilledRegressor(RegressorMixin, _Student):
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples, 2)
             Means and standard deviations.
+        held_out : tuple of (X, y), default=None
+            Rows at whose smallest divergence the fit ends.
 
         Returns
         -------
@@ -185,15 +242,18 @@ class DistilledRegressor(RegressorMixin, _Student):
             lambda y: y.shape[1] == 2 and (y[:, 1] > 0).all(),
             "two columns, means and positive standard deviations",
         )
-        mean, std = torch.from_numpy(y.copy()).T
-        self._unit = float(mean.mean()), float(mean.std(correction=0)) or 1.0
-        mean, std = (mean - self._unit[0]) / self._unit[1], std / self._unit[1]
+        self._unit = float(y[:, 0].mean()), float(y[:, 0].std()) or 1.0
+        return self._train(X, y, held_out)
+
+    def _divergence(self, y):
+        """Of normal distributions, given means and logs of standard deviations."""
+        mean, std = (y[:, 0] - self._unit[0]) / self._unit[1], y[:, 1] / self._unit[1]
 
         def divergence(f):
             squares = std.square() + (mean - f[:, 0]).square()
             return f[:, 1] - std.log() + 0.5 * squares * (-2 * f[:, 1]).exp() - 0.5
 
-        return self._train(X, divergence, 2)
+        return divergence
 
     def predict(self, X, return_std=False):
         """Predict means, and standard deviations.
@@ -253,7 +313,7 @@ class DistilledClassifier(ClassifierMixin, _Student):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, classes=None):
+    def fit(self, X, y, classes=None, held_out=None):
         """Fit to class probabilities.
 
         Parameters
@@ -263,6 +323,8 @@ class DistilledClassifier(ClassifierMixin, _Student):
             Probabilities, in the order of `classes`.
         classes : array-like of shape (n_classes,), default=None
             None numbers them from 0.
+        held_out : tuple of (X, y), default=None
+            Rows at whose smallest divergence the fit ends.
 
         Returns
         -------
@@ -275,13 +337,12 @@ class DistilledClassifier(ClassifierMixin, _Student):
             "a probability for each class, in rows that sum to 1",
         )
         self.classes_ = np.arange(y.shape[1]) if classes is None else np.array(classes)
-        p = torch.from_numpy(y.copy())
+        return self._train(X, y, held_out)
+
+    def _divergence(self, p):
+        """Of class probabilities, given their logs up to a constant."""
         entropy = -torch.special.xlogy(p, p).sum(1)
-
-        def divergence(f):
-            return -(p * torch.log_softmax(f, 1)).sum(1) - entropy
-
-        return self._train(X, divergence, y.shape[1])
+        return lambda f: -(p * torch.log_softmax(f, 1)).sum(1) - entropy
 
     def predict_proba(self, X):
         """Class probabilities.
@@ -328,7 +389,7 @@ def distill(
     estimator,
     X,
     hidden_layer_sizes=(50, 50),
-    n_rows=5000,
+    n_rows=10_000,
     max_iter=1000,
     random_state=None,
 ):
@@ -345,9 +406,11 @@ def distill(
     X : array-like of shape (n_samples, n_features)
         Rows like those to be predicted: of the fit, or others.
     hidden_layer_sizes : tuple of int, default=(50, 50)
-    n_rows : int, default=5000
+    n_rows : int, default=10_000
         If X has fewer rows, copies of them are added: moved towards another row, by up
-        to a half, with normal noise of .3 standard deviations of the columns.
+        to a half, with normal noise of up to .3 standard deviations of the columns. A
+        tenth of the rows of X is held out, and has no copies: the network is that which
+        mimics these best.
     max_iter : int, default=1000
     random_state : int, RandomState instance or None, default=None
 
@@ -385,20 +448,26 @@ def distill(
             "mimic. Use an estimator that has one, such as BayesianMLPRegressor(), "
             "BayesianLinearRegression() or BayesianRidge()."
         )
-    names = getattr(X, "columns", None)
-    rows = check_array(X, dtype=np.float64)
     rng = check_random_state(random_state)
-    rows = _with_copies(rows, n_rows, rng)
-    if names is not None:
-        rows = type(X)(rows, columns=names)
-    seed = int(rng.randint(2**31 - 1))
-    options = {"max_iter": max_iter, "random_state": seed}
+    order = rng.permutation(len(check_array(X)))
+    n_held_out = int(HELD_OUT * len(order)) if len(order) >= FEW_ROWS else 0
+    names = getattr(X, "columns", None)
+
+    def labeled(rows):
+        rows = rows if names is None else type(X)(rows, columns=names)
+        if is_classifier(estimator):
+            return rows, estimator.predict_proba(rows)
+        return rows, np.column_stack(estimator.predict(rows, return_std=True))
+
+    rows = check_array(X, dtype=np.float64)
+    own = labeled(_with_copies(rows[order[n_held_out:]], n_rows, rng))
+    options = {"held_out": labeled(rows[order[:n_held_out]]) if n_held_out else None}
+    kind = DistilledRegressor
     if is_classifier(estimator):
-        student = DistilledClassifier(tuple(hidden_layer_sizes), **options)
-        proba = estimator.predict_proba(rows)
-        return student.fit(rows, proba, classes=estimator.classes_)
-    moments = np.column_stack(estimator.predict(rows, return_std=True))
-    return DistilledRegressor(tuple(hidden_layer_sizes), **options).fit(rows, moments)
+        kind, options["classes"] = DistilledClassifier, estimator.classes_
+    seed = int(rng.randint(2**31 - 1))
+    student = kind(tuple(hidden_layer_sizes), max_iter=max_iter, random_state=seed)
+    return student.fit(*own, **options)
 
 
 def _with_copies(rows, n_rows, rng):
@@ -407,9 +476,9 @@ def _with_copies(rows, n_rows, rng):
     if n <= 0:
         return rows
     one, other = rows[rng.randint(len(rows), size=(2, n))]
-    moved = one + MOVED * rng.random_sample((n, 1)) * (other - one)
-    noise = JITTER * rows.std(0) * rng.normal(size=moved.shape)
-    return np.vstack([rows, moved + noise])
+    share, size = rng.random_sample((2, n, 1))
+    noise = size * JITTER * rows.std(0) * rng.normal(size=one.shape)
+    return np.vstack([rows, one + MOVED * share * (other - one) + noise])
 
 
 def _predicts_std(estimator):

@@ -70,6 +70,26 @@ def test_divergences_are_those_of_the_rows():
     assert clone(student).get_params() == student.get_params()
 
 
+def test_held_out_rows_choose_the_end():
+    """Of targets that are noise, which a network learns by heart.
+
+    Wrong variants: the last parameters; the divergence of the rows of the fit.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    p = rng.dirichlet([1, 1], size=120)
+    own, held_out = (X[:60], p[:60]), (X[60:], p[60:])
+    found = []
+    for options in ({}, {"held_out": held_out}):
+        student = DistilledClassifier((20,), max_iter=300, random_state=0)
+        student.fit(*own, **options)
+        q = student.predict_proba(X[60:])
+        found.append((p[60:] * np.log(p[60:] / q)).sum(1).mean())
+    assert student.divergence_ == pytest.approx(found[1], rel=1e-9)
+    assert student.n_iter_ < 300
+    assert found[1] < 0.5 * found[0]
+
+
 def test_messages():
     X = np.zeros((3, 1))
     with pytest.raises(ValueError, match="means and positive standard deviations"):

@@ -226,17 +226,18 @@ VARIANTS = [
         find="[sqrt(0.5)] * 2", put="[1.0, 1.0]",
         test="tests/neural_network/test_partial_fit.py::"
              "test_new_classes_get_outputs_of_their_own[known0]"),
-    Variant("onnx-without-unit-of-y", where="DistilledRegressor._add_outputs",
-        find="graph.apply('Mul', mean, np.array(self._unit[1]))", put="mean",
+    Variant("last-parameters-for-the-best", where="_Best.ending",
+        find="self.theta", put="theta",
         test="tests/neural_network/test_distill.py::"
-             "test_onnx_predicts_the_same[labels0]"),
+             "test_held_out_rows_choose_the_end"),
     Variant("distilled-without-variance-of-the-teacher",
-        where="DistilledRegressor.fit",
+        where="DistilledRegressor._divergence",
         find="std.square() + (mean - f[:, 0]).square()",
         put="(mean - f[:, 0]).square()",
         test="tests/neural_network/test_distill.py::test_regressions"),
     Variant("distilled-with-standard-deviations-in-units-of-y",
-        where="DistilledRegressor.fit", find="std / self._unit[1]", put="std",
+        where="DistilledRegressor._divergence", find="y[:, 1] / self._unit[1]",
+        put="y[:, 1]",
         test="tests/neural_network/test_distill.py::test_regressions"),
     # bandits
     Variant("one-draw-for-all-contexts", where="ThompsonSampler._values",
