@@ -209,7 +209,9 @@ def sine(repeats):
             source = np.random.default_rng(seed)
             X = source.uniform(-3, 3, (n_rows, 1))
             y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(n_rows)
-            model = BayesianMLPRegressor(activation=activation, random_state=seed)
+            model = BayesianMLPRegressor(
+                posterior="mean_field", activation=activation, random_state=seed
+            )
             seconds = fit(model, X, y)
             error = model.predict(grid) - np.sin(2 * grid[:, 0])
             rmse = math.sqrt(np.mean(error**2))
@@ -254,7 +256,9 @@ def far(repeats):
         source = np.random.default_rng(seed)
         X = source.uniform(-3, 3, (5000, 1))
         y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(len(X))
-        model = BayesianMLPRegressor(activation=activation, random_state=seed)
+        model = BayesianMLPRegressor(
+            posterior="mean_field", activation=activation, random_state=seed
+        )
         fit(model, X, y)
         std = model.predict([[9.0]], return_std=True)[1]
         excess = math.sqrt(max(0.0, float(std[0]) ** 2 - model.noise_scale_**2))
@@ -274,7 +278,9 @@ def validate(name, label, repeats, **parameters):
     X, y, splits = load(os.environ["SKVI_DATA"], name)
     found = []
     for seed in range(repeats):
-        model = BayesianMLPRegressor(random_state=seed, **parameters)
+        model = BayesianMLPRegressor(
+            posterior="mean_field", random_state=seed, **parameters
+        )
         train, test = train_test_split(
             splits[seed][0], test_size=0.2, random_state=seed
         )
@@ -338,11 +344,11 @@ def compare(name, X, y, splits):
         scaler = StandardScaler().fit(X[train])
         Z, Z_test = scaler.transform(X[train]), scaler.transform(X[test])
         if y.dtype.kind == "f":
-            own = BayesianMLPRegressor(random_state=seed)
+            own = BayesianMLPRegressor(posterior="mean_field", random_state=seed)
             plain = MLPRegressor(random_state=seed)
             peer = GaussianPeer(plain)
         else:
-            own = BayesianMLPClassifier(random_state=seed)
+            own = BayesianMLPClassifier(posterior="mean_field", random_state=seed)
             peer = plain = MLPClassifier(random_state=seed)
         times = fit(own, Z, y[train]), fit(plain, Z, y[train])
         if peer is not plain:

@@ -148,6 +148,7 @@ def steps(n_rows=9000, epochs=10):
     for dtype in ("float32", "float64"):
         X, y = (part.astype(dtype) for part in normal(n_rows, 8))
         ours = BayesianMLPRegressor(
+            posterior="mean_field",
             hidden_layer_sizes=50,
             activation="relu",
             batch_size=100,
@@ -219,7 +220,11 @@ def prediction(n_rows=100_000):
     for dtype in ("float32", "float64"):
         X, y = normal(500, 8)
         model = BayesianMLPRegressor(
-            hidden_layer_sizes=50, activation="relu", max_iter=3, random_state=0
+            posterior="mean_field",
+            hidden_layer_sizes=50,
+            activation="relu",
+            max_iter=3,
+            random_state=0,
         )
         model.fit(X.astype(dtype), y)
         X = np.random.default_rng(1).standard_normal((n_rows, 8)).astype(dtype)
@@ -291,7 +296,10 @@ def search():
         (KL(), {"weight": np.geomspace(0.05, 2.0, 20)}),
     ):
         network = BayesianMLPRegressor(
-            activation="relu", divergence=divergence, random_state=0
+            posterior="mean_field",
+            activation="relu",
+            divergence=divergence,
+            random_state=0,
         )
         model = make_pipeline(StandardScaler(), network)
         ((name, grid),) = values.items()

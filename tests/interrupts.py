@@ -95,13 +95,20 @@ MODELS = {
         numbers,
     ),
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
-    "network": (BayesianMLPClassifier(max_iter=10, **SMALL), classes),
+    "network": (
+        BayesianMLPClassifier(posterior="mean_field", max_iter=10, **SMALL),
+        classes,
+    ),
     "weighted network": (
-        BayesianMLPRegressor(objective="eubo", max_iter=2, **SMALL),
+        BayesianMLPRegressor(
+            posterior="mean_field", objective="eubo", max_iter=2, **SMALL
+        ),
         numbers,
     ),
     "natural gradients of a network": (
-        BayesianMLPRegressor(max_iter=10, solver="ivon", **SMALL),
+        BayesianMLPRegressor(
+            posterior="mean_field", max_iter=10, solver="ivon", **SMALL
+        ),
         numbers,
     ),
     "ensemble of networks": (

@@ -67,8 +67,9 @@ REGRESSIONS = {
         solver="coordinate_ascent",
         tol=1e-9,
     ),
-    "mlp": BayesianMLPRegressor(**NETWORK),
+    "mlp": BayesianMLPRegressor(posterior="mean_field", **NETWORK),
     "mlp, minibatches": BayesianMLPRegressor(
+        posterior="mean_field",
         divergence=KL(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
         noise_scale=2.0,
@@ -106,7 +107,9 @@ CLASSES = {
     "multinomial": logistic(),
     "multinomial, mean field": logistic(posterior="mean_field", n_jobs=1),
     "multinomial, renyi": logistic(divergence=Renyi(0.8), fit_intercept=False),
-    "mlp, classes": BayesianMLPClassifier(objective="iwelbo", **NETWORK),
+    "mlp, classes": BayesianMLPClassifier(
+        posterior="mean_field", objective="iwelbo", **NETWORK
+    ),
 }
 COUNTS = {
     "poisson": poisson(),
@@ -115,7 +118,9 @@ COUNTS = {
         objective="eubo", random_state=0, prior="normal"
     ),
     "negative binomial": poisson(likelihood=NegativeBinomialLikelihood(0.5)),
-    "mlp, counts": BayesianMLPRegressor(likelihood="negative_binomial", **NETWORK),
+    "mlp, counts": BayesianMLPRegressor(
+        posterior="mean_field", likelihood="negative_binomial", **NETWORK
+    ),
 }
 PROBLEMS = REGRESSIONS | BINARY | CLASSES | COUNTS
 DRAWN = {n for n in PROBLEMS if any(k in n for k in ("mlp", "eubo", "mixture"))}

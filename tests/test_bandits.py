@@ -123,7 +123,9 @@ def test_late_missing_and_joint_rewards():
         (BayesianLogisticRegression(prior="normal"), {}),
         (BayesianPoissonRegressor(prior="normal"), {"n_initial": 10}),
         (
-            BayesianMLPRegressor(hidden_layer_sizes=4, max_iter=3, random_state=0),
+            BayesianMLPRegressor(
+                posterior="mean_field", hidden_layer_sizes=4, max_iter=3, random_state=0
+            ),
             {"encoding": "append", "refit": True, "batch_size": 20},
         ),
     ],

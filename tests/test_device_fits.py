@@ -67,12 +67,18 @@ NOISY = {
     ),
     "precisions": (BayesianLinearRegression(**SHORT), NUMBERS),
     "moments": (BayesianLinearRegression(objective="eubo", **FIXED), NUMBERS),
-    "network": (BayesianMLPRegressor(**SMALL), NUMBERS),
-    "network-classes": (BayesianMLPClassifier(**SMALL), CLASSES),
-    "network-weights": (BayesianMLPClassifier(objective="iwelbo", **SMALL), LABELS),
     "multiplicative-network": (
         BayesianMLPRegressor(posterior="multiplicative_flow", **SMALL),
         NUMBERS,
+    ),
+    "network": (BayesianMLPRegressor(posterior="mean_field", **SMALL), NUMBERS),
+    "network-classes": (
+        BayesianMLPClassifier(posterior="mean_field", **SMALL),
+        CLASSES,
+    ),
+    "network-weights": (
+        BayesianMLPClassifier(posterior="mean_field", objective="iwelbo", **SMALL),
+        LABELS,
     ),
     "module-with-points": (
         BayesianModuleRegressor(relu_network, deterministic="*.bias", max_iter=2),
@@ -134,11 +140,17 @@ def test_fits_on_a_device(name, problems):
 
 
 WITHOUT_WAITING = {
-    "regressor": (BayesianMLPRegressor(), NUMBERS),
-    "classifier": (BayesianMLPClassifier(), LABELS),
-    "learned-scale": (BayesianMLPRegressor(prior=LEARNED), NUMBERS),
-    "weights": (BayesianMLPRegressor(objective="iwelbo"), NUMBERS),
-    "robust": (BayesianMLPRegressor(loss="beta"), NUMBERS),
+    "regressor": (BayesianMLPRegressor(posterior="mean_field"), NUMBERS),
+    "classifier": (BayesianMLPClassifier(posterior="mean_field"), LABELS),
+    "learned-scale": (
+        BayesianMLPRegressor(posterior="mean_field", prior=LEARNED),
+        NUMBERS,
+    ),
+    "weights": (
+        BayesianMLPRegressor(posterior="mean_field", objective="iwelbo"),
+        NUMBERS,
+    ),
+    "robust": (BayesianMLPRegressor(posterior="mean_field", loss="beta"), NUMBERS),
 }
 
 

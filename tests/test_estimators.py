@@ -41,8 +41,8 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
-    BayesianMLPRegressor(**CHEAP),
-    BayesianMLPClassifier(**CHEAP),
+    BayesianMLPRegressor(posterior="mean_field", **CHEAP),
+    BayesianMLPClassifier(posterior="mean_field", **CHEAP),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
@@ -78,7 +78,9 @@ SLOW = [
 
 SEARCHES = [
     BatchedGridSearchCV(
-        BayesianMLPClassifier(divergence=KL(), random_state=0, **CHEAP),
+        BayesianMLPClassifier(
+            posterior="mean_field", divergence=KL(), random_state=0, **CHEAP
+        ),
         {"divergence__weight": [0.1, 1.0]},
         cv=2,
         error_score="raise",

@@ -212,7 +212,9 @@ def test_solver(page):
     np.testing.assert_allclose(model.coef_std_, exact.coef_std_, rtol=0.05)
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         clone(model).set_params(max_iter=1, solver__n_draws=5).fit(X, y)
-    network = BayesianMLPRegressor(hidden_layer_sizes=2, random_state=0, max_iter=1)
+    network = BayesianMLPRegressor(
+        posterior="mean_field", hidden_layer_sizes=2, random_state=0, max_iter=1
+    )
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         network.set_params(solver=page.FixedDraws(3)).fit(X, X[:, 0])
 

@@ -38,9 +38,9 @@ MODELS = {
     "minibatches": BayesianLogisticRegression(
         solver=Stochastic(batch_size=50), max_iter=4, random_state=0, prior="normal"
     ),
-    "mlp_regressor": BayesianMLPRegressor(**SMALL),
-    "mlp_classifier": BayesianMLPClassifier(**SMALL),
-    "mlp_eubo": BayesianMLPRegressor(objective="eubo", **SMALL),
+    "mlp_regressor": BayesianMLPRegressor(posterior="mean_field", **SMALL),
+    "mlp_classifier": BayesianMLPClassifier(posterior="mean_field", **SMALL),
+    "mlp_eubo": BayesianMLPRegressor(posterior="mean_field", objective="eubo", **SMALL),
 }
 models = pytest.mark.parametrize("name", list(MODELS))
 

@@ -32,7 +32,7 @@ ESTIMATORS = [
     ),
     BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK, posterior="dropout"),
-    BayesianMLPClassifier(**NETWORK, activation="tanh"),
+    BayesianMLPClassifier(posterior="mean_field", **NETWORK, activation="tanh"),
     BayesianModuleClassifier(TEMPLATE, max_iter=3),
     BayesianModuleRegressor(module=TEMPLATE, max_iter=3, deterministic="2"),
 ]

@@ -133,9 +133,9 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     @property
     def _learns_scales(self):
-        """Whether "auto" is the prior, and not the posterior of another batch."""
-        is_auto = isinstance(self.prior, str) and self.prior == "auto"
-        return is_auto and not self._continues
+        """Whether "auto" is the prior, beside a posterior whose evidence matters."""
+        is_chosen = self._is_auto("prior") and not self._continues
+        return is_chosen and not self._is_accurate
 
     def _check_stream(self):
         """Raise if a posterior of these parameters cannot be the next prior."""
@@ -172,22 +172,40 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             check_next_prior(posterior.as_normal(), self.posterior)
 
     def _resolve(self, name):
-        is_chosen = name == "divergence" and isinstance(self.divergence, str)
-        if is_chosen and self.divergence == "auto":
-            return KL(weight="auto") if self._is_accurate else KL()
+        if name == "divergence" and self._is_auto(name):
+            return self._usual_divergence()
+        if name == "posterior" and self._is_auto(name):
+            return Ensemble(n_members=4) if self._is_accurate else MeanFieldNormal()
+        if name == "prior" and self._is_auto(name):
+            return Normal()  # where no scale is learned
         return super()._resolve(name)
+
+    def _is_auto(self, name):
+        """Whether a parameter is "auto"; objects compare by themselves."""
+        given = getattr(self, name)
+        return isinstance(given, str) and given == "auto"
+
+    def _usual_divergence(self):
+        """What "auto" stands for; the evidence asks for a weight of 1."""
+        return KL(weight="auto") if self._is_accurate else KL()
+
+    @property
+    def _is_generalized(self):
+        """Whether the divergence may have another weight: in a fit of the ELBO.
+
+        A posterior that is the next prior must not be, and a mixture cannot be one.
+        """
+        is_elbo = self._resolve("objective").kind == "expectation"
+        return self._stream is None and is_elbo and self._resolve("loss").is_log_loss
 
     @property
     def _is_accurate(self):
-        """Whether "auto" stands for what predicts best, in a mixture of networks.
-
-        The evidence, which other families are for, asks for a weight of 1.
-        """
-        if self._stream is not None:
-            return False  # a mixture cannot be the prior of the next batch
-        is_mixture = isinstance(self._resolve("posterior"), Ensemble)
-        is_log_elbo = self._resolve("objective").kind == "expectation"
-        return is_mixture and is_log_elbo and self._resolve("loss").is_log_loss
+        """Whether "auto" stands for what predicts best: in a mixture of networks."""
+        if not self._is_generalized:
+            return False
+        if self._is_auto("posterior"):
+            return True
+        return isinstance(self._resolve("posterior"), Ensemble)
 
     def _resolve_divergence(self, X, y, sample_weight):
         """With a weight from held-out rows, if it is "auto"; the last one goes on."""

@@ -4,7 +4,9 @@ from numbers import Integral
 
 import numpy as np
 
+from skvi._registry import SHORTHANDS
 from skvi.neural_network._flatness import remedies
+from skvi.posteriors import Family
 from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS
 from skvi.utils._validation import Interval, StrOptions
@@ -43,6 +45,7 @@ class MLPMixin:
             Interval(Integral, 1, None, closed="left"),
         ],
         "activation": [StrOptions(set(ACTIVATIONS))],
+        "posterior": [StrOptions({"auto", *SHORTHANDS["posterior"]}), Family],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
     #: Natural sizes at the input and at the output, see `MLPPredictor`.

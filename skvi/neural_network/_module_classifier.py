@@ -30,10 +30,12 @@ or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" and
         "alpha_energy", which gives wider posteriors, train on minibatches; the others
         on all rows, since minibatches would bias them.
-    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
-            Divergence, default="kl"
+    divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+            Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``.
+        posterior and needs ``objective="elbo"``. "auto" is ``KL(weight=0.3)``, which
+        predicts better, and "kl" in `partial_fit`, beside another loss or an objective
+        that weighs draws; ``KL(weight="auto")`` tries others on held-out rows.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds
@@ -196,7 +198,7 @@ Prior, Posterior or dict, default="normal"
         self,
         module=None,
         objective="elbo",
-        divergence="kl",
+        divergence="auto",
         loss="log",
         posterior="mean_field",
         prior="normal",

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network._flatness import remedies, spaced_rows
+from skvi.neural_network._weights import USUAL
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
@@ -86,6 +88,10 @@ class ModuleMixin:
                 "begin with module__."
             )
         vars(self).update(module_params)
+
+    def _usual_divergence(self):
+        """A weight that predicts well; candidates would cost several long fits."""
+        return KL(weight=USUAL) if self._is_generalized else KL()
 
     def _network(self, X, likelihood):
         """Predictor of the module, without the deterministic blocks."""

@@ -39,12 +39,14 @@ or Objective, default="elbo"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
         posterior, and needs a fixed `noise_scale`; see `CallableLoss`.
-    posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
-Family, default="mean_field"
-        "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
-        "full_rank" add correlations; "dropout" learns a rate per layer;
-        "ensemble" is a mixture of eight "mean_field", and the most accurate recipe:
-        "auto" then stands, everywhere, for what predicts best, see :doc:`/parameters`.
+    posterior : {"auto", "mean_field", "low_rank", "full_rank", "dropout", \
+"ensemble", ...} or Family, default="auto"
+        "mean_field" gives every weight a mean and a standard deviation, "low_rank" and
+        "full_rank" add correlations, "dropout" learns a rate per layer; "ensemble" is a
+        mixture of eight "mean_field", "auto" of four. In mixtures every other "auto"
+        stands for what predicts best, see :doc:`/parameters`; "mean_field" is what
+        evidence, streams and speed ask for, and "auto" in `partial_fit`, beside another
+        loss or an objective that weighs draws.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the weights, in units of the layer's natural scale. "auto" is normal,
@@ -231,7 +233,7 @@ default="auto"
         objective="elbo",
         divergence="auto",
         loss="log",
-        posterior="mean_field",
+        posterior="auto",
         prior="auto",
         intercept_prior=None,
         hidden_layer_sizes="auto",

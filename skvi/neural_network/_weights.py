@@ -13,10 +13,12 @@ from skvi.posteriors import Ensemble
 
 __all__ = ["weight_of_divergence"]
 
-# Candidates, as far apart as their scores tell.
-WEIGHTS = (0.1, 0.3, 1.0)
-# Held-out fraction of the rows, and how often; scores of fewer rows are mostly chance.
-FRACTION, N_SPLITS, MIN_ROWS = 0.2, 2, 40
+# Candidates, as far apart as their scores tell. The usual one stays unless another is
+# better by more than a standard error: few rows would choose by chance.
+WEIGHTS, USUAL = (0.1, 0.3, 1.0), 0.3
+# Held-out fraction of the rows, and how often, unless once is enough; scores of fewer
+# rows are mostly chance.
+FRACTION, N_SPLITS, MIN_ROWS, ENOUGH_ROWS = 0.2, 2, 40, 1000
 # Members of a candidate, and its share of the iterations.
 N_MEMBERS, SHARE = 1, 0.5
 
@@ -35,20 +37,32 @@ def weight_of_divergence(
     if not isinstance(seed, (int, np.integer)):
         seed = int(check_random_state(seed).randint(2**31 - 1))
     split = ShuffleSplit if labels is None else StratifiedShuffleSplit
-    parts = split(N_SPLITS, test_size=FRACTION, random_state=seed).split(X, labels)
+    n_splits = N_SPLITS if FRACTION * len(y) < ENOUGH_ROWS else 1
+    parts = [*split(n_splits, test_size=FRACTION, random_state=seed).split(X, labels)]
     tried = [
         (_candidate(network, KL(weight), seed), *part)
         for part in parts
         for weight in WEIGHTS
     ]
     _train(tried, X, y, sample_weight)
-    each = np.ones(len(y)) if sample_weight is None else sample_weight
     scores = [
-        each[test] @ candidate.predict_log_density(X[test], y[test])
-        for candidate, _, test in tried
+        candidate.predict_log_density(X[test], y[test]) for candidate, _, test in tried
     ]
-    totals = np.reshape(scores, (N_SPLITS, -1)).sum(0)
-    return WEIGHTS[int(np.argmax(totals))]
+    table = np.reshape(scores, (n_splits, len(WEIGHTS), -1)).swapaxes(0, 1)
+    tests = np.concatenate([test for _, test in parts])
+    each = np.ones(len(y)) if sample_weight is None else sample_weight
+    return best_weight(table.reshape(len(WEIGHTS), -1), each[tests])
+
+
+def best_weight(scores: np.ndarray, sample_weight: np.ndarray) -> float:
+    """The usual weight, or the best one whose gain exceeds its standard error.
+
+    `scores`, (weights, rows), are of the same rows; weighted sums are compared.
+    """
+    gains = (scores - scores[WEIGHTS.index(USUAL)]) * sample_weight
+    error = np.sqrt(gains.shape[1]) * gains.std(1)
+    total = np.where(gains.sum(1) > error, gains.sum(1), 0.0)
+    return WEIGHTS[int(np.argmax(total))] if total.any() else USUAL
 
 
 def _train(tried: list, X: np.ndarray, y: np.ndarray, weight: Any) -> None:

@@ -82,7 +82,9 @@ def test_several_targets_know_their_features(frame, all_warnings):
     [
         QUICK,
         BayesianPoissonRegressor(prior="normal"),
-        BayesianMLPRegressor(hidden_layer_sizes=(2,), max_iter=1),
+        BayesianMLPRegressor(
+            posterior="mean_field", hidden_layer_sizes=(2,), max_iter=1
+        ),
     ],
     ids=lambda model: type(model).__name__,
 )

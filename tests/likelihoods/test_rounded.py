@@ -120,7 +120,9 @@ def test_a_network_of_integers():
     Wrong variant: quantiles before rounding.
     """
     y = np.round(LATENT)
-    model = BayesianMLPRegressor(likelihood="rounded", random_state=0, **SETTINGS)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood="rounded", random_state=0, **SETTINGS
+    )
     model.fit(X, y)
     assert model.noise_scale_ == pytest.approx(0.4, abs=0.06)
     each = np.stack([model.predict_log_density(X, y + k) for k in range(-4, 5)])
@@ -147,7 +149,9 @@ def test_the_step_is_found(normalize_y, step, origin):
     y = origin + step * np.round(LATENT)
     both = np.c_[y, np.round(3 * LATENT) / 10]
     options = {**SETTINGS, "max_iter": 2, "normalize_y": normalize_y}
-    model = BayesianMLPRegressor(likelihood="rounded", random_state=0, **options)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood="rounded", random_state=0, **options
+    )
     draws = model.fit(X, both).sample_y(X[:50], 3, random_state=0)
     steps = (draws[:, 0] - origin) / step
     assert np.array_equal(steps, np.round(steps))
@@ -162,12 +166,16 @@ def test_the_step_is_found(normalize_y, step, origin):
 
 def clone_with_step(model, step, origin):
     likelihood = RoundedLikelihood(step=step, origin=origin)
-    return BayesianMLPRegressor(**{**model.get_params(), "likelihood": likelihood})
+    return BayesianMLPRegressor(
+        posterior="mean_field", **{**model.get_params(), "likelihood": likelihood}
+    )
 
 
 def test_what_has_no_step():
     """Wrong variant: a step of rounding errors."""
-    model = BayesianMLPRegressor(likelihood="rounded", **SETTINGS)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood="rounded", **SETTINGS
+    )
     with pytest.raises(ValueError, match="finds no step of y"):
         model.fit(X, LATENT)
     with pytest.raises(ValueError, match="need not show the step"):

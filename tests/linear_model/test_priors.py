@@ -222,7 +222,7 @@ def test_nested_names_of_priors():
     model.set_params(intercept_prior__scale=5.0)
     assert repr(model.intercept_prior) == "Normal(scale=5.0)"
     given = {"coef": "laplace", "intercept": Normal()}
-    model = BayesianMLPClassifier(prior=given)
+    model = BayesianMLPClassifier(posterior="mean_field", prior=given)
     model.set_params(prior__coef__scale=0.2, prior__intercept=StudentT())
     assert repr(model.prior) == "{'coef': Laplace(scale=0.2), 'intercept': StudentT()}"
     assert given == {"coef": "laplace", "intercept": given["intercept"]}

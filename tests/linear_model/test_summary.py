@@ -158,7 +158,11 @@ def test_probability_intervals_of_other_models():
 
     y = (F + RNG.logistic(size=80) > 0).astype(int)
     network = BayesianMLPClassifier(
-        hidden_layer_sizes=(), max_iter=60, tol=1.0, random_state=0
+        posterior="mean_field",
+        hidden_layer_sizes=(),
+        max_iter=60,
+        tol=1.0,
+        random_state=0,
     ).fit(X, y)
     found = network.predict_proba_interval(X)
     assert found.shape == (80, 2, 2)

@@ -165,6 +165,7 @@ def test_gibbs_posterior_of_a_regressor():
     x, y = x[:, :2] * 20, y / 75 - 2
     y[:40] = 1e3
     model = BayesianMLPRegressor(
+        posterior="mean_field",
         loss=absolute,
         hidden_layer_sizes=(),
         noise_scale=1.0,
@@ -184,7 +185,9 @@ def test_what_functions_cannot_do():
             x, y
         )
     with pytest.raises(IncompatibleComponentsError, match="nothing to learn from"):
-        BayesianMLPRegressor(loss=absolute, max_iter=1).fit(x, y)
+        BayesianMLPRegressor(posterior="mean_field", loss=absolute, max_iter=1).fit(
+            x, y
+        )
     with pytest.raises(ValueError, match=r"give an instance, BetaLoss\(\)"):
         BayesianLogisticRegression(loss=BetaLoss, prior="normal").fit(X, Y)
     with pytest.raises(ValueError, match="one number for each draw and row"):
@@ -207,7 +210,11 @@ def test_several_classes_in_a_network():
         return torch.relu(1 + f - own).sum(2) - 1
 
     model = BayesianMLPClassifier(
-        loss=margin, hidden_layer_sizes=(), max_iter=30, random_state=0
+        posterior="mean_field",
+        loss=margin,
+        hidden_layer_sizes=(),
+        max_iter=30,
+        random_state=0,
     )
     x = StandardScaler().fit_transform(x)
     assert model.fit(x, y).score(x, y) > 0.9

@@ -52,15 +52,19 @@ def test_a_fit_at_the_floor_is_an_error(loss, monkeypatch):
     with pytest.raises(
         NoOptimumError, match=r"noise_scale degenerates to 0.*Fix the scale"
     ):
-        BayesianMLPRegressor(loss=loss, **FAST).fit(X, y)
+        BayesianMLPRegressor(posterior="mean_field", loss=loss, **FAST).fit(X, y)
     # With a fixed scale the same combination has an optimum.
-    model = BayesianMLPRegressor(loss=loss, noise_scale=0.5, **FAST)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", loss=loss, noise_scale=0.5, **FAST
+    )
     assert np.isfinite(model.fit(X, y).objective_value_)
 
 
 def test_on_the_way_to_the_floor():
     X, y = equal_targets(0.8)
-    model = BayesianMLPRegressor(loss=GammaLoss(1.5), **FAST).set_params(max_iter=6)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", loss=GammaLoss(1.5), **FAST
+    ).set_params(max_iter=6)
     with pytest.warns(ConvergenceWarning, match=r"increase max_iter; a learned scale"):
         model.fit(X, y)
 
@@ -74,7 +78,7 @@ def test_the_log_loss_at_the_floor_warns(monkeypatch):
         pytest.warns(SkviWarning, match="100 rows with equal values of y"),
         pytest.warns(ConvergenceWarning, match=degenerates),
     ):
-        BayesianMLPRegressor(**FAST).fit(X, np.zeros(100))
+        BayesianMLPRegressor(posterior="mean_field", **FAST).fit(X, np.zeros(100))
 
 
 def wine():
@@ -97,7 +101,11 @@ def test_wine_quality_has_an_interior_optimum(loss, order):
     """
     X, y = wine()
     model = BayesianMLPRegressor(
-        loss=loss(order), hidden_layer_sizes=(), max_iter=60, random_state=0
+        posterior="mean_field",
+        loss=loss(order),
+        hidden_layer_sizes=(),
+        max_iter=60,
+        random_state=0,
     ).fit(X, y)
     assert model.converged_
     assert 0.55 < model.noise_scale_ < 0.65

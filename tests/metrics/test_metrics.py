@@ -234,7 +234,11 @@ def test_crps_of_networks(regression):
     """A mixture of the drawn networks, against quadrature over its quantiles."""
     X, y = regression
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=(3,), max_iter=5, n_predict_draws=20, random_state=0
+        posterior="mean_field",
+        hidden_layer_sizes=(3,),
+        max_iter=5,
+        n_predict_draws=20,
+        random_state=0,
     ).fit(X, y)
     levels, w = np.polynomial.legendre.leggauss(400)
     levels, w = (levels + 1) / 2, w / 2

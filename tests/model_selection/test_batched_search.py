@@ -41,7 +41,8 @@ def waves(n=121):
 
 def network(**params):
     return BayesianMLPRegressor(
-        **{"divergence": KL(), "prior": Normal()} | SMALL | params
+        posterior="mean_field",
+        **{"divergence": KL(), "prior": Normal()} | SMALL | params,
     )
 
 
@@ -184,7 +185,9 @@ def test_classes_and_several_scores():
     pandas = pytest.importorskip("pandas")
     X, y = load_iris(return_X_y=True)
     X, y = pandas.DataFrame(scale(X), columns=list("abcd")), np.array([*"xyz"])[y]
-    model = BayesianMLPClassifier(**SMALL | {"divergence": KL(), "max_iter": 10})
+    model = BayesianMLPClassifier(
+        posterior="mean_field", **SMALL | {"divergence": KL(), "max_iter": 10}
+    )
     grid = {"divergence__weight": [0.2, 1.0], "class_weight": [None, "balanced"]}
     scoring = ["accuracy", "neg_log_loss"]
     options = {"scoring": scoring, "refit": "neg_log_loss", "return_train_score": True}

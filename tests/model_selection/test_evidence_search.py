@@ -686,7 +686,10 @@ def test_error_score_is_checked(value):
 
 def test_auto_of_an_ensemble_is_another_model():
     """Wrong variant: the family alone says nothing of the model."""
-    one, many = BayesianMLPRegressor(), BayesianMLPRegressor(posterior="ensemble")
+    one, many = (
+        BayesianMLPRegressor(posterior="mean_field"),
+        BayesianMLPRegressor(posterior="ensemble"),
+    )
     assert model_key(one) != model_key(many)
     linear = BayesianLogisticRegression(posterior="mean_field")
     assert model_key(linear) == model_key(clone(linear).set_params(posterior="flow"))

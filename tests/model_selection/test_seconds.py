@@ -51,7 +51,9 @@ def test_fits_share_half_of_the_seconds(data, monkeypatch):
 @pytest.mark.parametrize(
     "model",
     [
-        BayesianMLPRegressor(hidden_layer_sizes=2, random_state=0),
+        BayesianMLPRegressor(
+            posterior="mean_field", hidden_layer_sizes=2, random_state=0
+        ),
         BayesianLogisticRegression(solver="lbfgs", prior="normal"),
     ],
     ids=["network", "linear"],

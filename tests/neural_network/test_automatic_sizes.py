@@ -30,8 +30,12 @@ def fit(model, n_rows, target=y):
 )
 def test_fits_are_those_of_the_values(n_rows, params, same):
     # Fails if a threshold, a size or a number of draws is another one.
-    chosen = fit(BayesianMLPRegressor(**SHORT, **params), n_rows)
-    given = fit(BayesianMLPRegressor(**SHORT, **params, **same), n_rows)
+    chosen = fit(
+        BayesianMLPRegressor(posterior="mean_field", **SHORT, **params), n_rows
+    )
+    given = fit(
+        BayesianMLPRegressor(posterior="mean_field", **SHORT, **params, **same), n_rows
+    )
     np.testing.assert_array_equal(chosen.predict(X[:5]), given.predict(X[:5]))
     assert chosen.lower_bound_ == given.lower_bound_
     assert chosen.hidden_layer_sizes_ == given.hidden_layer_sizes_
@@ -40,9 +44,15 @@ def test_fits_are_those_of_the_values(n_rows, params, same):
 
 def test_classes():
     for n_rows, size, n_draws in ((2000, 20, 10), (2001, 50, 4)):
-        chosen = fit(BayesianMLPClassifier(**SHORT), n_rows, y > 0)
+        chosen = fit(
+            BayesianMLPClassifier(posterior="mean_field", **SHORT), n_rows, y > 0
+        )
         given = BayesianMLPClassifier(
-            **SHORT, hidden_layer_sizes=size, n_draws=n_draws, activation="relu"
+            posterior="mean_field",
+            **SHORT,
+            hidden_layer_sizes=size,
+            n_draws=n_draws,
+            activation="relu",
         )
         given = fit(given, n_rows, y > 0)
         np.testing.assert_array_equal(
@@ -53,7 +63,9 @@ def test_classes():
 @pytest.mark.parametrize(("first", "second"), [(200, 2001), (2001, 200)])
 def test_fits_that_continue_keep_the_network(first, second):
     # Fails if a later fit chooses again: its posterior would have another size.
-    model = fit(BayesianMLPRegressor(**SHORT, warm_start=True), first)
+    model = fit(
+        BayesianMLPRegressor(posterior="mean_field", **SHORT, warm_start=True), first
+    )
     sizes, activation = model.hidden_layer_sizes_, model.activation_
     fit(model, second)
     assert (model.hidden_layer_sizes_, model.activation_) == (sizes, activation)
@@ -68,4 +80,4 @@ def test_fits_that_continue_keep_the_network(first, second):
 @pytest.mark.parametrize("name", ["hidden_layer_sizes", "activation", "n_draws"])
 def test_other_strings_are_refused(name):
     with pytest.raises(ValueError, match=rf"(?s)'{name}' parameter.*'auto'"):
-        BayesianMLPRegressor(**{name: "automatic"}).fit(X, y)
+        BayesianMLPRegressor(posterior="mean_field", **{name: "automatic"}).fit(X, y)

@@ -33,26 +33,44 @@ from tests.modules import relu_network
 pytestmark = quick
 N = 120
 SMALL = {"hidden_layer_sizes": (3,), "n_draws": 4, "random_state": 0}
-MLP = BayesianMLPRegressor(batch_size=13, max_iter=15, **SMALL)
+MLP = BayesianMLPRegressor(posterior="mean_field", batch_size=13, max_iter=15, **SMALL)
 #: Estimators, and checkpoints after which the fit is ended.
 FITS = {
     "minibatches": (MLP, 1, 3, 5),
-    "all rows": (BayesianMLPRegressor(batch_size=N, max_iter=15, **SMALL), 2, 8),
+    "all rows": (
+        BayesianMLPRegressor(
+            posterior="mean_field", batch_size=N, max_iter=15, **SMALL
+        ),
+        2,
+        8,
+    ),
     "early stopping": (
         BayesianMLPRegressor(
-            early_stopping=True, n_iter_no_change=2, max_iter=60, **SMALL
+            posterior="mean_field",
+            early_stopping=True,
+            n_iter_no_change=2,
+            max_iter=60,
+            **SMALL,
         ),
         9,
     ),
     "held-out rows": (
         BayesianMLPRegressor(
-            validation_fraction=0.2, batch_size=13, max_iter=15, **SMALL
+            posterior="mean_field",
+            validation_fraction=0.2,
+            batch_size=13,
+            max_iter=15,
+            **SMALL,
         ),
         3,
     ),
     "waiting for held-out rows": (
         BayesianMLPRegressor(
-            validation_fraction=0.5, early_stopping=True, tol=1.0, **SMALL
+            posterior="mean_field",
+            validation_fraction=0.5,
+            early_stopping=True,
+            tol=1.0,
+            **SMALL,
         ),
         2,
     ),
@@ -62,9 +80,17 @@ FITS = {
     ),
     "low rank": (BayesianMLPRegressor(posterior="low_rank", max_iter=15, **SMALL), 3),
     # A start that another objective finds, and then autograd.
-    "two phases": (BayesianMLPRegressor(objective="iwelbo", max_iter=2, **SMALL), 2, 4),
+    "two phases": (
+        BayesianMLPRegressor(
+            posterior="mean_field", objective="iwelbo", max_iter=2, **SMALL
+        ),
+        2,
+        4,
+    ),
     "natural gradients": (
-        BayesianMLPRegressor(solver="ivon", batch_size=13, max_iter=15, **SMALL),
+        BayesianMLPRegressor(
+            posterior="mean_field", solver="ivon", batch_size=13, max_iter=15, **SMALL
+        ),
         2,
     ),
     "natural gradients of an ensemble": (
@@ -73,7 +99,12 @@ FITS = {
         ),
         3,
     ),
-    "classes": (BayesianMLPClassifier(prior="laplace", max_iter=9, **SMALL), 3),
+    "classes": (
+        BayesianMLPClassifier(
+            posterior="mean_field", prior="laplace", max_iter=9, **SMALL
+        ),
+        3,
+    ),
     "module": (
         BayesianModuleRegressor(
             relu_network, deterministic="1.bias", max_iter=2, random_state=0

@@ -56,6 +56,8 @@ def test_targets_share_the_steps_in_closed_form(params, monkeypatch):
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(AnalyticSteps, "differentiate", counted)
-    model = BayesianMLPRegressor(max_iter=2, random_state=0, **params)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", max_iter=2, random_state=0, **params
+    )
     model.fit(*data(50, 3))
     assert set(calls) == {"_IndependentPass"}

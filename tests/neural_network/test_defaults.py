@@ -113,7 +113,9 @@ def test_without_a_tolerance_all_observations_are_made():
     assert schedule.converged
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = BayesianMLPRegressor(tol=0, max_iter=2).fit([[0.0], [1.0]], [0, 1])
+        model = BayesianMLPRegressor(posterior="mean_field", tol=0, max_iter=2).fit(
+            [[0.0], [1.0]], [0, 1]
+        )
     assert model.n_iter_ == 2
 
 
@@ -166,7 +168,11 @@ def test_irrelevant_features_are_switched_off():
     X = source.standard_normal((120, 4))
     y = X[:, 1] + 0.1 * source.standard_normal(120)
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=5, tol=1.0, max_iter=600, random_state=0
+        posterior="mean_field",
+        hidden_layer_sizes=5,
+        tol=1.0,
+        max_iter=600,
+        random_state=0,
     ).fit(X, y)
     scale = model.prior_scale_["coef_0"]
     assert scale.shape == (4,)
@@ -177,7 +183,9 @@ def test_irrelevant_features_are_switched_off():
 def test_estimators_resolve_it():
     """The scales are there by block, and what was given stays what it is."""
     X = np.random.default_rng(0).normal(size=(30, 2))
-    model = BayesianMLPRegressor(hidden_layer_sizes=6, max_iter=2, random_state=0)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", hidden_layer_sizes=6, max_iter=2, random_state=0
+    )
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model.fit(X, X[:, 0])
     assert model.prior == "auto"
@@ -196,6 +204,7 @@ def test_a_narrow_prior_is_named():
     X = rng.uniform(-2, 2, size=(80, 1))
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=80)
     model = BayesianMLPRegressor(
+        posterior="mean_field",
         activation="relu",
         prior=Normal(0.02),
         learning_rate=0.05,
@@ -232,7 +241,11 @@ def test_early_stopping_waits_for_the_divergence(fraction):
     X = rng.uniform(-2, 2, size=(400, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=400)
     model = BayesianMLPRegressor(
-        early_stopping=True, validation_fraction=fraction, max_iter=2000, random_state=0
+        posterior="mean_field",
+        early_stopping=True,
+        validation_fraction=fraction,
+        max_iter=2000,
+        random_state=0,
     ).fit(X, y)
     assert model.converged_
     assert model.n_iter_ > 300  # of the warm-up
@@ -270,6 +283,7 @@ def test_steps_do_not_leave_where_the_divergence_is_finite():
     X = source.standard_normal((40, 2))
     y = X[:, 0] + 0.1 * source.standard_normal(40)
     model = BayesianMLPRegressor(
+        posterior="mean_field",
         hidden_layer_sizes=(10,),
         divergence=Renyi(3.0),
         learning_rate=0.2,
@@ -287,6 +301,7 @@ def test_a_start_that_is_wide_beside_the_prior():
     source = np.random.default_rng(0)
     X = source.standard_normal((40, 2))
     model = BayesianMLPRegressor(
+        posterior="mean_field",
         hidden_layer_sizes=(5,),
         divergence=Renyi(1.5),
         prior=Normal(1.0),
@@ -309,7 +324,9 @@ def test_saturating_units_find_a_wave():
     source = np.random.default_rng(0)
     X = source.uniform(-3, 3, (500, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(500)
-    model = BayesianMLPRegressor(activation="tanh", max_iter=150, random_state=0)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", activation="tanh", max_iter=150, random_state=0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, y)

@@ -33,6 +33,7 @@ def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
     X, y = make_data(dtype=dtype)
     model = BayesianMLPRegressor(
+        posterior="mean_field",
         hidden_layer_sizes=(),
         noise_scale=NOISE,
         prior=Normal(SCALE),
@@ -65,7 +66,11 @@ def test_one_hidden_unit(monkeypatch, global_random_seed):
     X, y = make_data()
     labels = (y > 0).astype(int)
     model = BayesianMLPClassifier(
-        hidden_layer_sizes=1, activation="tanh", prior=Normal(1.0), **QUICK
+        posterior="mean_field",
+        hidden_layer_sizes=1,
+        activation="tanh",
+        prior=Normal(1.0),
+        **QUICK,
     )
     model.fit(X, labels)
     bounds = model.evidence_bounds(

@@ -15,9 +15,13 @@ pytestmark = pytest.mark.filterwarnings(
 )
 FAST = {"max_iter": 3, "learning_rate": 0.03, "n_predict_draws": 20, "random_state": 0}
 NETWORKS = {
-    "normal": BayesianMLPRegressor(**FAST),
-    "heteroscedastic": BayesianMLPRegressor(noise="heteroscedastic", **FAST),
-    "student": BayesianMLPRegressor(likelihood="student_t", **FAST),
+    "normal": BayesianMLPRegressor(posterior="mean_field", **FAST),
+    "heteroscedastic": BayesianMLPRegressor(
+        posterior="mean_field", noise="heteroscedastic", **FAST
+    ),
+    "student": BayesianMLPRegressor(
+        posterior="mean_field", likelihood="student_t", **FAST
+    ),
     "ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
         hidden_layer_sizes=20,
@@ -25,7 +29,7 @@ NETWORKS = {
         divergence="kl",
         **FAST,
     ),
-    "robust": BayesianMLPRegressor(loss="beta", **FAST),
+    "robust": BayesianMLPRegressor(posterior="mean_field", loss="beta", **FAST),
     "module": BayesianModuleRegressor(relu_network, **FAST),
 }
 UNITS = [

@@ -59,7 +59,9 @@ def test_a_linear_network_is_a_regression_of_counts(name):
     Wrong variants: the rate for its logarithm; an origin that predictions lack.
     """
     y = COUNTS[name]
-    model = BayesianMLPRegressor(likelihood=name, learning_rate=0.05, **LINEAR)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood=name, learning_rate=0.05, **LINEAR
+    )
     model.fit(X, y)
     other = BayesianPoissonRegressor(likelihood=name).fit(X, y)
     np.testing.assert_allclose(model.predict(X), other.predict(X), rtol=0.03)
@@ -80,7 +82,9 @@ def test_outputs_start_at_the_best_constant():
     """Of large counts, without which fits begin far away. Wrong variant: at rate 1."""
     start = {**SMALL, "max_iter": 1, "learning_rate": 1e-9, "prior": "normal"}
     y = COUNTS["poisson"] + 10_000
-    model = BayesianMLPRegressor(likelihood="poisson", **start).fit(X, y)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood="poisson", **start
+    ).fit(X, y)
     assert np.abs(np.log(model.predict(X) / y.mean())).max() < 1.0
     plain = clone(model).set_params(normalize_y=False).fit(X, y)
     assert plain.predict(X).max() < 100
@@ -93,7 +97,9 @@ def test_several_counts_in_columns():
     Wrong variant: the origin of each batch.
     """
     y = np.c_[COUNTS["poisson"], COUNTS["negative_binomial"]]
-    model = BayesianMLPRegressor(likelihood="negative_binomial", **LINEAR).fit(X, y)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood="negative_binomial", **LINEAR
+    ).fit(X, y)
     assert model.predict_interval(X).shape == (300, 2, 2)
     assert model.dispersion_[0] < 0.05 < 0.2 < model.dispersion_[1]
     first = model._model.units.f_mean
@@ -109,7 +115,9 @@ def test_a_likelihood_of_ones_own():
     Wrong variant: quantiles of a normal.
     """
     y = RNG.exponential(np.exp(X @ [0.5, -0.3, 0.0] + 4))
-    model = BayesianMLPRegressor(likelihood=Exponential(), **LINEAR).fit(X, y)
+    model = BayesianMLPRegressor(
+        posterior="mean_field", likelihood=Exponential(), **LINEAR
+    ).fit(X, y)
     f = model._drawn().by_rows(X, lambda f: f[..., 0].T) - model._model.units.f_mean
     np.testing.assert_allclose(model.predict(X), np.exp(-f).mean(1))
     density = logsumexp(f - y[:, None] * np.exp(f), 1) - log(f.shape[1])
@@ -140,6 +148,8 @@ def test_a_likelihood_of_ones_own():
 )
 def test_what_does_not_go_together(params, y, message):
     """Wrong variant: parameters that are ignored."""
-    model = BayesianMLPRegressor(**{"likelihood": PoissonLikelihood(), **params})
+    model = BayesianMLPRegressor(
+        posterior="mean_field", **{"likelihood": PoissonLikelihood(), **params}
+    )
     with pytest.raises((IncompatibleComponentsError, ValueError), match=message):
         model.fit(X, np.full(300, float(y)))

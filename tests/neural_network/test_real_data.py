@@ -60,7 +60,7 @@ def test_concrete():
     differences = []
     for i, *data in concrete():
         X, y, X_test, y_test = standardized(*data)
-        ours = BayesianMLPRegressor(random_state=i).fit(X, y)
+        ours = BayesianMLPRegressor(posterior="mean_field", random_state=i).fit(X, y)
         theirs = MLPRegressor(random_state=i).fit(X, y)
         variance = np.mean((theirs.predict(X) - y) ** 2)
         squared = (theirs.predict(X_test) - y_test) ** 2
@@ -80,7 +80,11 @@ def test_breast_cancer():
     for i, *data in breast_cancer():
         X, y, X_test, y_test = standardized(*data)
         ours = BayesianMLPClassifier(
-            prior=Normal(0.5), divergence=KL(0.3), max_iter=100, random_state=i
+            posterior="mean_field",
+            prior=Normal(0.5),
+            divergence=KL(0.3),
+            max_iter=100,
+            random_state=i,
         ).fit(X, y)
         theirs = MLPClassifier(random_state=i).fit(X, y)
         score = np.log(theirs.predict_proba(X_test)[np.arange(len(y_test)), y_test])

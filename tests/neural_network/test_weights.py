@@ -61,7 +61,9 @@ def test_candidates_do_not_see_the_rows_that_judge_them(monkeypatch):
     held_out = []
     monkeypatch.setattr(_weights, "pose", pose)
     monkeypatch.setattr(BayesianMLPRegressor, "predict_log_density", density)
-    BayesianMLPRegressor(divergence=KL("auto"), max_iter=2, **SMALL).fit(X, y)
+    BayesianMLPRegressor(
+        posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
+    ).fit(X, y)
     assert len(seen) == len(held_out) == 6
     for train, test in zip(seen, held_out, strict=True):
         assert (len(train), len(test)) == (96, 24)
@@ -107,10 +109,14 @@ def test_auto_in_an_ensemble_is_what_predicts_best(monkeypatch, model, target, n
 
 def test_few_rows_do_not_choose():
     """Wrong variant: a score of two rows."""
-    network = BayesianMLPRegressor(divergence=KL("auto"), max_iter=2, **SMALL)
+    network = BayesianMLPRegressor(
+        posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
+    )
     assert network.fit(X[:39], y[:39]).divergence_.weight == 1.0
     labels = np.r_[[0], np.ones(79)]  # a class with one row
-    network = BayesianMLPClassifier(divergence=KL("auto"), max_iter=2, **SMALL)
+    network = BayesianMLPClassifier(
+        posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
+    )
     assert network.fit(X[:80], labels).divergence_.weight == 1.0
 
 
@@ -120,7 +126,11 @@ def test_a_fit_that_continues_keeps_its_weight(monkeypatch, is_stream):
     weights = iter([0.1, 1.0])
     monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: next(weights))
     network = BayesianMLPRegressor(
-        divergence=KL("auto"), max_iter=2, warm_start=not is_stream, **SMALL
+        posterior="mean_field",
+        divergence=KL("auto"),
+        max_iter=2,
+        warm_start=not is_stream,
+        **SMALL,
     )
     learn = network.partial_fit if is_stream else network.fit
     for _ in range(2):

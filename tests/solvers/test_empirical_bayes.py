@@ -353,7 +353,11 @@ def test_network_learns_a_prior_scale():
     X = RNG.normal(size=(60, 2))
     y = X[:, 0] + 0.1 * RNG.normal(size=60)
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=(), prior=Normal("learn"), random_state=0, max_iter=30
+        posterior="mean_field",
+        hidden_layer_sizes=(),
+        prior=Normal("learn"),
+        random_state=0,
+        max_iter=30,
     )
     model.fit(X, y)
     assert 0.2 < model.prior_scale_ < 5

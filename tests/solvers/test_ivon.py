@@ -153,7 +153,9 @@ def test_networks_take_it():
     """Wrong variant: a parameter that changes nothing."""
     X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).numpy()
     fits = [
-        BayesianMLPRegressor(solver=solver, max_iter=5, random_state=0).fit(X, X[:, 0])
+        BayesianMLPRegressor(
+            posterior="mean_field", solver=solver, max_iter=5, random_state=0
+        ).fit(X, X[:, 0])
         for solver in ("auto", "stochastic", "ivon")
     ]
     assert [fit.diagnostics_["solver"] for fit in fits][1:] == ["stochastic", "ivon"]

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
-NETWORK = BayesianMLPRegressor(hidden_layer_sizes=3, max_iter=3, random_state=0)
+NETWORK = BayesianMLPRegressor(
+    posterior="mean_field", hidden_layer_sizes=3, max_iter=3, random_state=0
+)
 
 
 def waves(n=40):
