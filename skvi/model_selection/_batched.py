@@ -84,7 +84,11 @@ class BatchedGridSearchCV(GridSearchCV):
     >>> from skvi.neural_network import BayesianMLPRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> network = BayesianMLPRegressor(
-    ...     divergence=KL(), hidden_layer_sizes=5, early_stopping=True, random_state=0
+    ...     posterior="mean_field",
+    ...     divergence=KL(),
+    ...     hidden_layer_sizes=5,
+    ...     early_stopping=True,
+    ...     random_state=0,
     ... )
     >>> model = make_pipeline(StandardScaler(), network)
     >>> grid = {"bayesianmlpregressor__divergence__weight": [0.1, 0.3, 1.0]}

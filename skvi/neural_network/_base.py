@@ -104,8 +104,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
-    #: Fraction of `max_iter` that a fit makes.
-    _share_of_iterations = 1.0
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -153,6 +151,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
                 "checkpoint_path=None for partial_fit, and keep the estimator itself "
                 "(pickle, skops) between batches."
             )
+        if (past := getattr(self, "posterior_", None)) is not None:
+            check_next_prior(past.as_normal(), self.posterior_family_)
         if len(points := getattr(self, "deterministic", ())):
             raise IncompatibleComponentsError(
                 f"deterministic={points!r} are point estimates, without a posterior "
@@ -277,7 +277,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _solver_options(self, target):
         options = super()._solver_options(target)
-        max_iter = math.ceil(self._share_of_iterations * self._max_iter(target.n_rows))
+        max_iter = self._max_iter(target.n_rows)
         # Noise of draws exceeds rounding, which costs half of the time.
         options = replace(
             options, max_iter=max_iter, warm_up=WARM_UP, dtype=torch.float32

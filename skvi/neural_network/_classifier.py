@@ -29,7 +29,7 @@ or Objective, default="elbo"
     divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``. "auto" is "kl", for an ensemble
+        posterior and needs ``objective="elbo"``. "auto" is "kl", in a mixture
         ``KL(weight="auto")``: the weight that predicts held-out rows best.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
@@ -45,15 +45,16 @@ or Objective, default="elbo"
         loss or an objective that weighs draws.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Prior of the weights, in units of the layer's natural scale. "auto" is normal,
-        and learns a scale for each block, in the first layer for each feature. A dict
-        has one for "coef" and one for "intercept", or for each layer ("coef_0").
+        Prior of the weights, in units of the layer's natural scale. "auto" is normal
+        with scale 1, or else learns a scale for each block, in the first layer for each
+        feature, where the posterior is no mixture. A dict has one for "coef" and one
+        for "intercept", or for each layer ("coef_0").
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is the choice of "auto", or a normal prior with the scale of `prior`, or 10
         if that has none or learns it: an intercept is never shrunk by a sparse prior.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
-        units, with more than 2,000 rows 50, and two of 50 in an ensemble;
+        units, with more than 2,000 rows 50, and two of 50 in a mixture;
         `lower_bound_` is the number to choose other sizes by.
     activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
@@ -67,10 +68,10 @@ or Objective, default="elbo"
     n_draws : int or "auto", default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
         is 10, 4 for the ELBO of more than 2,000 rows in minibatches, which are noisier
-        than that, and 2 in an ensemble. One is the cheapest, for "elbo" only.
+        than that, and 2 in a mixture. One is the cheapest, for "elbo" only.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
-        them, at least 64 and at most 512, and 100 in an ensemble; all rows for
+        them, at least 64 and at most 512, and 100 in a mixture; all rows for
         objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
@@ -78,7 +79,7 @@ or Objective, default="elbo"
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 4000, of which most fits need fewer, see
-        `early_stopping`, and in an ensemble 5,000 steps, or eight epochs.
+        `early_stopping`, and in a mixture 5,000 steps, or eight epochs.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
         the distance from the optimum. 0 makes all `max_iter` iterations.

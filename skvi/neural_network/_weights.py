@@ -16,11 +16,11 @@ __all__ = ["weight_of_divergence"]
 # Candidates, as far apart as their scores tell. The usual one stays unless another is
 # better by more than a standard error: few rows would choose by chance.
 WEIGHTS, USUAL = (0.1, 0.3, 1.0), 0.3
-# Held-out fraction of the rows, and how often, unless once is enough; scores of fewer
-# rows are mostly chance.
-FRACTION, N_SPLITS, MIN_ROWS, ENOUGH_ROWS = 0.2, 2, 40, 1000
-# Members of a candidate, and its share of the iterations.
-N_MEMBERS, SHARE = 1, 0.5
+# Held-out fraction of the rows; scores of fewer rows are mostly chance.
+FRACTION, MIN_ROWS = 0.2, 40
+# Members of a candidate. Each trains as long as the fit: small weights learn faster, so
+# that shorter fits would prefer them.
+N_MEMBERS = 1
 
 
 def weight_of_divergence(
@@ -37,21 +37,14 @@ def weight_of_divergence(
     if not isinstance(seed, (int, np.integer)):
         seed = int(check_random_state(seed).randint(2**31 - 1))
     split = ShuffleSplit if labels is None else StratifiedShuffleSplit
-    n_splits = N_SPLITS if FRACTION * len(y) < ENOUGH_ROWS else 1
-    parts = [*split(n_splits, test_size=FRACTION, random_state=seed).split(X, labels)]
-    tried = [
-        (_candidate(network, KL(weight), seed), *part)
-        for part in parts
-        for weight in WEIGHTS
-    ]
-    _train(tried, X, y, sample_weight)
-    scores = [
-        candidate.predict_log_density(X[test], y[test]) for candidate, _, test in tried
-    ]
-    table = np.reshape(scores, (n_splits, len(WEIGHTS), -1)).swapaxes(0, 1)
-    tests = np.concatenate([test for _, test in parts])
-    each = np.ones(len(y)) if sample_weight is None else sample_weight
-    return best_weight(table.reshape(len(WEIGHTS), -1), each[tests])
+    splits = split(1, test_size=FRACTION, random_state=seed).split(X, labels)
+    train, test = next(splits)
+    tried = [_candidate(network, KL(weight), seed) for weight in WEIGHTS]
+    weight = None if sample_weight is None else sample_weight[train]
+    _train(tried, X[train], y[train], weight)
+    scores = [network.predict_log_density(X[test], y[test]) for network in tried]
+    each = np.ones(len(test)) if sample_weight is None else sample_weight[test]
+    return best_weight(np.stack(scores), each)
 
 
 def best_weight(scores: np.ndarray, sample_weight: np.ndarray) -> float:
@@ -66,13 +59,12 @@ def best_weight(scores: np.ndarray, sample_weight: np.ndarray) -> float:
 
 
 def _train(tried: list, X: np.ndarray, y: np.ndarray, weight: Any) -> None:
-    """Fit networks to their rows, as far as possible in one stack."""
+    """Fit networks to the same rows, as far as possible in one stack."""
     posed = []
-    for network, train, _ in tried:
-        rows = X[train], y[train], None if weight is None else weight[train]
-        fit = pose(network, *rows)
+    for network in tried:
+        fit = pose(network, X, y, weight)
         if fit is None:
-            network.fit(*rows)
+            network.fit(X, y, weight)
         else:
             posed.append(fit)
     fit_side_by_side(posed)
@@ -87,7 +79,7 @@ def _holds_out_all(labels: np.ndarray | None) -> bool:
 
 
 def _candidate(network: Any, divergence: KL, seed: int) -> Any:
-    """An unfitted network of fewer members and iterations."""
+    """An unfitted network of fewer members."""
     found = clone(network).set_params(
         divergence=divergence,
         warm_start=False,
@@ -101,5 +93,4 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
     if isinstance(family, Ensemble):
         n_members = min(N_MEMBERS, family.n_members)
         found.posterior = clone(family).set_params(n_members=n_members)
-    found._share_of_iterations = SHARE
     return found

@@ -86,9 +86,7 @@ def test_learned_noise_is_the_type_2_maximum(objective, global_random_seed):
     X, y = make_data()
     noise, evidence = best_noise(X, y)
     parts = {**PARTS, "noise_scale": "learn", "random_state": global_random_seed}
-    model = BayesianMLPRegressor(
-        posterior="mean_field", objective=objective, **parts
-    ).fit(X, y)
+    model = BayesianMLPRegressor(objective=objective, **parts).fit(X, y)
     found = model.noise_scale_
     assert evidence - closed_form(X, y, found)[2] < 0.002
     assert found == pytest.approx(noise, rel=0.01)
@@ -108,7 +106,7 @@ def test_weights_are_repetitions_in_the_optimum(global_random_seed):
     repeated = np.repeat(X, weight, 0), np.repeat(y, weight)
     mean, covariance, evidence = closed_form(*repeated, NOISE)
     parts = {**PARTS, "max_iter": 60, "random_state": global_random_seed}
-    model = BayesianMLPRegressor(posterior="mean_field", **parts).fit(X, y, weight)
+    model = BayesianMLPRegressor(**parts).fit(X, y, weight)
     gap = kl(model.posterior_.as_normal(), mean, covariance)
     assert gap < 0.01
     assert model.noise_scale_ == NOISE

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skvi.changepoint import BayesianChangepointDetector
 from skvi.divergences import KL
@@ -64,7 +65,7 @@ def test_candidates_do_not_see_the_rows_that_judge_them(monkeypatch):
     BayesianMLPRegressor(
         posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
     ).fit(X, y)
-    assert len(seen) == len(held_out) == 6
+    assert len(seen) == len(held_out) == 3
     for train, test in zip(seen, held_out, strict=True):
         assert (len(train), len(test)) == (96, 24)
         assert not set(train.ravel()) & set(test.ravel())
@@ -101,10 +102,54 @@ def test_auto_in_an_ensemble_is_what_predicts_best(monkeypatch, model, target, n
     given = model(**parts, **same).fit(X, target)
     np.testing.assert_array_equal(found.predict(X), given.predict(X))
     assert found.lower_bound_ == given.lower_bound_
-    # Other families are what they were.
-    other = model(random_state=0)
+    # Other families have other settings.
+    other = model(posterior="mean_field", random_state=0)
     assert other._max_iter(len(X)) == 4000
     assert repr(other._resolve("divergence")) == "KL()"
+
+
+def test_another_weight_must_gain_more_than_its_error():
+    """The usual weight, .3, unless another one is better beyond a standard error.
+
+    Wrong variants: the largest sum; sums without sample weights; the error of one row.
+    """
+    gains = np.r_[np.full(50, -1.0), np.full(50, 1.1)]  # mean .05, error .105
+    scores = np.stack([np.zeros(100), np.zeros(100), gains])
+    assert _weights.best_weight(scores, np.ones(100)) == 0.3
+    assert _weights.best_weight(scores + [[0], [0], [0.1]], np.ones(100)) == 1.0
+    assert _weights.best_weight(scores, np.r_[np.zeros(50), np.ones(50)]) == 1.0
+    assert _weights.best_weight(scores[::-1], np.r_[np.zeros(50), np.ones(50)]) == 0.1
+    both = np.stack([gains + 0.2, np.zeros(100), gains + 0.1])
+    assert _weights.best_weight(both, np.ones(100)) == 0.1
+    assert _weights.best_weight(-np.abs(both), np.ones(100)) == 0.3
+
+
+@pytest.mark.parametrize("model", [BayesianMLPRegressor, BayesianMLPClassifier])
+def test_the_default_is_a_mixture_of_four(monkeypatch, model):
+    """Also of a clone; the evidence, other objectives, losses and streams: one network.
+
+    Wrong variants: another number of members; mixtures in streams.
+    """
+    monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: 0.3)
+    target = y if model is BayesianMLPRegressor else y > 0
+    small = {"hidden_layer_sizes": 4, "max_iter": 2, "random_state": 0}
+    found = model(**small).fit(X, target)
+    four = model(posterior=Ensemble(n_members=4), **small).fit(X, target)
+    np.testing.assert_array_equal(found.predict(X), four.predict(X))
+    assert isinstance(found.posterior_family_, Ensemble)
+    assert found.divergence_.weight == 0.3
+    one = model(posterior="mean_field", **small)
+    for change in ({"objective": "eubo"}, {"loss": "beta"}):
+        chosen = model(**small, **change).fit(X, target)
+        given = clone(one).set_params(**change).fit(X, target)
+        np.testing.assert_array_equal(chosen.predict(X), given.predict(X))
+        assert chosen.divergence_.weight == 1.0
+    classes = {} if target is y else {"classes": [False, True]}
+    streamed = model(**small).partial_fit(X, target, **classes)
+    given = one.partial_fit(X, target, **classes)
+    np.testing.assert_array_equal(streamed.predict(X), given.predict(X))
+    with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
+        found.partial_fit(X, target)
 
 
 def test_few_rows_do_not_choose():

@@ -177,13 +177,21 @@ VARIANTS = [
         put="share * _slope_of_divergence(member, params)",
         test="tests/solvers/test_members.py::"
              "test_automatic_gradients_weigh_the_divergence"),
-    Variant("weight-that-predicts-worst", where="weight_of_divergence",
-        find="np.argmax(totals)", put="np.argmin(totals)",
+    Variant("weight-by-the-error-of-a-row", where="best_weight",
+        find="np.sqrt(gains.shape[1]) * gains.std(1)", put="gains.std(1)",
+        test="tests/neural_network/test_weights.py::"
+             "test_another_weight_must_gain_more_than_its_error"),
+    Variant("mixture-in-a-stream", where="BayesianNetwork._is_generalized",
+        find="self._stream is None and is_elbo", put="is_elbo",
+        test="tests/neural_network/test_weights.py::"
+             "test_the_default_is_a_mixture_of_four"),
+    Variant("weight-that-predicts-worst", where="best_weight",
+        find="np.argmax(total)", put="np.argmin(total)",
         test="tests/neural_network/test_weights.py::"
              "test_the_weight_is_the_one_that_predicts_best"),
     Variant("weight-from-its-own-rows", where="weight_of_divergence",
-        find="candidate.predict_log_density(X[test], y[test])",
-        put="candidate.predict_log_density(X, y)[test]",
+        find="network.predict_log_density(X[test], y[test])",
+        put="network.predict_log_density(X, y)[test]",
         test="tests/neural_network/test_weights.py::"
              "test_candidates_do_not_see_the_rows_that_judge_them"),
     Variant("step-size-of-the-root-of-the-width", where="Stochastic._rate",
