@@ -152,7 +152,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
                 "(pickle, skops) between batches."
             )
         if (past := getattr(self, "posterior_", None)) is not None:
-            check_next_prior(past.as_normal(), self.posterior_family_)
+            check_next_prior(past.unrefined.as_normal(), self.posterior_family_)
         if len(points := getattr(self, "deterministic", ())):
             raise IncompatibleComponentsError(
                 f"deterministic={points!r} are point estimates, without a posterior "
