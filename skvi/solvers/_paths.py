@@ -1,7 +1,7 @@
 """Starts of fits to a density: normals along paths to modes, as in Pathfinder."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +10,17 @@ from skvi.base import NormalForm
 from skvi.solvers._fixed_draws import FixedDrawsPoint, balanced_noise
 from skvi.solvers._lbfgs import LBFGS
 from skvi.targets import Target
-from skvi.utils._random import rand
+from skvi.utils._random import rand, randn
 
 __all__ = ["Start", "find_starts"]
 
 # Random starts, uniform in this range of every coordinate, as those of Stan are.
 N_STARTS, RANGE = 6, 2.0
+# Points far from the best normal: their number, distances in deviations, the share of
+# the fall of a normal that they lack, further starts, and whitenings of their paths.
+N_FAR, NEAREST, FARTHEST, LACK, MORE_STARTS, FAR_ROUNDS = 256, 5.0, 1000.0, 0.05, 3, 2
+# Deviations of a normal within which a mode is its own.
+OWN = 4.0
 # Steps between two whitenings, and whitenings of one path.
 STEPS, ROUNDS = 60, 8
 # Nats that a step promises at a mode, draws that compare normals, and the smallest
@@ -41,22 +46,21 @@ def find_starts(
     """Best normal by ELBO along each path to a mode, the best path first.
 
     Zhang, Carpenter, Gelman and Vehtari (2022), *Pathfinder*, with curvature by
-    differences of gradients. ValueError if none has a finite ELBO.
+    differences of gradients. Other paths begin far from the best normal, where the
+    density is above it: modes beyond the range of the first. ValueError if none has a
+    finite ELBO.
     """
     size, found = target.layout.size, []
     is_diagonal = size > MAX_DENSE
     n_draws = N_DRAWS if is_diagonal else max(N_DRAWS, 2 * size)
     eps = balanced_noise(generator, n_draws, size, is_diagonal)
+    paths = _Paths(target, generator, eps, is_diagonal)
     for number in range(N_STARTS):
         x = RANGE * (2 * rand(generator, size) - 1)
-        if not bool(target.log_joint(x[None]).isfinite()):
-            continue
-        normals = _path(target, x, is_diagonal, generator)
-        points = [FixedDrawsPoint(target, normal, eps) for normal in normals]
-        best = min(points, key=lambda p: p.value, default=None)
-        if best is not None and math.isfinite(best.value):
-            found.append(Start(best.normal, best.value))
-            report(f"start {number + 1} of {N_STARTS}: ELBO {-best.value:.4f} nats")
+        start = paths.best(x, torch.ones_like(x))
+        if start is not None:
+            found.append(start)
+            report(f"start {number + 1} of {N_STARTS}: ELBO {-start.value:.4f} nats")
     if not found:
         raise ValueError(
             "no normal distribution has a finite ELBO under log_density, near any of "
@@ -64,37 +68,110 @@ def find_starts(
             f"{RANGE:g}. Its integral may be infinite: give every parameter a proper "
             "prior, check the supports (scales are 'positive') and the units."
         )
+    center = min(found, key=lambda start: start.value).normal
+    for x in _suspects(target, center, generator):
+        known = [start.normal for start in found]
+        start = paths.best(x, center.scale, FAR_ROUNDS, known)
+        if start is not None:
+            found.append(start)
+            report(f"far start: ELBO {-start.value:.4f} nats")
     return sorted(found, key=lambda start: start.value)
 
 
-def _path(
-    target: Target, x: torch.Tensor, is_diagonal: bool, generator: torch.Generator
-) -> list[NormalForm]:
-    """Normals at points between a start and a mode, whitened by the one before."""
-    found, root = [], torch.ones_like(x)
-    for _ in range(ROUNDS):
-        x, is_mode = _descend(target, x, root)
-        if is_diagonal:
-            root = scale = _diagonal_root(target, x, root, generator)
-            found.append(NormalForm(x, scale))
-        else:
-            root = _dense_root(target, x, root)
-            scale, info = torch.linalg.cholesky_ex(root @ root.T)
-            if not int(info):
+def _suspects(
+    target: Target, normal: NormalForm, generator: torch.Generator
+) -> list[torch.Tensor]:
+    """Points that may belong to other modes than that of a normal, likely ones first.
+
+    They are in all directions and at distances over all magnitudes, where the density
+    falls less than the normal does; those first where it rises away from it.
+    """
+    eps = randn(generator, N_FAR, normal.n_noise)
+    spread = math.log(FARTHEST / NEAREST)
+    r = NEAREST * (spread * rand(generator, N_FAR)).exp()
+    theta = normal.transform(r[:, None] * eps / eps.norm(dim=1, keepdim=True))
+    at_center, _ = target.log_joint_and_gradient(normal.mean[None])
+    value, slope = target.log_joint_and_gradient(theta)
+    fall = (at_center - value).nan_to_num(math.inf, math.inf)
+    rises = ((theta - normal.mean) * slope).sum(1) > 0
+    is_above = fall < (1 - LACK) * 0.5 * r.square()
+    order = sorted(
+        is_above.nonzero()[:, 0].tolist(), key=lambda i: (not rises[i], fall[i])
+    )
+    return [theta[i] for i in order[:MORE_STARTS]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """Paths of a target, and the draws, (S, P), that compare their normals."""
+
+    target: Target
+    generator: torch.Generator
+    eps: torch.Tensor
+    is_diagonal: bool
+
+    def best(
+        self,
+        x: torch.Tensor,
+        root: torch.Tensor,
+        n_rounds: int = ROUNDS,
+        known: Sequence[NormalForm] = (),
+    ) -> Start | None:
+        """Best normal of a path; None if none is finite, or its mode is a known one."""
+        if not bool(self.target.log_joint(x[None]).isfinite()):
+            return None
+        normals = self._normals(x, root, n_rounds, known)
+        points = [FixedDrawsPoint(self.target, n, self.eps) for n in normals]
+        best = min(points, key=lambda p: p.value, default=None)
+        if best is None or not math.isfinite(best.value):
+            return None
+        return Start(best.normal, best.value)
+
+    def _normals(
+        self,
+        x: torch.Tensor,
+        root: torch.Tensor,
+        n_rounds: int,
+        known: Sequence[NormalForm],
+    ) -> list[NormalForm]:
+        """Normals at points between x and a mode, whitened by the one before."""
+        found: list[NormalForm] = []
+        for _ in range(n_rounds):
+            x, is_mode = _descend(self.target, x, root, known)
+            if _is_near(x, known):
+                return []
+            if self.is_diagonal:
+                root = scale = _diagonal_root(self.target, x, root, self.generator)
                 found.append(NormalForm(x, scale))
-        if is_mode:
-            break
-    return found
+            else:
+                root = _dense_root(self.target, x, root)
+                scale, info = torch.linalg.cholesky_ex(root @ root.T)
+                if not int(info):
+                    found.append(NormalForm(x, scale))
+            if is_mode:
+                break
+        return found
 
 
 def _times(root: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     return root * u if root.ndim == 1 else root @ u
 
 
+def _is_near(x: torch.Tensor, normals: Sequence[NormalForm]) -> bool:
+    """Whether a point is at the center of one of them."""
+    return any(float(n.squared_distance((x - n.mean)[None])) < OWN**2 for n in normals)
+
+
 def _descend(
-    target: Target, x: torch.Tensor, root: torch.Tensor
+    target: Target,
+    x: torch.Tensor,
+    root: torch.Tensor,
+    known: Sequence[NormalForm],
 ) -> tuple[torch.Tensor, bool]:
-    """Steps of L-BFGS in whitened coordinates; whether they reached a mode."""
+    """Steps of L-BFGS in whitened coordinates; whether they reached a mode.
+
+    They end where they come to a known one.
+    """
 
     def evaluate(u: torch.Tensor) -> tuple[float, torch.Tensor]:
         value, slope = target.log_joint_and_gradient((x + _times(root, u))[None])
@@ -104,7 +181,8 @@ def _descend(
 
     state = LBFGS(evaluate, torch.zeros_like(x))
     for _ in range(STEPS):
-        if not state.step() or state.decrement < TOL:
+        is_last = not state.step() or state.decrement < TOL
+        if is_last or _is_near(x + _times(root, state.x), known):
             return x + _times(root, state.x), True
     return x + _times(root, state.x), False
 

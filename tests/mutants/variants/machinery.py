@@ -5,6 +5,9 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("suspects-above-the-center", where="_suspects",
+        find="fall < (1 - LACK) * 0.5 * r.square()", put="fall < -10.0",
+        test="tests/inference/test_families.py::test_modes_beyond_the_starts"),
     Variant("directions-of-raw-gradients", where="_check_directions",
         find="slopes / torch.where(size > 0, size, 1.0)", put="slopes",
         test="tests/inference/test_messages.py::test_what_looks_wrong_and_is_not"),
