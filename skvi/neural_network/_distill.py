@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array, check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skvi._draws import ROW_BLOCK
 from skvi.neural_network._onnx import OnnxGraph
 from skvi.utils._validation import Interval, _fit_context, validate_arguments
 
@@ -147,7 +148,13 @@ class _Student(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         pairs = zip(self.coefs_, self.intercepts_, strict=True)
         weights = [w for pair in pairs for w in pair]
-        return _outputs((X - self._origin) / self._scale, weights, np.tanh)
+        blocks = (X[rows] for rows in gen_batches(len(X), ROW_BLOCK))
+        return np.concatenate(
+            [
+                _outputs((block - self._origin) / self._scale, weights, np.tanh)
+                for block in blocks
+            ]
+        )
 
 
 class _Best:
