@@ -259,9 +259,12 @@ class Layout(Mapping):
         dict of str to Tensor
             For every block a tensor of shape ``(S, *shape)``.
         """
+        # One derivative for all blocks: those of slices have the size of theta.
+        own = theta if theta.shape[1] == self.size else theta[:, : self.size]
+        parts = own.split([block.size for block in self._blocks.values()], 1)
         out = {}
-        for name, block in self._blocks.items():
-            value = theta[:, block.slice].reshape(-1, *block.shape)
+        for (name, block), part in zip(self._blocks.items(), parts, strict=True):
+            value = part.reshape(-1, *block.shape)
             out[name] = BIJECTIONS[block.bijection](value)
         return out
 

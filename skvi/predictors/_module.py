@@ -139,8 +139,8 @@ class ModulePredictor(Predictor):
         blocks, X = self.layout.unpack(theta), X.to(theta.dtype)
         fixed = {name: _as(value, theta) for name, value in self._fixed.items()}
         if self._loops or self._is_slow_together(theta, X):
-            draws = range(len(theta))
-            own = [{k: v[s] for k, v in blocks.items()} for s in draws]
+            draws = zip(*(v.unbind() for v in blocks.values()), strict=True)
+            own = [dict(zip(blocks, one, strict=True)) for one in draws]
             return torch.stack([self._call(one, fixed, X) for one in own])
         chunk = max(1, MAX_ELEMENTS // (len(X) * self._width or 1))
         size = chunk if chunk < len(theta) else None
@@ -176,7 +176,9 @@ class ModulePredictor(Predictor):
         values = {name: blocks[first] for name, first in firsts if first in blocks}
         named = {name: X[:, at] for name, at in (self.inputs or {}).items()}
         args = (X,) if self.inputs is None else ()
-        f = functional_call(self.module, {**values, **fixed}, args, named)
+        f = functional_call(
+            self.module, {**values, **fixed}, args, named, tie_weights=False
+        )
         return f[:, None] if f.ndim == 1 else f
 
     def _has_batching_rules(self, rows: torch.Tensor) -> bool:
