@@ -38,7 +38,9 @@ def lower_bound(
             value = -float(loss + kl.closed_form(normal, target.reference))
             return Estimate(value, 0.0)
     log_weights = _log_weights(target, posterior, n_draws, generator)
-    error = float(log_weights.std()) / len(log_weights) ** 0.5
+    # Two stored samples, from opposed noise, count as one.
+    n_independent = len(log_weights) / (2 if posterior.n_stored else 1)
+    error = float(log_weights.std()) / n_independent**0.5
     return Estimate(float(log_weights.mean()), error)
 
 

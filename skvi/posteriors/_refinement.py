@@ -14,10 +14,12 @@ __all__ = ["Frame", "Refinement", "Samples"]
 
 # Gradient steps after each auxiliary variable; the first step size, in standard
 # deviations of what it starts from; and the decay rates of Adam.
-N_STEPS, STEP_SIZE, DECAY = 200, 0.05, (0.9, 0.99)
+N_STEPS, STEP_SIZE, DECAY, EPSILON = 200, 0.05, (0.9, 0.99), 1e-8
 # Least rows of a step; numbers that it processes for a draw, up to which it has more
 # rows, and then more pairs of draws; and most pairs.
-MIN_ROWS, STEP_NUMBERS, MAX_PAIRS = 64, 2**15, 4
+MIN_ROWS, STEP_NUMBERS, MAX_PAIRS = 64, 2**14, 4
+# The same limit where all rows are processed, in blocks.
+BLOCK_NUMBERS = 2**22
 # Width of the normal in place of a prior that is not one, in that of the start.
 WIDER = 3.0
 
@@ -47,14 +49,14 @@ class Refinement:
         self, target: JointDensity, normal: NormalForm, generator: torch.Generator
     ) -> Samples:
         """Draw the variables one by one, and fit what is left given each."""
-        frame = Frame.of(normal, target)
+        frame = Frame.of(normal, target).to(normal.mean.dtype)
         density, shape = _Density(target, frame, generator), (self.n_samples, -1)
         mean, scale = frame.normal.mean, frame.normal.scale
         q = NormalForm(mean.expand(*shape), scale.expand(*shape))
         b, log_q, curve = torch.zeros_like(q.mean), -frame.log_det, []
         for auxiliary in auxiliaries(self.n_auxiliary, self.ratio):
             marginal = auxiliary.marginal(q, b)
-            a = marginal.sample(1, generator)[0]
+            a = marginal.transform(_opposed(generator, b))
             # Equation 13: the logs of q and of the prior of the variable.
             log_q = log_q + marginal.log_prob(a) - auxiliary.log_prior(a)
             q, b = auxiliary.condition(q, b, a), b + a
@@ -94,6 +96,14 @@ class Frame(NamedTuple):
         place = NormalForm(prior.mean, unit * vectors)
         return cls.at(place, NormalForm(mean @ vectors, values.sqrt()))
 
+    def to(self, dtype: torch.dtype) -> "Frame":
+        """The same in another precision: networks are refined in that of their fit."""
+        place, normal = (
+            NormalForm(form.mean.to(dtype), form.scale.to(dtype))
+            for form in (self.place, self.normal)
+        )
+        return Frame(place, normal, self.log_det)
+
     @classmethod
     def at(cls, place: NormalForm, normal: NormalForm) -> "Frame":
         """Frame with the determinant of its root."""
@@ -117,44 +127,112 @@ class _Density:
         n_pairs = STEP_NUMBERS // (size * max(self.step_rows, 1))
         self.n_pairs = min(max(n_pairs, 1), MAX_PAIRS)
 
-    def values(self, u: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Log density at points, (S, M, P); but for a constant."""
-        theta = self.frame.place.transform(u).reshape(-1, u.shape[-1])
-        value = self.target.log_joint(theta, rows).reshape(u.shape[:-1])
-        return value - log_standard(u)
+    def values(
+        self, u: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log density at points, (S, M, P), but for a constant; and its slopes."""
+        with torch.enable_grad():
+            u = u.detach().requires_grad_()
+            theta = self.frame.place.transform(u).reshape(-1, u.shape[-1])
+            value = self.target.log_joint(theta, rows).reshape(u.shape[:-1])
+            value = value - log_standard(u)
+            (slope,) = torch.autograd.grad(value.sum(), u)
+        return value.detach(), slope
 
     def fit(
         self, start: NormalForm, b: torch.Tensor, rest: float
     ) -> tuple[NormalForm, torch.Tensor]:
         """Maximize equation 4 from a start; and its values at every step, (T, M).
 
-        Steps are in units of the scale of the start.
+        Steps of Adam, in units of the scale of the start.
         """
-        x = torch.zeros_like(torch.stack([b, b])).requires_grad_()
-        adam, found = torch.optim.Adam([x], lr=STEP_SIZE, betas=DECAY), []
+        x, found = torch.zeros_like(torch.stack([b, b])), []
+        first, second = torch.zeros_like(x), torch.zeros_like(x)
+        center = None if self.has_all_rows else _Center.of(self, start.mean)
         for step in range(N_STEPS):
-            adam.param_groups[0]["lr"] = STEP_SIZE * (1 - step / N_STEPS)
-            with torch.enable_grad():
-                value = self._bound(_moved(start, x), b, rest)
-                (gradient,) = torch.autograd.grad(-value.sum(), x)
+            value, by_mean, by_log_scale = self._bound(
+                _moved(start, x), b, rest, center
+            )
+            gradient = torch.stack([start.scale * by_mean, by_log_scale])
             # A draw outside of the support says nothing.
-            x.grad = gradient.nan_to_num(0.0, 0.0, 0.0)
-            adam.step()
-            found.append(value.detach())
-        return _moved(start, x.detach()), torch.stack(found)
+            gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+            first.lerp_(gradient, 1 - DECAY[0])
+            second.lerp_(gradient.square(), 1 - DECAY[1])
+            rate = STEP_SIZE * (1 - step / N_STEPS) / (1 - DECAY[0] ** (step + 1))
+            size = (second / (1 - DECAY[1] ** (step + 1))).sqrt()
+            x = x + rate * first / (size + EPSILON)
+            found.append(value)
+        return _moved(start, x), torch.stack(found)
 
-    def _bound(self, q: NormalForm, b: torch.Tensor, rest: float) -> torch.Tensor:
-        """Equation 4, (M,), from pairs of draws."""
-        noise = randn(self.generator, self.n_pairs, *b.shape)
-        u = q.transform(torch.cat([noise, -noise]))
-        return self.values(u, self._rows()).mean(0) - kl_divergence(q, b, rest)
+    def _bound(
+        self, q: NormalForm, b: torch.Tensor, rest: float, center: "_Center | None"
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Equation 4, (M,), and gradients in means and logs of scales, from pairs.
+
+        Of a minibatch it is compared with the center, of which all rows are known.
+        """
+        shape, n_draws = (self.n_pairs, *b.shape), 2 * self.n_pairs
+        half = randn(self.generator, *shape, dtype=b.dtype)
+        noise = torch.cat([half, -half])
+        u = q.transform(noise)
+        if center is not None:
+            u = torch.cat([u, center.u[None]])
+        values, slopes = self.values(u, self._rows())
+        value, slope = values[:n_draws].mean(0), slopes[:n_draws]
+        by_scale = (slope * noise).mean(0)
+        by_mean = slope.mean(0)
+        if center is not None:  # the noise of pairs has the mean 0
+            missed = center.slope - slopes[-1]
+            value = value + center.value - values[-1]
+            value = value + (missed * (q.mean - center.u)).sum(-1)
+            by_mean = by_mean + missed
+        value = value - kl_divergence(q, b, rest)
+        by_mean = by_mean - (q.mean - b) / rest
+        return value, by_mean, q.scale * by_scale - q.scale.square() / rest + 1
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether steps are no minibatches."""
+        return self.step_rows == self.target.n_rows
 
     def _rows(self) -> torch.Tensor | None:
-        if self.step_rows == self.target.n_rows:
+        if self.has_all_rows:
             return None
         shape, source = (self.step_rows,), self.generator
         device = source.device
         return torch.randint(self.target.n_rows, shape, generator=source, device=device)
+
+
+class _Center(NamedTuple):
+    """Points u, (M, P), with values and slopes of the density with all rows.
+
+    A minibatch at a draw is far less noisy relative to the same minibatch at a point
+    nearby (Johnson and Zhang 2013, *Accelerating stochastic gradient descent using
+    predictive variance reduction*).
+    """
+
+    u: torch.Tensor
+    value: torch.Tensor
+    slope: torch.Tensor
+
+    @classmethod
+    def of(cls, density: _Density, u: torch.Tensor) -> "_Center":
+        """Sum over blocks of rows."""
+        value, slope = torch.zeros_like(u[:, 0]), torch.zeros_like(u)
+        n_rows, device = density.target.n_rows, density.generator.device
+        at_once = max(MIN_ROWS, BLOCK_NUMBERS // u.shape[1])
+        for rows in torch.arange(n_rows, device=device).split(at_once):
+            values, slopes = density.values(u[None], rows)
+            value = value + values[0] * (len(rows) / n_rows)
+            slope = slope + slopes[0] * (len(rows) / n_rows)
+        return cls(u, value, slope)
+
+
+def _opposed(generator: torch.Generator, like: torch.Tensor) -> torch.Tensor:
+    """Noise whose second half of rows is minus the first: its mean is 0."""
+    shape = -(-len(like) // 2), like.shape[1]
+    half = randn(generator, *shape, dtype=like.dtype)
+    return torch.cat([half, -half])[: len(like)]
 
 
 def _moved(start: NormalForm, x: torch.Tensor) -> NormalForm:

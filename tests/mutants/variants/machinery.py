@@ -249,7 +249,7 @@ VARIANTS = [
         put="float(values.std(correction=0))",
         test="tests/solvers/test_renyi_solution.py::test_jackknife_error_of_a_mean"),
     Variant("elbo-error-of-a-draw", where="lower_bound",
-        find="float(log_weights.std()) / len(log_weights) ** 0.5",
+        find="float(log_weights.std()) / n_independent**0.5",
         put="float(log_weights.std())",
         test="tests/evidence/test_fit_checks.py::"
              "test_error_of_a_drawn_elbo_is_that_of_the_mean"),

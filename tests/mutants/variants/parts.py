@@ -379,9 +379,28 @@ VARIANTS = [
         test="tests/posteriors/test_refined.py::"
              "test_without_steps_samples_are_those_of_the_start"),
     Variant("refined-prior-before-the-variable", where="_Density._bound",
-        find="kl_divergence(q, b, rest)", put="kl_divergence(q, 0 * b, 1.0)",
+        find="(q.mean - b) / rest", put="q.mean",
         test="tests/posteriors/test_refined.py::"
              "test_steps_maximize_the_conditional_bound"),
+    Variant("refined-pairs-as-two-samples", where="_fit_checks.lower_bound",
+        find="2 if posterior.n_stored else 1", put="1",
+        test="tests/posteriors/test_refined.py::test_four_stored_samples"),
+    Variant("refined-mean-of-a-minibatch", where="_Density._bound",
+        find="by_mean + missed", put="by_mean",
+        test="tests/posteriors/test_refined.py::"
+             "test_minibatches_are_relative_to_all_rows"),
+    Variant("refined-value-at-the-center", where="_Density._bound",
+        find="value + (missed * (q.mean - center.u)).sum(-1)", put="value",
+        test="tests/posteriors/test_refined.py::"
+             "test_minibatches_are_relative_to_all_rows"),
+    Variant("refined-center-without-weights", where="_Center.of",
+        find="slope + slopes[0] * (len(rows) / n_rows)", put="slopes[0]",
+        test="tests/posteriors/test_refined.py::"
+             "test_minibatches_are_relative_to_all_rows"),
+    Variant("refined-noise-of-its-own", where="_opposed",
+        find="-half", put="half.flip(0)",
+        test="tests/posteriors/test_refined.py::"
+             "test_without_steps_samples_are_those_of_the_start"),
     Variant("refined-bound-of-repeated-samples", where="_log_weights",
         find="min(n_draws, posterior.n_stored or n_draws)", put="n_draws",
         test="tests/posteriors/test_refined.py::test_four_stored_samples"),
