@@ -15,19 +15,14 @@ from skvi._fitting import continued, refine
 from skvi._parts import resolve
 from skvi._progress import EvidenceProgress
 from skvi._registry import OBJECTIVES, POSTERIORS
-from skvi.base import NormalForm
-from skvi.divergences import KL
 from skvi.evidence import EvidenceBounds, bound_evidence
-from skvi.evidence._changes import Changes, modes_of, other_modes
+from skvi.evidence._changes import Changes, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
+from skvi.inference._beginning import begin_near, pose, some_points
 from skvi.linear_model import CoefficientTable
 from skvi.objectives import ELBO, Objective
 from skvi.posteriors import (
     Family,
-    FullRankNormal,
-    MeanFieldNormal,
-    Posterior,
-    Product,
 )
 from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
@@ -40,13 +35,12 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._fixed_draws import FixedDraws
-from skvi.solvers._paths import MAX_DENSE, Start, find_starts
-from skvi.targets._averaged import AveragedTarget
+from skvi.solvers._paths import Start
 from skvi.targets._density import DensityTarget
 from skvi.targets._density_checks import check_density
 from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
-from skvi.utils._random import make_generator, randn
+from skvi.utils._random import make_generator
 from skvi.utils._validation import (
     Interval,
     StrOptions,
@@ -59,8 +53,6 @@ __all__ = ["VariationalInference"]
 
 # Draws behind means, deviations and diagnostics.
 N_DRAWS = 4000
-# Draws of discrete parameters at the start of the others.
-N_GIVEN = 16
 # Times `tol` that a round of stochastic steps must gain.
 NOISY = 100
 # Draws of the final ELBO of families that are not normal.
@@ -228,68 +220,31 @@ class VariationalInference(BaseEstimator):
         family, objective = (
             resolve(name, getattr(self, name)) for name in ("posterior", "objective")
         )
-        if target.layout.discrete and not isinstance(family, Product):
-            smooth = tuple(target.layout.without(*target.layout.discrete))
-            family = Product({smooth: family} if smooth else None)
-        family.check_size(target.layout.size)
-        posterior = family.build(target.layout, generator)
-        objective.check(KL(), target)
-        objective.check_posterior(posterior.components[0], KL(), target)
+        problem = pose(target, family, objective, generator)
         with raising_interrupts():
-            check_density(target, _three_points(posterior, generator))
-            problem = Problem(target, objective, KL(), posterior, generator)
+            check_density(target, some_points(problem.posterior, generator))
             solution, starts = self._solve(problem)
             self._set(refine(problem, solution), starts, generator)
         return self
 
     def _solve(self, problem: Problem) -> tuple[Solution, list[Start]]:
-        """From the best normal, if the family is not normal itself; and all starts."""
+        """From the last fit, or from the ends of several starts, which are returned."""
         last = getattr(self, "posterior_", None) if self.warm_start else None
-        given = problem.posterior
-        is_plain = self.solver == "auto" and isinstance(problem.objective, ELBO)
-        is_direct = is_plain and isinstance(given, NormalPosterior)
-        is_direct = is_direct and given.as_normal().factor is None
-        starts: list[Start] = []
-        if last is not None and last.layout == problem.target.layout:
-            start = continued(problem.posterior, last.unrefined)
-            problem = replace(problem, posterior=start)
-        elif problem.target.layout.discrete:
-            problem = replace(problem, posterior=self._given_discrete(problem))
+        posterior, starts = problem.posterior, []
+        is_direct = self.solver == "auto" and isinstance(problem.objective, ELBO)
+        is_direct = is_direct and isinstance(posterior, NormalPosterior)
+        is_direct = is_direct and posterior.as_normal().factor is None
+        if last is not None and last.layout == posterior.layout:
+            posterior = continued(posterior, last.unrefined)
         else:
-            starts = find_starts(problem.target, problem.source_of_draws, self._print)
-            normal = starts[0].normal
-            if not is_direct:
-                normal = self._fit_normal(problem, normal)
-            near = problem.posterior.near_modes(modes_of(starts, normal))
-            problem = replace(problem, posterior=near)
-        solver: Solver = FixedDraws()
+            options = self._options(ELBO())
+            posterior, starts = begin_near(problem, options, is_direct, self._print)
+        problem = replace(problem, posterior=posterior)
+        solver = FixedDraws() if is_direct else choose_solver(problem, self.solver)
         options = replace(self._options(problem.objective), warm_start=True)
-        if not is_direct:
-            solver = choose_solver(problem, self.solver)
         if isinstance(solver, Stochastic):
             options = replace(options, tol=NOISY * self.tol)
         return solver.solve(problem, options), starts
-
-    def _given_discrete(self, problem: Problem) -> Posterior:
-        """The best normal of smooth parameters, given draws of the discrete ones."""
-        given, generator = problem.posterior, problem.source_of_draws
-        draws = given.draw(N_GIVEN, generator).theta
-        target = AveragedTarget(problem.target, draws)
-        if not target.layout.size:
-            return given
-        start = find_starts(target, generator, self._print)[0]
-        return given.near(target.over_all(start.normal))
-
-    def _fit_normal(self, problem: Problem, normal: NormalForm) -> NormalForm:
-        """The normal of the largest ELBO, full if it is small enough."""
-        layout, family = problem.target.layout, MeanFieldNormal
-        if layout.size <= MAX_DENSE and not problem.posterior.is_diagonal:
-            family = FullRankNormal
-        start = family().build(layout).near(normal)
-        normal_problem = replace(problem, objective=ELBO(), posterior=start)
-        found = FixedDraws().solve(normal_problem, self._options(ELBO()))
-        found.raise_interrupt()
-        return found.posterior.as_normal()
 
     def _options(self, objective: Objective) -> SolverOptions:
         sign = 1 if objective.direction == "upper" else -1
@@ -484,13 +439,3 @@ class VariationalInference(BaseEstimator):
             report=EvidenceProgress(self),
             max_seconds=max_seconds,
         )
-
-
-def _three_points(posterior: Posterior, generator: torch.Generator) -> torch.Tensor:
-    """Coordinates, standard normal; those of discrete parameters are drawn."""
-    layout = posterior.layout
-    theta = randn(generator, 3, layout.size)
-    where = layout.positions(layout.discrete)
-    if len(where):
-        theta[:, where] = posterior.draw(3, generator).theta[:, where]
-    return theta

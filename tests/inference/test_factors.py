@@ -195,6 +195,10 @@ def test_what_is_refused():
         VariationalInference(
             conjugate, {"rate": (), "share": ()}, posterior=Product({"rate": Gamma()})
         ).fit()
+    with pytest.raises(IncompatibleComponentsError, match="exact density"):
+        VariationalInference(
+            coupled, {**SPINS, "x": ()}, KINDS, posterior="semi_implicit"
+        ).fit()
     with pytest.raises(IncompatibleComponentsError, match="discrete"):
         VariationalInference(coupled, SPINS, KINDS, objective=EUBO()).fit()
     with pytest.raises(IncompatibleComponentsError, match="'unit_interval'"):

@@ -5,7 +5,7 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
-    Variant("mixture-of-modes-unused", where="VariationalInference._solve",
+    Variant("mixture-of-modes-unused", where="begin_near",
         find="modes_of(starts, normal)", put="[normal]",
         test="tests/inference/test_families.py::"
              "test_a_mixture_has_the_modes_that_starts_find"),
