@@ -459,9 +459,11 @@ def distill(
     order = rng.permutation(len(check_array(X)))
     n_held_out = int(HELD_OUT * len(order)) if len(order) >= FEW_ROWS else 0
     names = getattr(X, "columns", None)
+    word = "schema" if hasattr(X, "schema") else "columns"  # of polars, of pandas
 
     def labeled(rows):
-        rows = rows if names is None else type(X)(rows, columns=names)
+        if names is not None:
+            rows = type(X)(rows, **{word: names})
         if is_classifier(estimator):
             return rows, estimator.predict_proba(rows)
         return rows, np.column_stack(estimator.predict(rows, return_std=True))
@@ -490,6 +492,7 @@ def _with_copies(rows, n_rows, rng):
 
 def _predicts_std(estimator):
     """Whether an estimator, or the last step of a pipeline, takes `return_std`."""
-    last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
-    predict = getattr(last, "predict", None)
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1]
+    predict = getattr(estimator, "predict", None)
     return predict is not None and "return_std" in signature(predict).parameters

@@ -9,8 +9,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import cast
 
-import torch
-
 from skvi.base import NormalForm
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.solvers._scale_nodes import FALL, MAX_ITER, MAX_NODES, NODE_TOL, Node, joined
@@ -90,7 +88,8 @@ class OverCarriedNodes(Solver):
         )
         found.raise_interrupt()
         weight = float(cast(float, problem.divergence.kl_weight))
-        log_p = float(prior.log_density_of_scale(torch.tensor(log_scale)))
+        z = prior.posterior.log_scales.new_tensor(log_scale)
+        log_p = float(prior.log_density_of_scale(z))
         return Node.of(log_scale, found, log_p - found.value / weight), found
 
 
