@@ -94,3 +94,16 @@ def test_what_looks_wrong_and_is_not():
     np.testing.assert_allclose(vi.std_["x"], [1e6, 1.0, 1e-6], rtol=0.01)
     assert vi.mean_["mu"] == pytest.approx(8 / 3, abs=0.02)
     assert vi.std_["s"] == pytest.approx(12**-0.5, rel=0.1)
+
+
+def test_densities_that_raise_far_away():
+    """As decompositions of matrices do. Wrong variant: errors of far points raised."""
+
+    def density(p):
+        if bool((p["x"].abs() > 20).any()):
+            raise torch.linalg.LinAlgError("the matrix is not positive definite")
+        return Normal(0.5, 0.1).log_prob(p["x"])
+
+    vi = VariationalInference(density, {"x": ()}, random_state=0).fit()
+    assert vi.converged_
+    assert vi.lower_bound_ == pytest.approx(0.0, abs=1e-6)

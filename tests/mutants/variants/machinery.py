@@ -5,6 +5,13 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("far-points-raise", where="find_starts", find="suppress(RuntimeError)",
+        put="suppress(KeyError)",
+        test="tests/inference/test_messages.py::test_densities_that_raise_far_away"),
+    Variant("halves-counted-twice", where="_Halves.log_prob",
+        find="torch.logaddexp(*pair) - math.log(2)", put="torch.logaddexp(*pair)",
+        test="tests/inference/test_factors.py::"
+             "test_the_best_independent_probabilities"),
     Variant("suspects-above-the-center", where="_suspects",
         find="fall < (1 - LACK) * 0.5 * r.square()", put="fall < -10.0",
         test="tests/inference/test_families.py::test_modes_beyond_the_starts"),
