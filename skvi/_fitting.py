@@ -124,7 +124,7 @@ def refine(problem: Problem, solution: Solution) -> Solution:
         return solution
     posterior, target = solution.state
     try:
-        refined = posterior.refine(target, problem.generator)
+        refined = posterior.refine(target.frozen(), problem.generator)
     except KeyboardInterrupt:
         return solution.cut_short()
     if refined is posterior:
