@@ -58,9 +58,9 @@ reward = BayesianLinearRegression(
 )
 policies = {
     "Thompson": lambda seed: ThompsonSampler(reward, 3, random_state=seed),
-    "greedy": lambda seed: EpsilonGreedy(reward, 3, 0.0, random_state=seed),
+    "greedy": lambda seed: EpsilonGreedy(reward, 3, epsilon=0.0, random_state=seed),
     "uniform": lambda seed: EpsilonGreedy(
-        reward, 3, 1.0, batch_size=n_rounds, random_state=seed
+        reward, 3, epsilon=1.0, batch_size=n_rounds, random_state=seed
     ),
 }
 curves = {name: [] for name in policies}
