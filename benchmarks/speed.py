@@ -12,6 +12,9 @@ steps       ten epochs of a network of 50 relu units with 10 draws and batches o
 members     a thousand steps of an ensemble of 8 members, two layers of 50 units and
             noise that varies, 2 draws and batches of 100 rows, beside the products of
             its matrices alone
+modules     an epoch of LeNet on 2,000 images of 28 x 28 pixels in batches of 100, with
+            one draw and a pair, beside one of Adam on plain parameters; what a fit
+            takes besides its epochs is left out
 prediction  mean and deviation of 100,000 rows over 100 networks of 50 relu units,
             beside a loop written by hand over blocks of rows and networks
 detector    the changepoint detector beside ``bayesian_changepoint_detection`` 0.2.dev1
@@ -25,12 +28,14 @@ the median of the pairwise ratios of processor seconds is quoted, with its decil
 Memory is the peak of a fresh process, data and libraries included. What is watched
 from change to change is in reference.py.
 
-Measured on two cores of an AMD EPYC (2026-11-22, nothing else running; 25th, marked *,
-beside other work):
+Measured on two cores of an AMD EPYC (2026-11-22, nothing else running; 25th and
+26th, marked *, beside other work):
 
 logistic    breast cancer 3.46 [3.40, 3.47]; 200,000 x 100 1.79
-members     *float32 2.5, float64 2.1 to 2.2 (before that, in the same hour, 3.9 to 4.2
-            and 2.9): 1.06 and 1.97 ms a step
+members     *float32 2.6, float64 1.3 to 1.4 (before, in the same night, 3.9 to 4.2 and
+            2.9): 1.15 and 1.15 to 1.4 ms a step
+modules     *LeNet, float32 one draw 1.10 [0.78, 1.13], a pair 1.90 [1.88, 2.00]; in
+            float64 (before: 4.1) two pairs of runs with one draw gave 1.07 and 1.69
 prediction  float32 0.94, float64 0.84, one row 0.75 and 1.2 ms
 detector    milliseconds per row: 0.019 at 300 to 10,000 rows, 0.017 to 0.100 if no
             hypothesis is dropped, public 0.095 to 0.583; *0.03 at once and 0.37 row by
@@ -64,7 +69,7 @@ from skvi.changepoint import BayesianChangepointDetector, Regression
 from skvi.divergences import KL, Renyi
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.model_selection import BatchedGridSearchCV
-from skvi.neural_network import BayesianMLPRegressor
+from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
 from skvi.posteriors import LowRankNormal
 
 
@@ -189,6 +194,54 @@ def members():
             )
             floor = partial(products, 1000, getattr(torch, dtype))
             compare(f"{n_rows} rows, {dtype}", floor, partial(ours.fit, X, y), 3)
+
+
+class LeNet(torch.nn.Sequential):
+    def __init__(self):
+        pool, relu = torch.nn.MaxPool2d(2), torch.nn.ReLU()
+        super().__init__(
+            *(torch.nn.Conv2d(1, 6, 5, padding=2), relu, pool),
+            *(torch.nn.Conv2d(6, 16, 5), relu, pool, torch.nn.Flatten()),
+            *(torch.nn.Linear(400, 120), relu, torch.nn.Linear(120, 84), relu),
+            torch.nn.Linear(84, 10),
+        )
+
+
+def adam_epochs(X, y, epochs):
+    """A deterministic LeNet in single precision."""
+    X, y = torch.from_numpy(X.astype("float32")), torch.from_numpy(y)
+    network = LeNet()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(X)).split(100):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(network(X[rows]), y[rows]).backward()
+            optimizer.step()
+
+
+def modules(n_rows=2000, repeats=3):
+    rng = np.random.default_rng(0)
+    X, y = rng.random((n_rows, 1, 28, 28)), rng.integers(0, 10, n_rows)
+
+    def epoch(train):
+        """Seconds of one more epoch."""
+        return (seconds(partial(train, 8)) - seconds(partial(train, 1))) / 7
+
+    for dtype in ("float32", "float64"):
+        X = X.astype(dtype)
+        for n_draws in (1, 2):
+            model = BayesianModuleClassifier(
+                LeNet, batch_size=100, n_draws=n_draws, random_state=0
+            )
+            theirs = partial(adam_epochs, X, y)
+            ours = lambda epochs: model.set_params(max_iter=epochs).fit(X, y)  # noqa: B023
+            pairs = np.array([[epoch(theirs), epoch(ours)] for _ in range(repeats)])
+            ratios = np.quantile(pairs[:, 1] / pairs[:, 0], [0.1, 0.5, 0.9])
+            print(
+                f"LeNet, {dtype}, {n_draws} draws: {np.median(pairs, 0).round(3)} s, "
+                f"ratio {ratios[1]:.2f} [{ratios[0]:.2f}, {ratios[2]:.2f}]",
+                flush=True,
+            )
 
 
 def by_hand(model, X, block=8192):
@@ -385,7 +438,7 @@ def fits(*names):
         subprocess.run([sys.executable, __file__, "fits", name], check=True)
 
 
-PARTS = (logistic, linear, steps, members, prediction, detector, search, fits)
+PARTS = (logistic, linear, steps, members, modules, prediction, detector, search, fits)
 PARTS = {f.__name__: f for f in PARTS}
 
 if __name__ == "__main__":
