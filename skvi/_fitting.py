@@ -160,7 +160,8 @@ def _compare(estimator: Any, found: dict[str, Any], target: Any) -> None:
     numbers, always, message = fitted._judge_fit(target)
     diagnostics = found["diagnostics_"]
     diagnostics |= numbers
-    has_ended = found["converged_"] and not diagnostics["message"]
+    has_ended = found["converged_"] or estimator._has_fixed_length
+    has_ended = has_ended and not diagnostics["message"]
     if has_ended:
         diagnostics["message"] = message
     if diagnostics["message"]:

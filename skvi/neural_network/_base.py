@@ -282,6 +282,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         options = replace(
             options, max_iter=max_iter, warm_up=WARM_UP, dtype=torch.float32
         )
+        options = replace(options, has_fixed_length=self._has_fixed_length)
         return (
             options if target.held_out is None else replace(options, score=self._score)
         )

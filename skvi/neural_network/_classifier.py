@@ -79,7 +79,8 @@ or Objective, default="elbo"
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 4000, of which most fits need fewer, see
-        `early_stopping`, and in a mixture 5,000 steps, or eight epochs.
+        `early_stopping`, and in a mixture 5,000 steps, or eight epochs: lengths that
+        predict well, at which the bound may still rise.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
         the distance from the optimum. 0 makes all `max_iter` iterations.
@@ -137,7 +138,8 @@ or Objective, default="elbo"
         Score of the fitted posterior.
     converged_ : bool
         Whether the bound was level before the step size decreased, or at the end: it
-        rose by no more than 1 % of the total rise, or than its noise.
+        rose by no more than 1 % of the total rise, or than its noise. If not, the fit
+        warns, unless its length is that of a mixture, see `max_iter`.
     diagnostics_ : dict
         With log loss also "explained": the fractional reduction of the log loss, on up
         to 2,000 training rows, relative to the class frequencies. A converged fit with

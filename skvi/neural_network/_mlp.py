@@ -98,6 +98,10 @@ class MLPMixin:
             return ACCURATE["batch_size"]
         return super()._batch_size(n_rows)
 
+    @property
+    def _has_fixed_length(self):
+        return self.max_iter == "auto" and self._is_accurate
+
     def _max_iter(self, n_rows):
         """Steps, not epochs, where predictions are what counts."""
         if self.max_iter != "auto":

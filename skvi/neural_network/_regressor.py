@@ -107,7 +107,8 @@ default="auto"
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 4000, of which most fits need fewer, see
-        `early_stopping`, and in a mixture 5,000 steps, or eight epochs.
+        `early_stopping`, and in a mixture 5,000 steps, or eight epochs: lengths that
+        predict well, at which the bound may still rise.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
         the distance from the optimum. 0 makes all `max_iter` iterations.
@@ -169,7 +170,8 @@ default="auto"
         Score of the fitted posterior.
     converged_ : bool
         Whether the bound was level before the step size decreased, or at the end: it
-        rose by no more than 1 % of the total rise, or than its noise.
+        rose by no more than 1 % of the total rise, or than its noise. If not, the fit
+        warns, unless its length is that of a mixture, see `max_iter`.
     diagnostics_ : dict
         With log loss also "explained", the fraction of the target's variance that the
         fit explains on up to 2,000 training rows, and "missed", an estimate of what

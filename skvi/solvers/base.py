@@ -197,6 +197,9 @@ class SolverOptions:
         shape q before the prior does: a hundredth for the first half, from where it
         rises. Only if it has a separate gradient of the divergence, see
         `Steps.weighs_divergence`, as for the ELBO of normals.
+    has_fixed_length : bool, default=False
+        Whether `max_iter` is a length that was chosen to predict well, so that an
+        objective that still decreases at its end is no fault.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.
@@ -229,6 +232,7 @@ class SolverOptions:
     steps_per_iter: int = 100
     early_stopping: bool = False
     warm_up: float = 0.0
+    has_fixed_length: bool = False
     n_iter_no_change: int | None = None
     warm_start: bool = False
     dtype: torch.dtype | None = None

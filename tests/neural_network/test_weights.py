@@ -12,6 +12,7 @@ from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
     _base,
+    _mlp,
     _weights,
 )
 from skvi.posteriors import Ensemble
@@ -150,6 +151,21 @@ def test_the_default_is_a_mixture_of_four(monkeypatch, model):
     np.testing.assert_array_equal(streamed.predict(X), given.predict(X))
     with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
         found.partial_fit(X, target)
+
+
+def test_a_length_that_was_chosen_is_no_fault(monkeypatch):
+    """The objective still decreases after 40 steps: only given limits warn.
+
+    Wrong variants: a warning of every default fit; one that says it has converged.
+    """
+    monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: 0.3)
+    monkeypatch.setattr(_mlp, "N_STEPS", 40)
+    network = BayesianMLPRegressor(hidden_layer_sizes=4, random_state=0)
+    assert not network.fit(X, y).converged_
+    assert "max_iter" not in network.diagnostics_["message"]
+    limited = clone(network).set_params(max_iter=network.n_iter_).fit(X, y)
+    assert "increase max_iter" in limited.diagnostics_["message"]
+    np.testing.assert_array_equal(network.predict(X), limited.predict(X))
 
 
 def test_few_rows_do_not_choose():

@@ -287,7 +287,8 @@ class Training(Resumable):
                 f"{self.schedule.rise:.2g} nats beyond its lowest; the best state was "
                 "kept. Lower the learning_rate of the solver, or increase its n_draws"
             )
-        if not self.schedule.converged and not message:
+        is_early = not (self.schedule.converged or self.options.has_fixed_length)
+        if is_early and not message:
             message = (
                 f"{self.schedule.unfinished} after max_iter="
                 f"{self.options.max_iter} iterations of {self.steps} gradient steps; "
