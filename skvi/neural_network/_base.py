@@ -278,10 +278,13 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     def _solver_options(self, target):
         options = super()._solver_options(target)
         max_iter = self._max_iter(target.n_rows)
-        # Noise of draws exceeds rounding, which costs half of the time.
+        is_whole = getattr(self.divergence_, "weight", 1.0) == 1.0
+        is_long = is_whole and not self._is_accurate
         options = replace(
-            options, max_iter=max_iter, warm_up=WARM_UP, dtype=torch.float32
+            options, max_iter=max_iter, warm_up=WARM_UP, long_steps=is_long
         )
+        # Noise of draws exceeds rounding, which costs half of the time.
+        options = replace(options, dtype=torch.float32)
         options = replace(options, has_fixed_length=self._has_fixed_length)
         return (
             options if target.held_out is None else replace(options, score=self._score)

@@ -84,6 +84,11 @@ class NormalPosterior(Posterior):
         """Variational parameters of a normal, or of the closest one in the family."""
         raise NotImplementedError
 
+    def paces(self, of_theta: torch.Tensor) -> torch.Tensor:
+        """Those of theta for the means, which come first; the rest has no units."""
+        rest = of_theta.new_ones(len(self.params) - len(of_theta))
+        return torch.cat([of_theta, rest])
+
     def near(self, normal: NormalForm) -> Self:
         """Posterior with a normal's mean, and its covariance as far as possible."""
         return self.at(self._params_of(normal).to(self.params.device))

@@ -91,6 +91,21 @@ class Posterior(Movable):
         other.params = params
         return other
 
+    def paces(self, of_theta: torch.Tensor) -> torch.Tensor:
+        """Relative step sizes of `params` that suit a stochastic solver.
+
+        Parameters
+        ----------
+        of_theta : Tensor of shape (P,)
+            Those of parameters themselves.
+
+        Returns
+        -------
+        Tensor of shape (n_variational,)
+            By default the smallest of them for all, at most 1.
+        """
+        return of_theta.min().clamp(max=1.0).expand(len(self.params))
+
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw theta, with its log density, differentiable in `params`.
 

@@ -24,6 +24,7 @@ from skvi.targets import SupervisedTarget
 
 SOLVER = Stochastic(batch_size=20, learning_rate=0.02, n_draws=4)
 OPTIONS = SolverOptions(max_iter=30, early_stopping=False)
+LONG = replace(OPTIONS, long_steps=True)
 
 
 def make_problem(seed, n=60, dtype=torch.float64, hidden=(5,), **parts):
@@ -133,7 +134,7 @@ def test_warm_ups_end(monkeypatch):
     # Stretches of 34 epochs of 3 steps.
     options = [
         replace(OPTIONS, max_iter=340, warm_up=0.3),
-        replace(OPTIONS, max_iter=68, warm_up=0.5),
+        replace(OPTIONS, max_iter=68, warm_up=0.5, long_steps=True),
         replace(OPTIONS, max_iter=34, warm_up=0.5),
         replace(OPTIONS, max_iter=34, warm_up=0.5, early_stopping=True),
     ]
@@ -144,7 +145,7 @@ def test_warm_ups_end(monkeypatch):
     expected[:204], expected[204:306] = 0.01, 0.01 ** (2 / 3)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(
-        torch.stack(seen[0]).double(), torch.tensor([0.01, 0.01, 1.0, 1.0]).double()
+        torch.stack(seen[0]).double(), torch.tensor([0.01, 0.03, 1.0, 1.0]).double()
     )
     assert len(seen[150]) == 2
     assert float(seen[150][1]) == 1.0
@@ -158,6 +159,62 @@ def test_step_sizes_follow_from_the_width():
     for hidden, rate in (((5,), 0.05), ((20,), 0.025), ((50, 100), 0.005)):
         training = Stochastic()._train(make_problem(0, hidden=hidden), OPTIONS)
         assert training.optimizer.rate == pytest.approx(rate)
+
+
+def test_steps_of_means_follow_from_the_width():
+    """Two over the number of inputs, at most 0.1; 0.05 for all that has no width.
+
+    Over the size of features beyond 1. Wrong variants: the root of the width; features
+    of any size; deviations and learned scales as slow as means.
+    """
+    problem = make_problem(0, hidden=(5, 50), prior=Normal("learn"))
+    features = float(problem.target.X.square().mean(0).max().sqrt())
+    assert features > 1.05
+    adam = Stochastic()._train(problem, LONG).optimizer
+    steps, size = adam.rate * adam.pace, problem.target.layout.size
+    blocks = problem.target.layout.unpack(steps[None, :size])
+    # Gains of two before relu: 2, 5, and 50 inputs without one.
+    expected = {"coef_0": 0.1, "coef_1": 0.1, "coef_2": 0.04, "intercept_1": 0.1}
+    for name, of_width in expected.items():
+        step = of_width / features
+        torch.testing.assert_close(blocks[name], torch.full_like(blocks[name], step))
+    rest = steps[size:]
+    assert len(rest) == size + 2  # deviations, the noise and a scale
+    torch.testing.assert_close(rest, torch.full_like(rest, 0.05))
+    wide = make_problem(0, hidden=(100, 100))
+    layout, adam = wide.target.layout, Stochastic()._train(wide, LONG).optimizer
+    hidden = layout.unpack(adam.rate * adam.pace[None, : layout.size])["coef_1"]
+    torch.testing.assert_close(hidden, torch.full_like(hidden, 0.04 / features))
+
+
+def test_a_given_step_is_that_of_all_parameters():
+    """Wrong variant: paces whatever is given."""
+    adam = with_rate(0.02)._train(make_problem(0, hidden=(50,)), LONG).optimizer
+    assert adam.pace is None
+
+
+def test_paces_multiply_steps():
+    """Steps of Adam do not depend on the parameters: each is one of Adam, multiplied.
+
+    Wrong variants: paces of the first member for all; steps that add up.
+    """
+    gradients = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
+    pace = torch.tensor([[1.0, 0.1, 2.0, 1.0], [0.5, 1.0, 1.0, 0.2]])
+    for rates in ((0.1, 0.1), (0.1, 0.02)):  # one operation, or one for each member
+        paths = []
+        for paces_of in ((None, None), pace):
+            params, gradient = torch.zeros(2, 4), torch.zeros(2, 4)
+            triples = zip(params, rates, paces_of, strict=True)
+            adams = [Adam(row, rate, own) for row, rate, own in triples]
+            stack, path = AdamStack(adams, params, gradient), []
+            updates = stack.updates(len(gradients))
+            for given in gradients:
+                gradient.copy_(given)
+                for update in updates:
+                    update()
+                path.append(params.clone())
+            paths.append(torch.stack(path))
+        torch.testing.assert_close(paths[1], pace * paths[0])
 
 
 def test_automatic_gradients_weigh_the_divergence():

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, Self
 
 import torch
@@ -74,14 +75,20 @@ class Optimizer:
 
 
 class Adam(Optimizer):
-    """State of the algorithm of Kingma and Ba (2014) for one flat vector, (V,)."""
+    """State of the algorithm of Kingma and Ba (2014) for one flat vector, (V,).
+
+    `pace`, if given, multiplies the steps of each parameter.
+    """
 
     moments = ("first", "second")
     longest_step = 3.2  # 0.1 / sqrt(0.001)
 
-    def __init__(self, params: torch.Tensor, rate: float) -> None:
+    def __init__(
+        self, params: torch.Tensor, rate: float, pace: torch.Tensor | None = None
+    ) -> None:
         super().__init__(rate)
         self.first, self.second = params.new_zeros(2, *params.shape)
+        self.pace = None if pace is None else pace.to(params)
 
     @classmethod
     def stack(
@@ -106,7 +113,11 @@ class AdamStack:
         second = torch.stack([adam.second for adam in adams])
         for adam, *moments in zip(adams, first, second, strict=True):
             adam.first, adam.second = moments
-        self.matrices = params, gradients, first, second
+        paces = [adam.pace for adam in adams if adam.pace is not None]
+        self.pace = torch.stack(paces) if paces else None
+        # Fused operations know one step size: with paces they move a step from 0.
+        self.params, moved = params, torch.zeros_like(first) if paces else params
+        self.matrices = moved, gradients, first, second
 
     def updates(self, n_steps: int) -> list[Callable[[], None]]:
         """Prepare steps, which the members count as done; each call performs one."""
@@ -119,13 +130,22 @@ class AdamStack:
         # Slices of longer rows are not contiguous for a fused operation.
         if len(groups) == 1 and self.matrices[0].is_contiguous():
             key = next(iter(groups))
-            return [shorten, _update([[matrix] for matrix in self.matrices], *key)]
-        rows = [matrix.unbind() for matrix in self.matrices]
-        updates = [
-            _update([[of_kind[m] for m in members] for of_kind in rows], *key)
-            for key, members in groups.items()
-        ]
+            updates = [_update([[matrix] for matrix in self.matrices], *key)]
+        else:
+            rows = [matrix.unbind() for matrix in self.matrices]
+            updates = [
+                _update([[of_kind[m] for m in members] for of_kind in rows], *key)
+                for key, members in groups.items()
+            ]
+        if self.pace is not None:
+            updates.append(partial(self._move, self.pace))
         return [shorten, *updates]
+
+    def _move(self, pace: torch.Tensor) -> None:
+        """Add the step, every parameter at its pace."""
+        step = self.matrices[0]
+        self.params.addcmul_(step, pace)
+        step.zero_()
 
     def _shortening(self, n_steps: int) -> Callable[[], None]:
         """Shorten the gradients of the next steps that are much longer than others."""

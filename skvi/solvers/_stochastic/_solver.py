@@ -9,6 +9,7 @@ from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._ivon import IvonSteps
 from skvi.solvers._stochastic._members import train
 from skvi.solvers._stochastic._optimizers import Adam, Optimizer
+from skvi.solvers._stochastic._paces import paces
 from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.utils._validation import Interval, StrOptions
@@ -17,8 +18,8 @@ __all__ = ["Ivon", "Stochastic", "solve_members"]
 
 # Draws of a gradient step unless given.
 N_DRAWS = 10
-# Step size of weights, times the number of inputs of a unit. Chosen on training rows:
-# 0.05 for two layers of 50 units, and 0.02 for three of 100, end at a constant.
+# Step size of all parameters, times the number of inputs of a unit. Chosen on training
+# rows: 0.05 for two layers of 50 units, and 0.02 for three of 100, end at a constant.
 WIDTH_SHARE = 0.5
 
 
@@ -32,8 +33,10 @@ class Stochastic(Solver):
         `batch_size` stands for.
     learning_rate : float or "auto", default="auto"
         Initial step size. "auto" is `rate`, for networks at most a half over the number
-        of inputs of a unit; times the fractions that the noise of the objective and the
-        posterior family allow.
+        of inputs of a unit, with the whole divergence two over it for the means of
+        weights, at most 0.1, and `rate` for the rest; times the fractions that the
+        noise of the objective and the posterior family allow. A number is that of all
+        parameters.
     n_draws : int or "auto", default="auto"
         Draws of the posterior per gradient step. "auto" is 10, 64 for families that
         bend, and for networks what their own `n_draws` stands for.
@@ -117,14 +120,14 @@ class Stochastic(Solver):
 
     def _train(self, problem: Problem, options: SolverOptions) -> Training:
         """The training of one member."""
-        rate = self.learning_rate
+        rate, has_paces = self.learning_rate, False
         if rate == "auto":
-            part = problem.posterior.components[0]
+            part, has_paces = problem.posterior.components[0], options.long_steps
             shares = problem.objective.rate_share * part.rate_share
-            rate = self._rate(problem) * shares
+            rate = shares * (self.rate if has_paces else self._rate(problem))
 
         def make(problem: Problem, params: torch.Tensor) -> Optimizer:
-            return self._optimizer(problem, params, float(rate))
+            return self._optimizer(problem, params, float(rate), has_paces)
 
         n_rows = self.rows_per_step(problem.target.n_rows)
         n_draws = self.draws_per_step
@@ -134,11 +137,9 @@ class Stochastic(Solver):
         return Training(problem, options, self.name, make, *sizes)
 
     def _rate(self, problem: Problem) -> float:
-        """Adam moves all weights of a unit alike: it changes by the sum of the steps.
+        """One for all parameters, a half over the largest number of inputs of a unit.
 
-        Hence one over the number of inputs, the square of the natural scale (Yang et
-        al. 2021, *Tuning large neural networks via zero-shot hyperparameter transfer*).
-        Parameters in units of a normal fit are not weights.
+        See `paces`. Parameters in units of a normal fit are not weights.
         """
         if problem.posterior.starts_at_normal:
             return self.rate
@@ -146,9 +147,11 @@ class Stochastic(Solver):
         return min(self.rate, WIDTH_SHARE * smallest**2)
 
     @staticmethod
-    def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
+    def _optimizer(
+        problem: Problem, params: torch.Tensor, rate: float, has_paces: bool
+    ) -> Optimizer:
         """The optimizer of a member."""
-        return Adam(params, rate)
+        return Adam(params, rate, paces(problem) if has_paces else None)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
@@ -224,8 +227,10 @@ class Ivon(Stochastic):
         return ""
 
     @staticmethod
-    def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
-        """The optimizer of a member."""
+    def _optimizer(
+        problem: Problem, params: torch.Tensor, rate: float, has_paces: bool
+    ) -> Optimizer:
+        """The optimizer of a member; natural gradients have no units."""
         components = problem.posterior.components
         return IvonSteps(
             params,

@@ -23,6 +23,7 @@ from skvi.solvers._stochastic._ends import (
 from skvi.solvers._stochastic._optimizers import Optimizer
 from skvi.solvers._stochastic._resumable import Resumable
 from skvi.solvers._stochastic._schedules import (
+    LONG_STEPS_SHARE,
     MAX_WARM_UP,
     START,
     Patience,
@@ -84,6 +85,8 @@ class Training(Resumable):
         if options.score is not None:
             self.validation = Validation(options.score, options.tol)
         self.schedule = self._schedule()
+        if options.long_steps:
+            self.schedule.first_share = LONG_STEPS_SHARE
         self.history: list[float] = []
         self.message, self.stopped = "", False
         #: The result, once it is finished.

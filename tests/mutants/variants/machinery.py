@@ -207,6 +207,27 @@ VARIANTS = [
     Variant("step-size-of-the-root-of-the-width", where="Stochastic._rate",
         find="smallest**2", put="smallest",
         test="tests/solvers/test_members.py::test_step_sizes_follow_from_the_width"),
+    Variant("pace-of-the-root-of-the-width", where="_of_block",
+        find="block.scale**2", put="block.scale",
+        test="tests/solvers/test_members.py::"
+             "test_steps_of_means_follow_from_the_width"),
+    Variant("features-of-any-size", where="paces",
+        find="_of_layout(target.layout) / _size_of_features(target)",
+        put="_of_layout(target.layout)",
+        test="tests/solvers/test_members.py::"
+             "test_steps_of_means_follow_from_the_width"),
+    Variant("deviations-at-the-pace-of-means", where="NormalPosterior.paces",
+        find="of_theta.new_ones(len(self.params) - len(of_theta))",
+        put="of_theta.repeat(2)[: len(self.params) - len(of_theta)]",
+        test="tests/solvers/test_members.py::"
+             "test_steps_of_means_follow_from_the_width"),
+    Variant("paces-beside-a-given-step", where="Stochastic._optimizer",
+        find="paces(problem) if has_paces else None", put="paces(problem)",
+        test="tests/solvers/test_members.py::"
+             "test_a_given_step_is_that_of_all_parameters"),
+    Variant("steps-that-add-up", where="AdamStack._move",
+        find="step.zero_()", put="step",
+        test="tests/solvers/test_members.py::test_paces_multiply_steps"),
     Variant("validation-last-state", where="Training._end_epoch",
         find="replace(end, score=score) if is_best else self._end",
         put="replace(end, score=score)",

@@ -1,0 +1,236 @@
+"""Networks with settings drawn at random: does any training end badly?
+
+    SKVI_DATA=folder python benchmarks/random_networks.py --fits 0 100
+    python benchmarks/random_networks.py --fits 17 18 --verbose
+
+Depth 1 to 4 of 5 to 300 units, activation, noise, likelihood, family, solver, weight of
+the divergence and data are drawn; a seventh of the fits are modules with convolutions,
+normalization or residual connections. A third of the data has features with sizes from
+1 / 100 to 100. Every fit ends after a number of steps that its work allows, 150 at
+least, so that many are far from converged: they, too, must not end badly.
+
+A line of the result is a fit: log predictive density of a training row, minus that of
+the best constant under the same likelihood (class frequencies of classifiers); how many
+nats the objective of the result is above the lowest window of the training, beyond four
+standard errors; processor seconds; and the settings. "BAD" marks what loses more than
+0.05 nats a row, or 1 % of the objective's fall and 5 nats.
+"""
+
+import argparse
+import math
+import sys
+import time
+import warnings
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from sklearn.datasets import make_friedman1, make_friedman2, make_moons
+from sklearn.preprocessing import scale
+from torch import nn
+
+from benchmarks.reference_data import real
+from skvi import neural_network as networks
+from skvi.divergences import KL
+from skvi.posteriors import Ensemble, LowRankNormal
+
+# Rows times parameters times draws times steps of a fit, and its fewest steps.
+WORK, FEWEST, MOST = 4e9, 150, 3000
+ACTIVATIONS = ("relu", "tanh", "softplus", "logistic", "identity")
+FAMILIES = ("mean_field",) * 5 + ("ensemble", "low_rank", "dropout")
+
+
+class Residual(nn.Module):
+    """Blocks around which the input passes, with normalization."""
+
+    def __init__(self, n_features, n_outputs, width, depth):
+        super().__init__()
+        self.into, self.out = nn.Linear(n_features, width), nn.Linear(width, n_outputs)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+            for _ in range(depth)
+        )
+
+    def forward(self, x):
+        h = self.into(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.out(h)
+
+
+class Convolution(nn.Module):
+    """Convolutions of images of 8 x 8, with normalization or without."""
+
+    def __init__(self, n_outputs, width, depth, normalizes):
+        super().__init__()
+        layers, channels = [], 1
+        for _ in range(depth):
+            layers += [nn.Conv2d(channels, width, 3, padding=1)]
+            layers += [nn.GroupNorm(1, width)] if normalizes else []
+            layers += [nn.ReLU()]
+            channels = width
+        self.layers = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten())
+        self.out = nn.Linear(16 * width, n_outputs)
+
+    def forward(self, x):
+        return self.out(self.layers(x))
+
+
+def numbers(rng, n_rows):
+    """A regression problem: name, features and target."""
+    kind = rng.choice(["wave", "bumps", "friedman1", "friedman2", "diabetes", "noise"])
+    seed = int(rng.integers(1000))
+    if kind in ("wave", "bumps"):
+        x = rng.uniform(-2, 2, (n_rows, 1))
+        f = np.sin(2 * x[:, 0]) * (x[:, 0] if kind == "bumps" else 1)
+        return kind, x, f + 0.1 * rng.standard_normal(n_rows)
+    if kind == "friedman1":
+        X, y = make_friedman1(n_rows, noise=1.0, random_state=seed)
+    elif kind == "friedman2":
+        X, y = make_friedman2(n_rows, noise=100.0, random_state=seed)
+    elif kind == "diabetes":
+        X, y = (array[:n_rows] for array in real("diabetes"))
+    else:
+        X = rng.standard_normal((n_rows, int(rng.integers(1, 20))))
+        y = rng.standard_t(3, n_rows)
+    return kind, scale(X), y
+
+
+def classes(rng, n_rows):
+    """A classification problem: name, features and labels."""
+    kind = rng.choice(["moons", "wine", "breast_cancer", "digits"])
+    if kind == "moons":
+        return kind, *make_moons(n_rows, noise=0.2, random_state=int(rng.integers(99)))
+    return kind, *(array[:n_rows] for array in real(kind))
+
+
+def drawn(k):
+    """Fit number k: estimator, features, target, and words about it."""
+    rng = np.random.default_rng([k, 33])
+    n_rows = int(np.exp(rng.uniform(math.log(30), math.log(2000))))
+    if rng.uniform() < 0.03:
+        n_rows = 10_000
+    is_module, is_classifier = rng.uniform() < 0.15, rng.uniform() < 0.4
+    kind, X, y = (classes if is_classifier else numbers)(rng, n_rows)
+    settings = {"random_state": k, "divergence": KL(float(rng.choice([1, 1, 0.3])))}
+    depth = int(rng.integers(1, 5))
+    if is_module:
+        depth, width = int(rng.integers(1, 4)), int(rng.choice([8, 16, 32]))
+        n_outputs = len(np.unique(y)) if is_classifier else 1
+        n_outputs = 1 if n_outputs == 2 else n_outputs
+        if kind == "digits":
+            X = (X / X.std()).reshape(-1, 1, 8, 8).astype(np.float32)
+            normalizes = bool(rng.integers(2))
+            settings["module"] = lambda: Convolution(
+                n_outputs, width, depth, normalizes
+            )
+        else:
+            settings["module"] = lambda: Residual(X.shape[1], n_outputs, width, depth)
+        make = networks.BayesianModuleClassifier
+        make = make if is_classifier else networks.BayesianModuleRegressor
+        size = depth * width**2 * (9 * 64 if kind == "digits" else 1)
+        name = f"module {depth} x {width}"
+        family = "mean_field"
+    else:
+        sizes = np.exp(rng.uniform(math.log(5), math.log(300), depth)).astype(int)
+        settings["hidden_layer_sizes"] = tuple(map(int, sizes))
+        settings["activation"] = str(rng.choice(ACTIVATIONS))
+        make = networks.BayesianMLPClassifier
+        make = make if is_classifier else networks.BayesianMLPRegressor
+        ends = [X[0].size, *sizes, 10 if kind == "digits" else 1]
+        size = int(np.dot(ends[1:], ends[:-1]))
+        name = f"{settings['activation']} {settings['hidden_layer_sizes']}"
+        family = str(rng.choice(FAMILIES))
+    settings["posterior"] = {
+        "ensemble": Ensemble(n_members=2),
+        "low_rank": LowRankNormal(rank=2),
+    }.get(family, family)
+    if rng.uniform() < 0.2 and family in ("mean_field", "ensemble"):
+        settings["solver"] = "ivon"
+    if rng.uniform() < 0.2:
+        settings["prior"] = "normal"
+    if not is_classifier:
+        settings["likelihood"] = str(rng.choice(["gaussian", "gaussian", "student_t"]))
+        noise = str(rng.choice(["constant", "heteroscedastic"]))
+        settings["noise"] = "constant" if is_module else noise
+    if rng.uniform() < 1 / 3:
+        X = X * 10 ** rng.uniform(-2, 2, X.shape[1:]).astype(X.dtype)
+        name += " unscaled"
+    n_draws = 10 if n_rows <= 2000 else 4
+    per_step = min(len(y), 200 if len(y) <= 200 else max(len(y) // 16, 64)) * n_draws
+    n_steps = int(np.clip(WORK / (per_step * (size + 500)), FEWEST, MOST))
+    settings["max_iter"] = max(n_steps // 16, 2)
+    words = [kind, len(y), name, family, settings["divergence"].weight]
+    words += [settings.get(key, "") for key in ("solver", "prior", "likelihood")]
+    words += [settings.get("noise", ""), settings["max_iter"]]
+    return make(**settings), X, y, " ".join(map(str, words))
+
+
+def constant(model, y):
+    """Mean log density of the best constant of the model's likelihood."""
+    if hasattr(model, "classes_"):
+        _, counts = np.unique(y, return_counts=True)
+        frequency = counts / len(y)
+        return float(frequency @ np.log(frequency))
+    if "student" not in model.likelihood:
+        return -0.5 * math.log(2 * math.pi * y.var()) - 0.5
+    values = torch.from_numpy(y)
+
+    def loss(z):
+        df = model._resolve("likelihood").df
+        t = torch.distributions.StudentT(df, z[0], math.exp(z[1]))
+        return -float(t.log_prob(values).mean())
+
+    start = [np.median(y), math.log(y.std())]
+    return -float(minimize(loss, start, method="Nelder-Mead").fun)
+
+
+def rise(model):
+    """Nats of the result above the lowest window of the training, beyond noise."""
+    curve = np.asarray(model.loss_curve_)
+    width = max(2, min(len(curve) // 4, 7))
+    windows = np.lib.stride_tricks.sliding_window_view(curve, width)
+    if not len(windows):
+        return 0.0
+    best = windows[windows.mean(1).argmin()]
+    noise = 4 * math.hypot(model.objective_value_se_, best.std() / width**0.5)
+    above = -model.objective_value_ - best.mean() - noise  # it is maximized
+    small = max(5.0, 0.01 * (curve[0] - best.mean()))
+    return float(max(above - small, 0.0))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fits", type=int, nargs=2, default=(0, 100))
+    parser.add_argument("--only", type=int, nargs="*")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    scores, n_bad = [], 0
+    for k in options.only or range(*options.fits):
+        model, X, y, words = drawn(k)
+        start = time.process_time()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            model.fit(X, y)
+        seconds = time.process_time() - start
+        if hasattr(model, "classes_"):
+            codes = np.searchsorted(model.classes_, y)
+            score = model.predict_log_proba(X)[np.arange(len(y)), codes].mean()
+        else:
+            score = model.predict_log_density(X, y).mean()
+        score, above = float(score) - constant(model, y), rise(model)
+        is_bad = not (score > -0.05 and above == 0)
+        scores.append(score)
+        n_bad += is_bad
+        line = f"{k:3} {score:9.3f} {above:9.1f} {seconds:6.1f} {'BAD' * is_bad:3}"
+        print(line, words, flush=True)
+        if options.verbose:
+            print(*(str(w.message) for w in found), sep="\n")
+            print(np.round(model.loss_curve_[:: max(1, len(model.loss_curve_) // 20)]))
+    print(f"{n_bad} of {len(scores)} bad, median {np.median(scores):.3f}")
+    return n_bad > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
