@@ -147,7 +147,7 @@ class _MultiplicativePosterior(AuxiliaryPosterior):
 
     def _ratio(self, shift: torch.Tensor) -> torch.Tensor:
         """Means of weights, in units of u."""
-        return self.anchor.mean / self.anchor.scale + shift
+        return (self.anchor.mean / self.anchor.scale).to(shift) + shift
 
     def _sums(self, values: torch.Tensor) -> torch.Tensor:
         """Sums over the weights of each input, (..., A)."""
