@@ -14,6 +14,11 @@ the best constant under the same likelihood (class frequencies of classifiers); 
 nats the objective of the result is above the lowest window of the training, beyond four
 standard errors; processor seconds; and the settings. "BAD" marks what loses more than
 0.05 nats a row, or 1 % of the objective's fall and 5 nats.
+
+2026-11-26, x86_64, 2 busy cores, torch 2.13.0. With steps that follow from the largest
+width alone, 4 of the fits 0 to 119 were bad: 60, 89, 99 and 100. With those of today
+none of 20 to 49, 60, 99 and 100; 89, heteroscedastic noise of pure noise with features
+of sizes from 0.01 to 86, loses 0.21 (2.1 before). The others were not run again.
 """
 
 import argparse
