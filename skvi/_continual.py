@@ -136,7 +136,7 @@ def _past_of(estimator: Any) -> Past:
 def _stream_of(
     estimator: Any, past: Past, response: Response, forgetting: float
 ) -> Stream:
-    posterior = estimator.posterior_
+    posterior = estimator._posterior_to_continue()
     if forgetting < 1:
         posterior = _flattened(posterior, past.prior, forgetting)
     noise = vars(estimator).get("noise_scale_")

@@ -144,6 +144,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Fit one more batch; see `learn_batch`."""
         return learn_batch(self, X, y, sample_weight, exposure, **options)
 
+    def _posterior_to_continue(self):
+        """The prior of the next batch."""
+        return self.posterior_
+
     def _check_stream(self):
         """Raise if a posterior of these parameters cannot be the next prior."""
 

@@ -19,7 +19,7 @@ from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
 from skvi.base import Layout
 from skvi.divergences import KL
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network._flatness import (
     MAX_ROWS,
     spaced_rows,
@@ -60,6 +60,10 @@ MIN_NUMBERS = 5
 # Cost of a gradient, in evaluations.
 GRADIENT_COST = 2
 
+ONE_OF_MANY = (
+    "a mixture cannot be the prior of the next batch, so that partial_fit goes on with "
+    "one of the networks of the fit; posterior='mean_field' has one from the start"
+)
 COPIES = (
     "hidden units can be permuted, so that the posterior has exp({:.1f}) equivalent "
     "modes: the bounds hold for those that draws and chains reach; method='tempering' "
@@ -151,14 +155,25 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
                 "checkpoint_path=None for partial_fit, and keep the estimator itself "
                 "(pickle, skops) between batches."
             )
-        if (past := getattr(self, "posterior_", None)) is not None:
+        if hasattr(self, "posterior_"):
+            past = self._posterior_to_continue()
             check_next_prior(past.unrefined.as_normal(), self.posterior_family_)
+            if past is not self.posterior_:
+                self._warn(ONE_OF_MANY, SkviWarning)
         if len(points := getattr(self, "deterministic", ())):
             raise IncompatibleComponentsError(
                 f"deterministic={points!r} are point estimates, without a posterior "
                 "that could be the prior of the next batch. Use deterministic=() for "
                 "partial_fit."
             )
+
+    def _posterior_to_continue(self):
+        """A member of the mixture that "auto" fitted: its networks differ by chance."""
+        if not (self._is_auto("posterior") and len(self.posterior_.components) > 1):
+            return self.posterior_
+        one = copy(self.posterior_.components[0])
+        one.units = self.posterior_.units
+        return one
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)

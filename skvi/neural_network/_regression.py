@@ -90,9 +90,9 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             if self.likelihood == "negative_binomial":
                 return NegativeBinomialLikelihood("learn")
             if self.likelihood == "auto":
-                return (
-                    StudentTLikelihood() if self._is_accurate else GaussianLikelihood()
-                )
+                last, is_heavy = self._last_noise, self._is_accurate
+                is_heavy = is_heavy if last is None else not last.is_normal
+                return StudentTLikelihood() if is_heavy else GaussianLikelihood()
         return super()._resolve(name)
 
     @property
@@ -100,8 +100,21 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """`noise`, or what "auto" stands for."""
         if self.noise != "auto":
             return self.noise
-        learns = isinstance(self.noise_scale, str)
-        return "heteroscedastic" if learns and self._is_accurate else "constant"
+        learns, last = isinstance(self.noise_scale, str), self._last_noise
+        varies = learns and self._is_accurate
+        if last is not None:
+            varies = isinstance(last, HeteroscedasticLikelihood)
+        return "heteroscedastic" if varies else "constant"
+
+    @property
+    def _last_noise(self):
+        """Likelihood of the fit that a batch continues, of one target; else None."""
+        if not self._continues:
+            return None
+        found = self._model.likelihood
+        return (
+            found.likelihoods[0] if isinstance(found, IndependentLikelihood) else found
+        )
 
     def _response(self, y):
         """One or several columns of numbers, or of counts."""

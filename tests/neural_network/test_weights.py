@@ -1,12 +1,14 @@
 """What "auto" stands for in an ensemble, and the weight that held-out rows choose."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 from skvi.changepoint import BayesianChangepointDetector
 from skvi.divergences import KL
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import (
     BayesianMLPClassifier,
@@ -149,8 +151,32 @@ def test_the_default_is_a_mixture_of_four(monkeypatch, model):
     streamed = model(**small).partial_fit(X, target, **classes)
     given = one.partial_fit(X, target, **classes)
     np.testing.assert_array_equal(streamed.predict(X), given.predict(X))
+
+
+@pytest.mark.parametrize("model", [BayesianMLPRegressor, BayesianMLPClassifier])
+def test_batches_go_on_with_one_network_of_a_default_fit(monkeypatch, model):
+    """With its noise, outputs and units; mixtures that were asked for are refused.
+
+    The next batch has no weight, so that its posterior is its prior, to the noise of
+    the gradient. Wrong variants: the prior of a new stream; units of one network.
+    """
+    monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: 0.3)
+    target = 1e3 + y if model is BayesianMLPRegressor else y > 0
+    small = {"hidden_layer_sizes": 4, "max_iter": 30, "random_state": 0}
+    network = model(**small).fit(X, target)
+    mixture, sizes = network.posterior_, network.hidden_layer_sizes_
+    with pytest.warns(SkviWarning, match="one of the networks of the fit"):
+        network.set_params(max_iter=1, learning_rate=1e-9).partial_fit(X, target)
+    assert len(network.posterior_.components) == 1 < len(mixture.components)
+    assert network.hidden_layer_sizes_ == sizes
+    found, first = network.posterior_.as_normal(), mixture.components[0].as_normal()
+    np.testing.assert_allclose(found.mean, first.mean, rtol=1e-3, atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SkviWarning)
+        network.partial_fit(X, target)  # now there is only one
+    asked = model(posterior=Ensemble(n_members=2), **small).fit(X, target)
     with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
-        found.partial_fit(X, target)
+        asked.partial_fit(X, target)
 
 
 def test_a_length_that_was_chosen_is_no_fault(monkeypatch):
