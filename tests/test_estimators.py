@@ -41,8 +41,8 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
-    BayesianMLPRegressor(posterior="mean_field", **CHEAP),
-    BayesianMLPClassifier(**CHEAP),
+    BayesianMLPRegressor(**CHEAP),
+    BayesianMLPClassifier(posterior="mean_field", **CHEAP),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},

@@ -40,10 +40,8 @@ def waves(n=121):
 
 
 def network(**params):
-    return BayesianMLPRegressor(
-        posterior="mean_field",
-        **{"divergence": KL(), "prior": Normal()} | SMALL | params,
-    )
+    parts = {"posterior": "mean_field", "divergence": KL(), "prior": Normal()}
+    return BayesianMLPRegressor(**parts | SMALL | params)
 
 
 def compare(estimator, grid, X, y, fit_params=None, **options):

@@ -202,7 +202,7 @@ def test_paces_multiply_steps():
     pace = torch.tensor([[1.0, 0.1, 2.0, 1.0], [0.5, 1.0, 1.0, 0.2]])
     for rates in ((0.1, 0.1), (0.1, 0.02)):  # one operation, or one for each member
         paths = []
-        for paces_of in ((None, None), pace):
+        for paces_of in ((None, None), pace, (None, pace[1])):
             params, gradient = torch.zeros(2, 4), torch.zeros(2, 4)
             triples = zip(params, rates, paces_of, strict=True)
             adams = [Adam(row, rate, own) for row, rate, own in triples]
@@ -215,6 +215,9 @@ def test_paces_multiply_steps():
                 path.append(params.clone())
             paths.append(torch.stack(path))
         torch.testing.assert_close(paths[1], pace * paths[0])
+        # A member without paces in a stack of another one that has some.
+        mixed = torch.stack([torch.ones(4), pace[1]])
+        torch.testing.assert_close(paths[2], mixed * paths[0])
 
 
 def test_automatic_gradients_weigh_the_divergence():

@@ -113,10 +113,14 @@ class AdamStack:
         second = torch.stack([adam.second for adam in adams])
         for adam, *moments in zip(adams, first, second, strict=True):
             adam.first, adam.second = moments
-        paces = [adam.pace for adam in adams if adam.pace is not None]
-        self.pace = torch.stack(paces) if paces else None
+        paces = [
+            torch.ones_like(adam.first) if adam.pace is None else adam.pace
+            for adam in adams
+        ]
+        has_paces = any(adam.pace is not None for adam in adams)
+        self.pace = torch.stack(paces) if has_paces else None
         # Fused operations know one step size: with paces they move a step from 0.
-        self.params, moved = params, torch.zeros_like(first) if paces else params
+        self.params, moved = params, torch.zeros_like(first) if has_paces else params
         self.matrices = moved, gradients, first, second
 
     def updates(self, n_steps: int) -> list[Callable[[], None]]:
