@@ -40,7 +40,7 @@ def check_density(target: DensityTarget, few: torch.Tensor) -> None:
     with torch.no_grad():
         _check_alone(target, few)
     n_points = N_POINTS + min(target.layout.size, MAX_PARAMS)
-    theta = few[torch.arange(n_points) % len(few)]
+    theta = few.repeat(-(-n_points // len(few)), 1)[:n_points]
     smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
     theta[:, smooth] = RANGE * (2 * rand(generator, n_points, len(smooth)) - 1)
     # It may raise at a few of these, such as where a matrix is singular.

@@ -120,6 +120,16 @@ class Target(Movable):
         other.hyper = hyper
         return other
 
+    def frozen(self) -> Self:
+        """Return the target with its point parameters fixed.
+
+        Returns
+        -------
+        Target
+            Itself, unless it learns something.
+        """
+        return self
+
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:

@@ -166,9 +166,7 @@ def test_the_step_is_found(normalize_y, step, origin):
 
 def clone_with_step(model, step, origin):
     likelihood = RoundedLikelihood(step=step, origin=origin)
-    return BayesianMLPRegressor(
-        posterior="mean_field", **{**model.get_params(), "likelihood": likelihood}
-    )
+    return BayesianMLPRegressor(**{**model.get_params(), "likelihood": likelihood})
 
 
 def test_what_has_no_step():
