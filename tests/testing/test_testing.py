@@ -41,8 +41,8 @@ def test_priors(part):
     check_prior(part())
 
 
-# `GaussianDropout` has not every variance, `MultiplicativeFlow` is for layers: their own
-# tests check their draws and density.
+# `GaussianDropout` has not every variance, `MultiplicativeFlow` is for layers: their
+# own tests check their draws and density.
 @pytest.mark.parametrize("name", sorted(set(POSTERIORS) - {"multiplicative_flow"}))
 def test_families(name):
     part = POSTERIORS[name]
