@@ -141,7 +141,7 @@ def problems() -> dict[str, Problem]:
     module = partial(
         fitted, neural_network.BayesianModuleClassifier, **fixed | {"max_iter": 20}
     )
-    fixed["hidden_layer_sizes"] = 8
+    fixed |= {"hidden_layer_sizes": 8, "posterior": "mean_field"}
     net = partial(fitted, neural_network.BayesianMLPRegressor, **fixed)
     label = partial(fitted, neural_network.BayesianMLPClassifier, **fixed)
     diabetes, cancer, iris = real("diabetes"), real("breast_cancer"), real("iris")
@@ -159,13 +159,24 @@ def problems() -> dict[str, Problem]:
     blocks = {"prior": {"coef": "laplace"}, "intercept_prior": StudentT(3)}
     path = {"method": "tempering"}
     two = {"hidden_layer_sizes": 2, "noise_scale": 0.2, "prior": "normal", "n_seeds": 1}
-    two |= {"activation": "tanh", "evidence": {"precision": 1.0}, "truth": True}
+    two |= {
+        "posterior": "mean_field",
+        "activation": "tanh",
+        "evidence": {"precision": 1.0},
+        "truth": True,
+    }
     logistic = linear_model.BayesianLogisticRegression()
     priors = {"prior": [Normal(0.1), Normal(), "laplace"]}
     line = linear_model.BayesianLinearRegression(**PROPER)
     powers = make_pipeline(PolynomialFeatures(include_bias=False), line)
     degrees = {"polynomialfeatures__degree": [1, 2, 3]}
-    small = {"divergence": KL(), "hidden_layer_sizes": 8, "max_iter": 20, "tol": 0.0}
+    small = {
+        "posterior": "mean_field",
+        "divergence": KL(),
+        "hidden_layer_sizes": 8,
+        "max_iter": 20,
+        "tol": 0.0,
+    }
     small = neural_network.BayesianMLPRegressor(**small)
     weights = {"divergence__weight": [0.1, 1.0]}
     scoring = {"scoring": log_predictive_density_scorer, "cv": 3, "n_seeds": N_SEEDS}
@@ -231,7 +242,8 @@ def problems() -> dict[str, Problem]:
             **each("solver=stochastic", drawn, few),
         },
         "networks": {
-            "default": net(wave(80), hidden_layer_sizes="auto", max_iter=4000, tol=0.1),
+            "sizes": net(wave(80), hidden_layer_sizes="auto", max_iter=4000, tol=0.1),
+            "mixture": net(numbers, posterior="auto"),
             "early": net(numbers, early_stopping=True, validation_fraction=0.2),
             "beta": net(heavy, loss=BetaLoss(1.2)),
             "targets": net(targets),
