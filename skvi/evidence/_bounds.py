@@ -16,6 +16,7 @@ from skvi.evidence._forecast import (
     effort_for,
     why_certainly_too_long,
     why_hopeless,
+    why_path_too_long,
     why_too_long,
 )
 from skvi.evidence._importance import importance_sides
@@ -135,7 +136,8 @@ def bound_evidence(
     if target.layout.discrete:
         return run.discrete()
     if target.symmetry is not None and method != "importance":
-        return run.from_prior()
+        reason = why_path_too_long(target) if method == "auto" else ""
+        return run.nothing(reason) if reason else run.from_prior()
     lifted = lift(target, posterior) if has_unknowns(target) else None
     if lifted is not None:
         return run.unknowns(method, lifted)

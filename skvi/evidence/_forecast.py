@@ -17,12 +17,16 @@ __all__ = [
     "effort_for",
     "why_certainly_too_long",
     "why_hopeless",
+    "why_path_too_long",
     "why_too_long",
 ]
 
 # Coefficients times rows from which chains take minutes, where nothing else will do:
 # they need some 100,000 gradients.
 MAX_WORK = 1.2e6
+# The same for a path from the prior of a network, which is tuned in one piece: three
+# minutes of that alone (2026-11-26, 2 cores, x86_64; 30 s for 75,000), before chains.
+MAX_PATH = 5e5
 # Variance of the logs of weights beyond which no proposal is near, and draws behind it:
 # 1,000 sparse rows of 1,300 features under N(0, 1) have 3.7, and take minutes.
 FAR, N_DRAWS = 1.0, 256
@@ -36,6 +40,14 @@ MIN_SWEEPS, MORE_SWEEPS, MANY, MAX_SCALES = 800, 1800, 15, 100
 # Elements that such a run may process: somewhat more than a minute. Rungs of a ladder
 # times leapfrog steps, and sweeps besides those of the run.
 MAX_ELEMENTS, TYPICAL, OTHER_SWEEPS = 1e10, 25 * 7, 500
+
+
+def why_path_too_long(target: Target) -> str:
+    """Why a path from the prior of a network would take many minutes; else ""."""
+    rows, size = target.cost_per_draw, target.layout.size
+    if rows * size <= MAX_PATH:
+        return ""
+    return LONG_PATH.format(size, rows)
 
 
 @torch.no_grad()
@@ -119,6 +131,12 @@ TOO_LONG = (
     "{:,} coefficients and {:,} rows, and under {} their posterior is far from every "
     "normal: chains would take minutes; keep fewer features, chosen without looking at "
     "y, give the prior a smaller scale, or give max_seconds to try nevertheless"
+)
+LONG_PATH = (
+    "the path from the prior to a posterior of {:,} weights and {:,} rows would take "
+    "many minutes: compare networks by lower_bound_, with divergence='kl', keep fewer "
+    "hidden units, as hidden_layer_sizes=10 and posterior='mean_field' do, or give "
+    "method='tempering' to try nevertheless"
 )
 OTHERS = "or compare models under prior='normal' or 'laplace'"
 MANY_SCALES = (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 
 from skvi.evidence import _bounds
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
@@ -99,3 +100,22 @@ def test_one_hidden_unit(monkeypatch, global_random_seed):
     assert "exp(0.7) equivalent modes" in one_copy.reason
     with pytest.raises(ValueError, match="of the fit"):
         model.evidence_bounds(X, 1 - labels)
+
+
+def test_long_paths_are_refused_at_once(monkeypatch):
+    """As the default network has one: the reason says what to do.
+
+    Wrong variant: hours, whatever `max_seconds` is.
+    """
+    monkeypatch.setattr("skvi.evidence._bounds.tempered_sides", None)  # not reached
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    model = BayesianMLPRegressor(max_iter=2, divergence="kl", random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, X[:, 0])
+    assert model.posterior_.layout.size * len(X) > 3e5
+    monkeypatch.setattr("skvi.evidence._forecast.MAX_PATH", 3e5)
+    bounds = model.evidence_bounds(X, X[:, 0], max_seconds=5, random_state=0)
+    assert not bounds.reliable
+    assert "method='tempering'" in bounds.reason
+    with pytest.raises(TypeError, match="not callable"):
+        model.evidence_bounds(X, X[:, 0], method="tempering")

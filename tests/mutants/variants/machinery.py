@@ -198,7 +198,7 @@ VARIANTS = [
     Variant("weight-that-predicts-worst", where="best_weight",
         find="np.argmax(total)", put="np.argmin(total)",
         test="tests/neural_network/test_weights.py::"
-             "test_the_weight_is_the_one_that_predicts_best"),
+             "test_another_weight_must_gain_more_than_its_error"),
     Variant("weight-from-its-own-rows", where="weight_of_divergence",
         find="network.predict_log_density(X[test], y[test])",
         put="network.predict_log_density(X, y)[test]",
