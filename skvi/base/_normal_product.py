@@ -25,17 +25,17 @@ def normal_product(
     if all(normal.is_diagonal for normal, _ in factors):
         parts = [(power / n.variance, n.mean) for n, power in factors]
         precision = torch.stack([part for part, _ in parts]).sum(0)
-        pull = torch.stack([part * mean for part, mean in parts]).sum(0)
-        found = NormalForm(pull / precision, precision.rsqrt())
+        linear = torch.stack([part * mean for part, mean in parts]).sum(0)
+        found = NormalForm(linear / precision, precision.rsqrt())
     else:
         parts = [
             (power * torch.linalg.inv(n.covariance()), n.mean) for n, power in factors
         ]
         precision = torch.stack([part for part, _ in parts]).sum(0)
-        pull = torch.stack([part @ mean for part, mean in parts]).sum(0)
+        linear = torch.stack([part @ mean for part, mean in parts]).sum(0)
         covariance = torch.linalg.inv(precision)
         root = torch.linalg.cholesky(0.5 * (covariance + covariance.T))
-        found = NormalForm(covariance @ pull, root)
+        found = NormalForm(covariance @ linear, root)
     place = found.mean[None]
     logs = [power * normal.log_prob(place)[0] for normal, power in factors]
     return found, torch.stack(logs).sum() - found.log_prob(place)[0]
