@@ -1,7 +1,6 @@
 """Base class of Bayesian neural networks."""
 
 import math
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
@@ -9,32 +8,34 @@ from os import PathLike
 
 import numpy as np
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 
 from skvi._continual import check_next_prior
 from skvi._draws import ROW_BLOCK, Draws, SampledFunction
 from skvi._estimator import BaseVariational
-from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
-from skvi.base import Layout
 from skvi.divergences import KL
-from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.neural_network._batches import check_stream, posterior_to_continue
 from skvi.neural_network._flatness import (
     MAX_ROWS,
     spaced_rows,
     unscaled_message,
     worse_message,
 )
+from skvi.neural_network._priors import built_prior
 from skvi.neural_network._sparsity import SparsityMixin
+from skvi.neural_network._training import (
+    checkpoint_file,
+    first_state,
+    solver_for,
+)
 from skvi.neural_network._weights import weight_of_divergence
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal
-from skvi.posteriors._whitened import WhitenedPosterior
-from skvi.priors import Normal, Prior, build_prior
-from skvi.solvers import Ivon, Solver, Stochastic
-from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._solution import State
+from skvi.priors import Normal
+from skvi.solvers import Solver, Stochastic
 from skvi.targets._rows import mean_log_density
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
@@ -52,18 +53,9 @@ STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
 FEW_ROWS = 200
 # Draws of a gradient step.
 N_DRAWS = 4
-#: Parameters that a network shares with its solver.
-TRAINING = tuple(Stochastic().get_params())
-
-# Size of a block from which on the scale of its prior is learned.
-MIN_NUMBERS = 5
 # Cost of a gradient, in evaluations.
 GRADIENT_COST = 2
 
-ONE_OF_MANY = (
-    "a mixture cannot be the prior of the next batch, so that partial_fit goes on with "
-    "one of the networks of the fit; posterior='mean_field' has one from the start"
-)
 COPIES = (
     "hidden units can be permuted, so that the posterior has exp({:.1f}) equivalent "
     "modes: the bounds hold for those that draws and chains reach; method='tempering' "
@@ -122,16 +114,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return math.inf
 
     def _build_prior(self, layout):
-        """Prior of all parameters, without that of intercepts if there are none."""
-        if self._learns_scales:
-            features = self._block_of_features
-            self.prior_ = layerwise_prior(layout, self.prior_, features)
-            return build_prior(self.prior_, layout)
-        prior, roles = self.prior_, {block.role for block in layout.values()}
-        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
-        if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
-            prior = {"coef": prior["coef"]}
-        return build_prior(prior, layout)
+        return built_prior(self, layout)
 
     @property
     def _learns_scales(self):
@@ -140,40 +123,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return is_chosen and not self._is_accurate
 
     def _check_stream(self):
-        """Raise if a posterior of these parameters cannot be the next prior."""
-        if self.early_stopping or self.validation_fraction is not None:
-            raise ValueError(
-                f"early_stopping={self.early_stopping!r} and validation_fraction="
-                f"{self.validation_fraction!r} are for fits: partial_fit makes the "
-                "posterior of each batch the prior of the next one, so that every "
-                "batch must be learned to its end, from all of its rows. Use "
-                "early_stopping=False and validation_fraction=None."
-            )
-        if self.checkpoint_path is not None:
-            raise ValueError(
-                "A checkpoint is that of one fit, and every batch is another one. Use "
-                "checkpoint_path=None for partial_fit, and keep the estimator itself "
-                "(pickle, skops) between batches."
-            )
-        if hasattr(self, "posterior_"):
-            past = self._posterior_to_continue()
-            check_next_prior(past.unrefined.as_normal(), self.posterior_family_)
-            if past is not self.posterior_:
-                self._warn(ONE_OF_MANY, SkviWarning)
-        if len(points := getattr(self, "deterministic", ())):
-            raise IncompatibleComponentsError(
-                f"deterministic={points!r} are point estimates, without a posterior "
-                "that could be the prior of the next batch. Use deterministic=() for "
-                "partial_fit."
-            )
+        check_stream(self)
 
     def _posterior_to_continue(self):
-        """A member of the mixture that "auto" fitted: its networks differ by chance."""
-        if not (self._is_auto("posterior") and len(self.posterior_.components) > 1):
-            return self.posterior_
-        one = copy(self.posterior_.components[0])
-        one.units = self.posterior_.units
-        return one
+        return posterior_to_continue(self)
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
@@ -243,26 +196,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return {"intercept": self._resolve("intercept_prior")}
 
     def _given_solver(self, n_rows):
-        """The solver with the sizes that suit the data, where none are given."""
-        given = {name: getattr(self, name) for name in TRAINING}
-        if isinstance(self.solver, str):
-            solver = Ivon(**given) if self.solver == "ivon" else Stochastic(**given)
-        else:
-            solver = super()._given_solver(n_rows)
-            twice = [f"{name}={v!r}" for name, v in given.items() if v != "auto"]
-            if twice:
-                raise IncompatibleComponentsError(
-                    f"solver={self.solver!r} has its own settings: leave "
-                    f"{', '.join(twice)} out, or give them to the solver, as in "
-                    f"solver=Stochastic({', '.join(twice)})."
-                )
-        if isinstance(solver, Stochastic):
-            if solver.batch_size == "auto":
-                solver.batch_size = self._batch_size(n_rows)
-            if solver.n_draws == "auto":
-                has_batches = solver.rows_per_step(n_rows) < n_rows
-                solver.n_draws = self._draws_per_step(n_rows, has_batches)
-        return solver
+        return solver_for(self, n_rows)
 
     def _batch_size(self, n_rows):
         """All rows for importance-weighted objectives, which minibatches would bias."""
@@ -319,54 +253,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             return mean_log_density(held_out, posterior, n_draws, generator)
 
     def _checkpoint_file(self, target, problem, before):
-        """The file of `checkpoint_path`; refused if it belongs to another fit."""
-        if self.checkpoint_path is None:
-            return None
-        if not isinstance(self.random_state, Integral):
-            raise ValueError(
-                "A fit that another process can resume needs an int as "
-                f"random_state. Got {self.random_state!r} with checkpoint_path="
-                f"{self.checkpoint_path!r}: use random_state=0, for example."
-            )
-        last = before["posterior_"].params if self.warm_start and before else None
-        rows = target.rows
-        data = {"X": rows.X, "y": rows.y, "weights": rows.weight, "warm start": last}
-        if target.held_out is not None:
-            held_out = target.held_out.rows
-            data |= {"X held out": held_out.X, "y held out": held_out.y}
-            data["weights held out"] = held_out.weight
-        identity = identity_of(self, data)
-        identity["device"] = str(problem.posterior.params.device)
-        return CheckpointFile(self.checkpoint_path, self.checkpoint_interval, identity)
+        return checkpoint_file(self, target, problem, before)
 
     def _prepare(self, problem, solver):
-        """Whatever the solver: another start for each member."""
-        return self._initialize(problem)
-
-    def _initialize(self, problem):
-        target, generator = problem.target, problem.generator
-        initial_normal = target.predictor.initial_normal  # another one for each
-        posterior = problem.posterior.with_components(
-            [c.near(initial_normal(generator)) for c in problem.posterior.components]
-        )
-        posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
-        self._draw_seed = int(
-            torch.randint(2**31, (1,), generator=generator, device=generator.device)
-        )
-        if isinstance(posterior, WhitenedPosterior):
-            return self._at_normal_fit(problem.at(State(posterior, target)))
-        return State(posterior, target)
-
-    def _at_normal_fit(self, problem):
-        """State of a family in coordinates of a normal: those of a factorized fit."""
-        posterior, target = problem.posterior, problem.target
-        normal = MeanFieldNormal().build(target.layout).near(posterior.anchor)
-        normal = normal.at(normal.params.to(posterior.params))
-        start = replace(problem, objective=ELBO(), divergence=KL(), posterior=normal)
-        options = replace(self._solver_options(target), score=None)
-        found = self._choose_solver(start).solve(start, options)
-        found.raise_interrupt()
-        return State(posterior.near(found.posterior.as_normal()), found.target)
+        return first_state(self, problem)
 
     def _first_phase(self, problem):
         """Draws of a random network miss the posterior: start at the ELBO's."""
@@ -457,22 +347,3 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """
         # A later fit must not change the function.
         return SampledFunction(copy(self), self._draw(1, random_state))
-
-
-def layerwise_prior(
-    layout: Layout, given: Mapping[str, Prior], features: str | None = None
-) -> dict[str, Prior]:
-    """Normal priors by block, which learn their scales; rows of `features` their own.
-
-    Irrelevant features then cost and disturb little. Fewer than five numbers keep the
-    scale 1, or that of their block: a learned one would be uninformative.
-    """
-    found: dict[str, Prior] = {}
-    for name, block in layout.items():
-        size = block.size
-        found[name] = Normal("learn" if size >= MIN_NUMBERS else 1.0)
-        if name == features and size >= MIN_NUMBERS * block.shape[0]:
-            found[name] = Normal("learn_rows")
-        if block.role == "intercept" and given:
-            found[name] = clone(given["intercept"])
-    return found

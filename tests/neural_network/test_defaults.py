@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.divergences import Renyi
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.neural_network._base import layerwise_prior
 from skvi.neural_network._flatness import remedies
+from skvi.neural_network._priors import layerwise_prior
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers._stochastic._ends import Validation

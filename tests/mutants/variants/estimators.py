@@ -10,7 +10,7 @@ VARIANTS = [
         test="tests/inference/test_families.py::"
              "test_a_mixture_has_the_modes_that_starts_find"),
     Variant("solver-settings-of-the-network-ignored",
-        where="BayesianNetwork._given_solver",
+        where="solver_for",
         find="Stochastic(**given)", put="Stochastic()",
         test="tests/solvers/test_solver_objects.py::"
              "test_settings_of_networks_are_those_of_their_solver[Stochastic]"),

@@ -231,7 +231,7 @@ VARIANTS = [
         put="self._ratio(shift)",
         test="tests/posteriors/test_semi_implicit.py::"
              "test_inputs_are_multiplied[module]"),
-    Variant("bent-network-at-its-own-start", where="BayesianNetwork._at_normal_fit",
+    Variant("bent-network-at-its-own-start", where="at_normal_fit",
         find="posterior.near(found.posterior.as_normal())", put="posterior",
         test="tests/posteriors/test_semi_implicit.py::"
              "test_networks_start_at_a_factorized_fit"),

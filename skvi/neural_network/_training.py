@@ -1,0 +1,101 @@
+"""How networks are trained: solver, starts, checkpoints."""
+
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import torch
+from sklearn.base import clone
+
+from skvi._identity import identity_of
+from skvi.divergences import KL
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.objectives import ELBO
+from skvi.posteriors import MeanFieldNormal
+from skvi.posteriors._whitened import WhitenedPosterior
+from skvi.solvers import Ivon, Solver, Stochastic
+from skvi.solvers._checkpoint import CheckpointFile
+from skvi.solvers._solution import State
+from skvi.solvers.base import Problem
+
+__all__ = ["checkpoint_file", "first_state", "solver_for"]
+
+#: Parameters that a network shares with its solver.
+TRAINING = tuple(Stochastic().get_params())
+
+
+def solver_for(network: Any, n_rows: int) -> Solver:
+    """The solver with the sizes that suit the data, where none are given."""
+    given = {name: getattr(network, name) for name in TRAINING}
+    if isinstance(network.solver, str):
+        solver = Ivon(**given) if network.solver == "ivon" else Stochastic(**given)
+    else:
+        solver = clone(network.solver)
+        solver.validate()
+        twice = [f"{name}={v!r}" for name, v in given.items() if v != "auto"]
+        if twice:
+            raise IncompatibleComponentsError(
+                f"solver={network.solver!r} has its own settings: leave "
+                f"{', '.join(twice)} out, or give them to the solver, as in "
+                f"solver=Stochastic({', '.join(twice)})."
+            )
+    if isinstance(solver, Stochastic):
+        if solver.batch_size == "auto":
+            solver.batch_size = network._batch_size(n_rows)
+        if solver.n_draws == "auto":
+            has_batches = solver.rows_per_step(n_rows) < n_rows
+            solver.n_draws = network._draws_per_step(n_rows, has_batches)
+    return solver
+
+
+def checkpoint_file(
+    network: Any, target: Any, problem: Problem, before: dict
+) -> CheckpointFile | None:
+    """The file of `checkpoint_path`; refused if it belongs to another fit."""
+    if network.checkpoint_path is None:
+        return None
+    if not isinstance(network.random_state, Integral):
+        raise ValueError(
+            "A fit that another process can resume needs an int as "
+            f"random_state. Got {network.random_state!r} with checkpoint_path="
+            f"{network.checkpoint_path!r}: use random_state=0, for example."
+        )
+    last = before["posterior_"].params if network.warm_start and before else None
+    rows = target.rows
+    data = {"X": rows.X, "y": rows.y, "weights": rows.weight, "warm start": last}
+    if target.held_out is not None:
+        held_out = target.held_out.rows
+        data |= {"X held out": held_out.X, "y held out": held_out.y}
+        data["weights held out"] = held_out.weight
+    identity = identity_of(network, data)
+    identity["device"] = str(problem.posterior.params.device)
+    path, interval = network.checkpoint_path, network.checkpoint_interval
+    return CheckpointFile(path, interval, identity)
+
+
+def first_state(network: Any, problem: Problem) -> State:
+    """Whatever the solver: another start for each member."""
+    target, generator = problem.target, problem.generator
+    initial_normal = target.predictor.initial_normal  # another one for each
+    posterior = problem.posterior.with_components(
+        [c.near(initial_normal(generator)) for c in problem.posterior.components]
+    )
+    posterior = posterior.at(posterior.params.to(network._posterior_dtype(target)))
+    network._draw_seed = int(
+        torch.randint(2**31, (1,), generator=generator, device=generator.device)
+    )
+    if isinstance(posterior, WhitenedPosterior):
+        return at_normal_fit(network, problem.at(State(posterior, target)))
+    return State(posterior, target)
+
+
+def at_normal_fit(network: Any, problem: Problem) -> State:
+    """State of a family in coordinates of a normal: those of a factorized fit."""
+    posterior, target = problem.posterior, problem.target
+    normal = MeanFieldNormal().build(target.layout).near(posterior.anchor)
+    normal = normal.at(normal.params.to(posterior.params))
+    start = replace(problem, objective=ELBO(), divergence=KL(), posterior=normal)
+    options = replace(network._solver_options(target), score=None)
+    found = network._choose_solver(start).solve(start, options)
+    found.raise_interrupt()
+    return State(posterior.near(found.posterior.as_normal()), found.target)
