@@ -1,15 +1,12 @@
 """Bayesian neural networks."""
 
 from skvi.neural_network._classifier import BayesianMLPClassifier
-from skvi.neural_network._distill import (
-    DistilledClassifier,
-    DistilledRegressor,
-    distill,
-)
+from skvi.neural_network._distill import distill
 from skvi.neural_network._module_classifier import BayesianModuleClassifier
 from skvi.neural_network._module_regressor import BayesianModuleRegressor
 from skvi.neural_network._regressor import BayesianMLPRegressor
 from skvi.neural_network._sparsity import SparsityReport
+from skvi.neural_network._students import DistilledClassifier, DistilledRegressor
 
 __all__ = [
     "BayesianMLPClassifier",
