@@ -1,25 +1,23 @@
 """Base class of Bayesian linear models."""
 
-from copy import copy
 from dataclasses import replace
 from numbers import Real
 
-import numpy as np
-import torch
-from sklearn.utils.validation import check_is_fitted
-
 from skvi._continual import check_next_prior
-from skvi._draws import Draws, SampledFunction
 from skvi._estimator import BaseVariational
-from skvi._predictive import DrawnPredictive, QuadraturePredictive
 from skvi._registry import POSTERIORS, PRIORS
 from skvi.base._units import Units
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.linear_model._blocks import MAX_FULL, normal_of_predictor
-from skvi.linear_model._nodes import NormalNodes
+from skvi.linear_model._blocks import (
+    MAX_FULL,
+    MAX_QUICK,
+    MAX_QUICK_ROWS,
+    normal_of_predictor,
+)
+from skvi.linear_model._fitted import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._ranges import unscaled_message
-from skvi.linear_model._summary import coefficient_ends, summary
+from skvi.linear_model._starts import start_at_normal
 from skvi.linear_model._units import (
     LinearModel,
     feature_units,
@@ -32,24 +30,12 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
-from skvi.solvers import (
-    NaturalGradient,
-    Problem,
-    QuasiNewton,
-    SolverOptions,
-    choose_solver,
-)
-from skvi.solvers._alternating import Alternating
+from skvi.solvers import Problem, choose_solver
 from skvi.solvers._carried_nodes import OverCarriedNodes
-from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._scale_nodes import over_scales
-from skvi.solvers._solution import State
-from skvi.solvers._wide_start import solve_from_best
 from skvi.targets._supervised import with_prior
-from skvi.utils._arrays import as_tensor
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._sparse import SparseRows, row_width
-from skvi.utils._threads import limit_threads
 from skvi.utils._validation import StrOptions, _fit_context
 
 __all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
@@ -57,17 +43,8 @@ __all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
 #: Constraint of the parameter `prior` where "auto" is the default.
 PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
 
-# Parameters up to which "auto" takes a full covariance. With a fixed scale a fit with
-# one column then takes a few seconds, one with fifty classes ten. Where it needs one
-# factorization in all, or has so few rows, it takes as long up to more parameters.
-MAX_QUICK, MAX_QUICK_ROWS = 3000, 1500
-#: Name of a scale that another fit to the same data found, in `plug_in`.
-PLUGGED_SCALE = "prior_scale"
-# Draws behind the moments and predictions of posteriors that are not normal.
-N_PREDICT_DRAWS = 1000
 
-
-class BayesianLinearModel(BaseVariational):
+class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     """Base class: a linear predictor with one or more columns.
 
     Predictions integrate over a normal posterior without noise; from a posterior of
@@ -93,9 +70,6 @@ class BayesianLinearModel(BaseVariational):
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
     }
     _input = {**BaseVariational._input, "accept_sparse": "csr"}
-    summary = summary
-    #: Group name of rows of the summary if there are several columns of coefficients.
-    _group_name = "class"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -244,8 +218,7 @@ class BayesianLinearModel(BaseVariational):
         solver = over_scales(choose_solver(problem), problem)
         solution = solver.solve(problem, self._solver_options(target))
         solution.raise_interrupt()
-        found = solution.posterior
-        scale = NormalNodes.of(found, found.as_normal()).scale(target.prior)
+        scale = self._find_coefficients(solution.posterior).scale()
         prior = Normal(scale / self._model.units.x_scale)
         has_blocks = isinstance(self.prior_, dict)
         self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
@@ -336,167 +309,9 @@ class BayesianLinearModel(BaseVariational):
 
     def _initialize(self, problem):
         """Importance-weighted bounds, and families that bend, start at a normal fit."""
-        given, layout = problem.posterior, problem.target.layout
-        at_normal = given.starts_at_normal
-        if self.objective_.kind != "weights" and not at_normal:
-            return None
-        start = replace(problem, objective=ELBO(), divergence=KL())
-        if at_normal:
-            family = FullRankNormal if layout.size <= MAX_FULL else MeanFieldNormal
-            near = family().build(layout).to(given.params.device)
-            start = replace(start, posterior=near)
-        for solver in (EmpiricalBayes, NaturalGradient, QuasiNewton, Alternating):
-            if not solver.missing(start):
-                found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
-                found.raise_interrupt()
-                state = found.state
-                if at_normal:
-                    state = State(given.near(state.posterior.as_normal()), state.target)
-                return state
+        if problem.objective.kind == "weights" or problem.posterior.starts_at_normal:
+            return start_at_normal(problem)
         return None
-
-    def _posterior_attributes(self, state):
-        found = super()._posterior_attributes(state)
-        found["posterior_"].units = self._model.units
-        found |= self._drawn_or_normal(found["posterior_"])
-        found |= self._moments_of(found["_nodes"], found["_theta"])
-        return found | self._scale_in_units(found)
-
-    def _judge_fit(self, target):
-        """How many scales of the prior are averaged over; 1 beside a distribution."""
-        numbers, *messages = super()._judge_fit(target)
-        prior = self._model.prior
-        is_carried = isinstance(prior, MixtureAsPrior)
-        if is_carried or (prior is not None and prior.n_unknown_scales == 1):
-            numbers["n_scales"] = 1 if self._is_drawn() else len(self._nodes.normals)
-        return numbers, *messages
-
-    def _moments_of(self, nodes, theta):
-        """Means and standard deviations, in the units of the data."""
-        if nodes is None:
-            draws = self._model.in_units(torch.from_numpy(theta))
-            return self._named_moments(draws.mean(0), draws.std(0))
-        mean, variance = nodes.moments(self._model.moments_in_units)
-        return self._named_moments(mean, variance.sqrt())
-
-    def _named_moments(self, mean, std):
-        """Attributes of parameters from their moments, (P,) each."""
-        layout, found = self._model.predictor.layout, {}
-        moments = torch.stack([mean, std])
-        for name, block in layout.unpack(moments).items():
-            mean, std = block.numpy().astype(self._model.dtype)
-            found |= {f"{name}_": mean, f"{name}_std_": std}
-        if "intercept" not in layout:
-            zero = np.zeros(len(found["coef_"]), self._model.dtype)
-            found |= {"intercept_": zero, "intercept_std_": zero}
-        return found
-
-    def _scale_in_units(self, found):
-        """Scale of the coefficients that was inferred or learned, in units of X."""
-        prior, nodes = self._model.prior, found["_nodes"]
-        unit, scales = self._model.units.x_scale, found.get("prior_scale_")
-        is_unknown = prior is not None and prior.n_unknown_scales == 1
-        is_carried = nodes is not None and nodes.log_scales is not None
-        if nodes is not None and (is_unknown or is_carried):
-            return {"prior_scale_": nodes.scale(prior) / unit}
-        if PLUGGED_SCALE in self._model.taken_from_y:
-            return {"prior_scale_": self._coef_prior().scale}
-        if isinstance(scales, dict):
-            own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
-            return {"prior_scale_": {**scales, **own}}
-        is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
-        return {"prior_scale_": scales / unit} if is_learned else {}
-
-    def sample_posterior(self, n_samples=1, random_state=None):
-        """Draw parameters from the fitted posterior.
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        dict of str to ndarray
-            For the features as they were given: "coef" of shape (n_samples, n_outputs,
-            n_features), with as many outputs as `coef_` has rows, and "intercept" of
-            shape (n_samples, n_outputs).
-        """
-        return self._in_units(self._draw(n_samples, random_state))
-
-    def sample_function(self, random_state=None):
-        """Draw one function from the posterior: the same coefficients for every X.
-
-        Parameters
-        ----------
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        callable
-            X of shape (n_samples, n_features) -> what `predict` (for classifiers
-            `predict_proba`) would return if these were the coefficients; counts are per
-            unit of exposure. All calls evaluate the same function.
-        """
-        # A later fit must not change the function.
-        return SampledFunction(copy(self), self._draw(1, random_state))
-
-    def _mean(self, f):
-        """Means of targets given f, (S, n, 1): (S, n)."""
-        return self._model.bound(self._hyper)[1].mean(f - self._model.units.f_mean)
-
-    def _in_units(self, theta):
-        """Draws as blocks, in the units of the data."""
-        known = self._model.predictor.layout
-        blocks = self.posterior_.layout.unpack(theta)
-        blocks |= known.unpack(self._model.in_units(theta))
-        return {name: block.numpy() for name, block in blocks.items()}
-
-    def _drawn_or_normal(self, posterior):
-        """Source of predictions: the normal of theta, or draws if it is not normal."""
-        nodes, theta = NormalNodes.of(posterior, normal_of_predictor(posterior)), None
-        if nodes is None:
-            generator = torch.Generator().manual_seed(0)  # the same for the same fit
-            with torch.no_grad():
-                n_draws = posterior.n_stored or N_PREDICT_DRAWS
-                theta = posterior.draw(n_draws, generator).theta.numpy()
-        single = nodes is not None and len(nodes.normals) == 1
-        normal = nodes.normals[0] if single else None
-        return {"_nodes": nodes, "_normal": normal, "_theta": theta}
-
-    def _is_drawn(self):
-        """Whether predictions average over draws."""
-        check_is_fitted(self)
-        return self._nodes is None
-
-    def _group_labels(self):
-        return self.classes_.tolist()
-
-    def _coefficient_ends(self, tail):
-        return coefficient_ends(self, tail)
-
-    def _density_of(self, row, index, grid):
-        """Density of one coefficient on a grid, in its units, for pictures.
-
-        That of the mixture of normals; for other posteriors that of the normal with
-        their moments.
-        """
-        if self._is_drawn():
-            parts = np.atleast_2d(self.coef_), np.atleast_2d(self.coef_std_)
-            mean, std = (part[row, index].reshape(1) for part in parts)
-            weights = np.ones(1)
-        else:
-            *parts, weights = (x.numpy() for x in self._coefficient_normals())
-            mean, std = (part[:, row, 1 + index] for part in parts)
-        z = (grid[:, None] - mean) / std
-        return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi)) @ weights
-
-    def _drawn(self, theta=None):
-        """Functions that predictions average over if theta is not normal."""
-        model = self._model
-        theta = as_tensor(self._theta) if theta is None else theta
-        own = theta[:, : model.predictor.layout.size]
-        return Draws(model.predictor, own, read=model.design)
 
     def _generalized_linear(self, data, response, likelihood):
         """Return the model of log odds, or a log rate, that are linear in X."""
@@ -512,50 +327,6 @@ class BayesianLinearModel(BaseVariational):
         loss, dtype = self.loss_function_, str(data.X.dtype)
         units = self._find_units(data)
         return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)
-
-    def _average(self, X, function, *columns):
-        """Average a function of (likelihood, f) over the posterior, in every row of X.
-
-        It gets f of shape (S, n, 1), and the rows of `columns`, and returns (S, n,
-        ...); the result is (n, ...).
-        """
-        likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
-        if self._is_drawn():
-            X = self._check_X(X)
-            found = DrawnPredictive(likelihood, units, self._drawn(), X)
-        else:
-            mean, variance, _ = self._predictive_moments(X)
-            normals = mean, variance.sqrt(), self._nodes.log_weights
-            found = QuadraturePredictive(likelihood, units, *normals)
-
-        def of_rows(p, log_w, f, *some):
-            return torch.tensordot(log_w.exp(), function(p, f, *some), 1)
-
-        return found.by_rows(of_rows, *columns)
-
-    def _predictive_moments(self, X):
-        """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""
-        X = self._check_X(X)
-        first = self._nodes.normals[0]
-        work = X.shape[0] * first.size ** (1 if first.is_diagonal else 2)
-        with torch.no_grad(), limit_threads(work, self.n_jobs):
-            rows, moments = self._model.design(X), self._model.predictor.moments
-            found = [moments(rows, normal) for normal in self._nodes.normals]
-        mean, variance = (torch.stack(part) for part in zip(*found, strict=True))
-        return mean, variance, X.dtype
-
-    def _coefficient_normals(self):
-        """Normals of intercept and coefficients, (m, n_columns, 1 + d), and weights.
-
-        Without an intercept the first column has no meaning.
-        """
-        layout, parts = self._model.predictor.layout, []
-        for normal in self._nodes.normals:
-            blocks = layout.unpack(torch.stack(self._model.moments_in_units(normal)))
-            coef = blocks["coef"]
-            intercept = blocks.get("intercept", torch.ones_like(coef[..., 0]))
-            parts.append(torch.cat([intercept[..., None], coef], 2))
-        return *torch.stack(parts, 1), self._nodes.log_weights.exp()
 
     def _choose_solver(self, problem):
         """Also integrate over an unknown scale of the prior, where that can be done."""

@@ -9,6 +9,8 @@ from skvi.priors import GammaHyperprior
 
 __all__ = [
     "MAX_FULL",
+    "MAX_QUICK",
+    "MAX_QUICK_ROWS",
     "check_gammas",
     "check_noise_hyperprior",
     "join_independent",
@@ -17,8 +19,11 @@ __all__ = [
     "with_positive_blocks",
 ]
 
-# Parameters up to which a covariance is factorized in every step of a fit.
+# Parameters up to which a covariance is factorized in every step of a fit: with a fixed
+# scale a fit with one column then takes a few seconds, one with fifty classes ten.
 MAX_FULL = 1000
+# Where it is factorized once, or with so few rows, it takes as long up to more.
+MAX_QUICK, MAX_QUICK_ROWS = 3000, 1500
 
 
 def with_positive_blocks(family: Family, blocks: list[str]) -> Family:

@@ -1,7 +1,6 @@
 """Predictions of counts from a normal log rate."""
 
 import numpy as np
-import torch
 from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -47,7 +46,7 @@ class CountPredictionMixin:
         """Distributions of new counts in the rows of X; and a dtype."""
         if self._is_drawn():
             X = self._check_X(X)
-            return self._from_draws(X, torch.from_numpy(self._theta), exposure), X.dtype
+            return self._from_draws(X, self._coefficients.theta, exposure), X.dtype
         likelihood, numbers, log_w = self._model.bound(self._hyper)[1], None, None
         mean, variance, dtype = self._predictive_moments(X)
         offset = self._offset(X, exposure)
@@ -56,7 +55,7 @@ class CountPredictionMixin:
         if (name := self._own_block()) is not None:
             inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
             numbers = -likelihood.gamma_block[1] * inverse.log()
-        normals = mean, variance.sqrt(), self._nodes.log_weights
+        normals = mean, variance.sqrt(), self._log_weights
         parts = likelihood, UNITS, *normals, numbers, log_w
         if not isinstance(likelihood, CountLikelihood):
             return QuadraturePredictive(*parts), dtype

@@ -361,7 +361,8 @@ default="auto"
 
     def _bound_evidence(self, target, generator, **options):
         """As for every estimator, with the log of an unknown dispersion in q."""
-        if target.is_extended and self._normal is not None:
+        normal = self._coefficients.single
+        if target.is_extended and normal is not None:
             (name,) = target.layout.positive
-            options["normal"] = with_logarithm(self._normal, self.posterior_, name)
+            options["normal"] = with_logarithm(normal, self.posterior_, name)
         return super()._bound_evidence(target, generator, **options)

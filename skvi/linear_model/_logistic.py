@@ -255,7 +255,7 @@ default="auto"
         if self._is_drawn():
             return super()._probability_quantiles(X, levels)
         mean, variance, dtype = self._predictive_moments(X)
-        q, log_w = torch.from_numpy(np.array(levels)), self._nodes.log_weights
+        q, log_w = torch.from_numpy(np.array(levels)), self._log_weights
         if mean.ndim == 3:
             points = softmax_at_points(mean, variance, log_w)
             found = [torch.quantile(p, q, dim=0).movedim(0, 1) for _, p in points]
@@ -273,7 +273,7 @@ default="auto"
             function = lambda _, f, log_p: class_divergences(f, log_p)
             return self._average(X, function, log_p.numpy())
         mean, variance, _ = self._predictive_moments(X)
-        points = softmax_at_points(mean, variance, self._nodes.log_weights)
+        points = softmax_at_points(mean, variance, self._log_weights)
         return torch.cat([divergence(p, log_p[rows]).mean(0) for rows, p in points])
 
     def _log_probabilities(self, X):
@@ -283,7 +283,7 @@ default="auto"
             log_p = self._drawn().by_rows(X, average_log_probabilities)
             return torch.from_numpy(log_p), X.dtype
         mean, variance, dtype = self._predictive_moments(X)
-        log_w = self._nodes.log_weights
+        log_w = self._log_weights
         if mean.ndim == 3:
             with (
                 torch.no_grad(),

@@ -4,7 +4,7 @@ from sklearn.utils.validation import validate_data
 
 from skvi._continual import Past, check_forgetting, remember, unchanged_by_errors
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.linear_model._base import MAX_QUICK
+from skvi.linear_model._blocks import MAX_QUICK
 from skvi.linear_model._merged import MergedRows
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import (

@@ -12,19 +12,15 @@ from skvi.evidence import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.linear_model._base import MAX_QUICK, BayesianLinearModel
+from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
     check_noise_hyperprior,
     with_logarithm,
     with_positive_blocks,
 )
+from skvi.linear_model._exact_coefficients import ExactCoefficients
 from skvi.linear_model._ranges import warn_of_vague, with_cost
-from skvi.linear_model._regression_exact import (
-    coefficient_moments,
-    exact_coefficients,
-    exact_covariance,
-)
 from skvi.linear_model._starts import approach, start_near
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
@@ -48,8 +44,6 @@ __all__ = ["GaussianRegression"]
 
 # Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
 NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
-# An exact posterior is its own source of predictions.
-NO_SOURCE = {"_nodes": None, "_normal": None, "_theta": None}
 
 
 class GaussianRegression(BayesianLinearModel):
@@ -232,38 +226,22 @@ class GaussianRegression(BayesianLinearModel):
         return start_near(problem, self._model.likelihood)
 
     def _posterior_attributes(self, state):
-        found = super(BayesianLinearModel, self)._posterior_attributes(state)
-        posterior = found["posterior_"]
-        posterior.units = self._model.units
-        is_exact = isinstance(posterior, MixtureOverPrecisions)
-        source = NO_SOURCE if is_exact else self._drawn_or_normal(posterior)
-        found |= source | self._precisions_of(posterior)
+        found = super()._posterior_attributes(state)
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
-        if is_exact:
-            found |= self._exact_moments_of(posterior)
-        else:
-            found |= self._moments_of(found["_nodes"], found["_theta"])
-        return found | self._scale_in_units(found)
+        return found | self._precisions_of(found["posterior_"])
 
-    def _exact_moments_of(self, exact):
-        """Moments of one target; the covariance of so many coefficients as is usual."""
-        units, dtype = self._model.units, self._model.dtype
-        mean, variance = coefficient_moments(exact, units)
-        found = self._named_moments(mean, variance.sqrt())
-        found = {name: values[0] for name, values in found.items()}
-        if self.n_features_in_ <= MAX_QUICK:
-            found["sigma_"] = exact_covariance(exact, units).numpy().astype(dtype)
-        return found
+    def _find_coefficients(self, posterior):
+        if isinstance(posterior, MixtureOverPrecisions):
+            return ExactCoefficients(self._model, posterior)
+        return super()._find_coefficients(posterior)
 
-    def _moments_of(self, nodes, theta):
+    def _moments_of(self, coefficients):
         """Moments of one target; also the covariance of coefficients, if it is full."""
-        found = super()._moments_of(nodes, theta)
+        found = super()._moments_of(coefficients)
         found = {name: values[0] for name, values in found.items()}
-        if nodes is not None and (normal := nodes.normals[0]).scale.ndim == 2:
-            root = self._model.in_units(normal.scale.T, is_difference=True)
-            root = root[:, : self.n_features_in_]
-            found["sigma_"] = (root.T @ root).numpy().astype(self._model.dtype)
+        if (covariance := coefficients.covariance()) is not None:
+            found["sigma_"] = covariance.numpy().astype(self._model.dtype)
         return found
 
     def _noise_of(self, found):
@@ -300,18 +278,6 @@ class GaussianRegression(BayesianLinearModel):
         shared = bool((value == value[0]).all()) and (gamma is None or gamma.is_shared)
         return {"lambda_": float(value[0]) if shared else value}
 
-    def _is_drawn(self):
-        return super()._is_drawn() and self._exact is None
-
-    def _coefficient_normals(self):
-        if self._exact is None:
-            return super()._coefficient_normals()
-        mixture = exact_coefficients(self._exact, self._model.units)
-        mean, std = mixture.at_nodes(slice(None))
-        if not self.fit_intercept:
-            mean, std = (torch.cat([x[:, :1] * 0 + 1, x], 1) for x in (mean, std))
-        return mean[:, None], std[:, None], mixture.log_weights.exp()
-
     def _bound_evidence(self, target, generator, **options):
         """Bounds in closed form, or else from draws."""
         gammas = self._model.gammas.values()
@@ -345,9 +311,10 @@ class GaussianRegression(BayesianLinearModel):
 
     def _log_normal(self, layout):
         """Normal with the moments of the posterior, a log noise precision included."""
-        if self._normal is None or "noise_precision" not in layout:
-            return self._normal
-        return with_logarithm(self._normal, self.posterior_, "noise_precision")
+        normal = self._coefficients.single
+        if normal is None or "noise_precision" not in layout:
+            return normal
+        return with_logarithm(normal, self.posterior_, "noise_precision")
 
     def _in_units(self, theta):
         """Draws as blocks, in units of X and y, without axes for one target."""

@@ -10,14 +10,8 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
 from skvi._regressors import check_rows, predict_interval
-from skvi.linear_model._regression_exact import (
-    exact_functions,
-    exact_moments,
-    exact_predictive,
-)
 from skvi.utils._random import make_generator
 from skvi.utils._scale_mixture import gamma_nodes
-from skvi.utils._threads import limit_threads
 from skvi.utils._validation import check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
@@ -30,12 +24,12 @@ class RegressionPredictionMixin:
 
     def _predictive(self, X):
         """Distributions of new targets in the rows of validated X."""
-        if self._is_drawn():
-            return self._from_draws(X, torch.from_numpy(self._theta))
-        model = self._model
+        model, coefficients = self._model, self._coefficients
+        if coefficients.is_drawn:
+            return self._from_draws(X, coefficients.theta)
         if self._exact is not None:
-            return exact_predictive(self._exact, self._exact_rows(X), model.units)
-        mean, variance = self._function_moments(X)
+            return coefficients.predictive(X, self.n_jobs)
+        mean, variance = coefficients.functions(X, self.n_jobs)
         noise, log_w = self._noise_nodes()
         if model.likelihood.is_normal:
             nodes = mean, variance, noise, log_w
@@ -45,13 +39,6 @@ class RegressionPredictionMixin:
         numbers = 0.5 * noise.log(), log_w
         return QuadraturePredictive(likelihood, model.units, *normal, *numbers)
 
-    def _exact_rows(self, X):
-        """Functions at rows as combinations of exactly known parameters."""
-        work = X.shape[0] * X.shape[1] ** 2
-        with torch.no_grad(), limit_threads(work, self.n_jobs):
-            rows = self._model.design(X)
-            return exact_functions(self._exact, self._model.predictor, rows)
-
     def _from_draws(self, X, theta):
         """New targets given draws of all parameters, (S, P)."""
         if "noise_precision" in (layout := self.posterior_.layout):
@@ -60,33 +47,6 @@ class RegressionPredictionMixin:
             scale = torch.full_like(theta[:, :1], self._noise_scale_of_fit())
         noise, units = self._model.likelihood.at_scale(scale), self._model.units
         return DrawnPredictive(noise, units, self._drawn(theta), X)
-
-    def _function_moments(self, X):
-        """Mean and variance of f, in the units of the fit."""
-        if self._is_drawn():
-            f = self._drawn().by_rows(X, lambda f: f[..., 0].T)
-            return torch.from_numpy(f.mean(1)), torch.from_numpy(f.var(1, ddof=1))
-        if self._exact is not None:
-            return exact_moments(self._exact, self._exact_rows(X))
-        normal = self._normal
-        work = X.shape[0] * normal.size**normal.scale.ndim
-        with torch.no_grad(), limit_threads(work, self.n_jobs):
-            return self._model.predictor.moments(self._model.design(X), normal)
-
-    def _covariance(self, X):
-        """Covariance of f between the rows of X, (n, n), in the units of the fit."""
-        if self._is_drawn():
-            f = self._drawn().by_rows(X, lambda f: f[..., 0].T)
-            return np.atleast_2d(np.cov(f))
-        normal, predictor = self._normal, self._model.predictor
-        if self._exact is not None:
-            normal = self._exact.matching_normal()
-        root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
-        if normal.factor is not None:
-            root = torch.cat([root, normal.factor], 1)
-        with torch.no_grad(), limit_threads(X.shape[0] * root.numel(), self.n_jobs):
-            f = predictor.project(self._model.design(X), root)
-            return (f @ f.T).numpy()
 
     def _noise_scale_of_fit(self):
         return self.noise_scale_ / self._model.units.y_scale
@@ -152,7 +112,7 @@ class RegressionPredictionMixin:
                 return np.stack(found, 1)
             means, covs = zip(*found, strict=True)
             return np.stack(means, 1), np.stack(covs, -1)
-        mean, variance = self._function_moments(X)
+        mean, variance = self._coefficients.functions(X, self.n_jobs)
         units = self._model.units
         mean = mean.numpy() * units.y_scale + units.y_mean
         if return_std:
@@ -161,7 +121,8 @@ class RegressionPredictionMixin:
         if not return_cov:
             return mean
         noise = self._noise_variance() * np.eye(len(mean))
-        return mean, (self._covariance(X) + noise) * units.y_scale**2
+        covariance = self._coefficients.function_covariance(X, self.n_jobs)
+        return mean, (covariance + noise) * units.y_scale**2
 
     def predict_uncertainty(self, X):
         """Predict how uncertain a new observation is, for both reasons apart.
@@ -181,7 +142,8 @@ class RegressionPredictionMixin:
         if self._n_columns:
             found = [o.predict_uncertainty(X) for o in self.outputs_]
             return {name: np.stack([f[name] for f in found], 1) for name in found[0]}
-        variance, unit = self._function_moments(X)[1], self._model.units.y_scale
+        variance = self._coefficients.functions(X, self.n_jobs)[1]
+        unit = self._model.units.y_scale
         noise = np.full(len(variance), math.sqrt(self._noise_variance()) * unit)
         return {"noise_std": noise, "function_std": variance.sqrt().numpy() * unit}
 

@@ -12,15 +12,17 @@ from skvi.linear_model._blocks import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import NaturalGradient, Problem, QuasiNewton, SolverOptions
 from skvi.solvers._alternating import Alternating
+from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._hyper import check_noise
 from skvi.solvers._solution import PhaseInterrupted, State
+from skvi.solvers._wide_start import solve_from_best
 from skvi.targets import HierarchicalTarget
 from skvi.targets._hierarchical import coef_scale
 from skvi.utils._arrays import median_distance
 
-__all__ = ["approach", "start_near"]
+__all__ = ["approach", "start_at_normal", "start_near"]
 
 # A start need not be exact.
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
@@ -59,6 +61,31 @@ def _with_noise(target, likelihood):
     return other
 
 
+def start_at_normal(problem):
+    """State at the normal fit by the ELBO; None if no solver can find it.
+
+    For posteriors that begin at a normal, and objectives whose draws have to be near.
+    """
+    given, layout = problem.posterior, problem.target.layout
+    start = replace(problem, objective=ELBO(), divergence=KL())
+    if given.starts_at_normal:
+        posterior = _normal_family(layout).build(layout).to(given.params.device)
+        start = replace(start, posterior=posterior)
+    for solver in (EmpiricalBayes, NaturalGradient, QuasiNewton, Alternating):
+        if not solver.missing(start):
+            found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
+            found.raise_interrupt()
+            if given.starts_at_normal:
+                return State(given.near(found.posterior.as_normal()), found.target)
+            return found.state
+    return None
+
+
+def _normal_family(layout):
+    """The family of normals, of full rank for few parameters."""
+    return FullRankNormal() if layout.size <= MAX_FULL else MeanFieldNormal()
+
+
 def start_near(problem, likelihood):
     """State near the fit with learned noise and coefficients N(0, s^2).
 
@@ -68,8 +95,6 @@ def start_near(problem, likelihood):
     """
     target = problem.target
     layout = target.predictor.layout
-    small = layout.size <= MAX_FULL
-    family = FullRankNormal() if small else MeanFieldNormal()
     priors = {"coef": Normal(scale=coef_scale(target)), "intercept": Normal()}
     near = HierarchicalTarget(
         target.predictor,
@@ -80,7 +105,7 @@ def start_near(problem, likelihood):
         target.y,
         target.rows.weight,
     ).to(target.rows.device)
-    posterior = family.build(layout).to(target.rows.device)
+    posterior = _normal_family(layout).build(layout).to(target.rows.device)
     start = Problem(near, ELBO(), KL(), posterior, None)
     try:
         found = _solve_near(start, likelihood)

@@ -5,13 +5,11 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from skvi._quantiles import normal_mixture_quantiles
 from skvi.utils._validation import Interval, validate_arguments
 
-__all__ = ["CoefficientTable", "coefficient_ends", "summary"]
+__all__ = ["CoefficientTable", "summary"]
 
 # Maximum number of printed rows.
 MAX_PRINTED = 40
@@ -190,21 +188,6 @@ def summary(self, coverage=0.9, feature_names=None):
         title=type(self).__name__,
         numbers={k: found[k] for k in NUMBERS if isinstance(found.get(k), float)},
     )
-
-
-def coefficient_ends(model, tail):
-    """Quantiles of intercept and coefficients, twice (n_columns, 1 + d)."""
-    if model._is_drawn():
-        draws = model._in_units(torch.from_numpy(model._theta))
-        coef = draws["coef"].reshape(len(draws["coef"]), -1, model.n_features_in_)
-        zero = np.zeros(coef.shape[:2])
-        intercept = draws.get("intercept", zero).reshape(zero.shape)
-        values = np.concatenate([intercept[..., None], coef], 2)
-        return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
-    *moments, weights = model._coefficient_normals()
-    mean, std = (part.flatten(1) for part in moments)
-    ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
-    return tuple(end.reshape(moments[0].shape[1:]) for end in ends.T.numpy())
 
 
 def _columns(intercept, coef):

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from skvi.base import NormalForm
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.linear_model._nodes import NormalNodes
+from skvi.linear_model._coefficients import NormalCoefficients
 from skvi.priors import Normal
 from tests.reference import Problem, real_data, synthetic_data
 
@@ -90,7 +90,7 @@ def test_log_probabilities_of_labels_that_are_far_off(spread):
     for shift in (0, 2, 5, 9, 15, 30):
         m = -shift * spread
         normal = NormalForm(*torch.tensor([[m], [spread]]).double())
-        model._nodes = NormalNodes.single(normal)
+        model._coefficients = NormalCoefficients.of(model._model, normal)
         no, yes = model.predict_log_proba([[1.0]])[0]
         f = np.linspace(m - 40 * spread, max(m + 40 * spread, 60), 200_001)
         log_q = norm.logpdf(f, m, spread) + np.log(f[1] - f[0])

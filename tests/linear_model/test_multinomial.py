@@ -17,7 +17,7 @@ from skvi.divergences import KL, Renyi
 from skvi.expectations._gumbel import expect_logsumexp
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.linear_model._nodes import NormalNodes
+from skvi.linear_model._coefficients import NormalCoefficients
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -494,11 +494,12 @@ def test_labels_far_off_keep_their_digits():
     model = BayesianLogisticRegression(prior=Normal(0.01)).fit(X, y)
     posterior = model.posterior_.as_normal()
     far = NormalForm(100 * posterior.mean, posterior.scale)
-    model._nodes = NormalNodes.single(far)
+    own = model._coefficients
+    model._coefficients = NormalCoefficients.of(model._model, far)
     log_p = model.predict_log_proba(100 * X[:10])
     assert log_p.min() < -200
     assert np.all(np.isfinite(log_p))
-    model._nodes = NormalNodes.single(posterior)
+    model._coefficients = own
     density = model.predict_log_density(X, y)
     expected = np.log(model.predict_proba(X)[np.arange(150), y])
     assert density == pytest.approx(expected)

@@ -18,6 +18,7 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
+from skvi.linear_model._coefficients import DrawnCoefficients
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from tests.families import LogisticFamily
@@ -49,8 +50,7 @@ def from_draws(fitted, n_draws=3000):
     other = copy(fitted)
     generator = torch.Generator().manual_seed(1)
     theta = fitted.posterior_.draw(n_draws, generator).theta
-    other._normal = other._nodes = None
-    other._theta = theta.detach().numpy()
+    other._coefficients = DrawnCoefficients(fitted._model, theta.detach())
     return other
 
 

@@ -50,7 +50,7 @@ def test_intervals_of_draws_are_their_quantiles():
     with pytest.warns(UserWarning, match="max_iter"):
         model.fit(X, y)
     table = model.summary(coverage=0.5)
-    draws = model._theta
+    draws = model._coefficients.theta
     coef = np.quantile(draws[:, :2], [0.25, 0.75], axis=0)
     np.testing.assert_allclose([table.lower[1:], table.upper[1:]], coef)
 

@@ -14,9 +14,9 @@ VARIANTS = [
         find="Stochastic(**given)", put="Stochastic()",
         test="tests/solvers/test_solver_objects.py::"
              "test_settings_of_networks_are_those_of_their_solver[Stochastic]"),
-    Variant("averages-of-the-first-node", where="BayesianLinearModel._average",
-        find="mean, variance.sqrt(), self._nodes.log_weights",
-        put="mean[:1], variance[:1].sqrt(), 0 * self._nodes.log_weights[:1]",
+    Variant("averages-of-the-first-node", where="CoefficientsMixin._average",
+        find="mean, variance.sqrt(), self._log_weights",
+        put="mean[:1], variance[:1].sqrt(), 0 * self._log_weights[:1]",
         test="tests/test_extending.py::test_ordinal_regression"),
     # what estimators share
     Variant("balanced-weights-without-classes", where="Labels._per_class",
@@ -65,7 +65,7 @@ VARIANTS = [
         find="form.log_density(t, s, ratio)", put="form.log_evidence(t, s, ratio)",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
-    Variant("exact-noise-plugged-in", where="_regression_exact._mixture",
+    Variant("exact-noise-plugged-in", where="ExactCoefficients._mixture",
         find="-nodes.noise.ravel()",
         put="0 * nodes.noise.ravel() - (nodes.weights * nodes.noise).sum()",
         test="tests/linear_model/test_exact_posterior.py::"
@@ -134,11 +134,11 @@ VARIANTS = [
         test="tests/linear_model/test_units.py::"
              "test_columns_of_different_units[two classes]"),
     Variant("inferred-scale-in-units-of-the-fit",
-        where="BayesianLinearModel._scale_in_units", find="nodes.scale(prior) / unit",
-        put="nodes.scale(prior)",
+        where="CoefficientsMixin._scale_in_units", find="scale / unit",
+        put="scale",
         test="tests/linear_model/test_units.py::"
              "test_scaled_columns[two classes-default-1e-09]"),
-    Variant("nodes-variance-within", where="NormalNodes.average",
+    Variant("nodes-variance-within", where="NormalCoefficients._average",
         find="variances + (means - mean).square()", put="variances",
         test="tests/priors/test_unknown_scale.py::"
              "test_the_posterior_is_the_mixture_of_the_fits_at_all_scales[mean_field]"),
@@ -247,7 +247,7 @@ VARIANTS = [
     Variant("missing-rewards-are-zero", where="BanditPolicy.update",
         find="~np.isnan(rewards)", put="(rewards := np.nan_to_num(rewards)) < np.inf",
         test="tests/test_bandits.py::test_late_missing_and_joint_rewards"),
-    Variant("origin-of-exposure-in-functions", where="BayesianLinearModel._mean",
+    Variant("origin-of-exposure-in-functions", where="CoefficientsMixin._mean",
         find="f - self._model.units.f_mean", put="f",
         test="tests/test_bandits.py::test_functions_average_to_predictions"),
     # model_selection

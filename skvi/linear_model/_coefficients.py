@@ -1,0 +1,280 @@
+"""Posteriors of coefficients, as predictions and fitted attributes read them."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from skvi._draws import Draws
+from skvi._quantiles import normal_mixture_quantiles
+from skvi.base import NormalForm
+from skvi.linear_model._blocks import normal_of_predictor
+from skvi.linear_model._units import LinearModel
+from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.solvers._unknown_scale import implied_scale
+from skvi.utils._device import Movable
+from skvi.utils._threads import limit_threads
+
+__all__ = [
+    "Coefficients",
+    "DrawnCoefficients",
+    "MixedCoefficients",
+    "NormalCoefficients",
+    "covariance_of_functions",
+    "find_coefficients",
+]
+
+# Draws behind the moments and predictions of posteriors that are not normal.
+N_PREDICT_DRAWS = 1000
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients(Movable, ABC):
+    """Posterior of coefficients and intercept; `model` has their units.
+
+    Functions are f at rows of X, in the units of the fit; all else is in those of the
+    data. A linear model has one or more columns of coefficients.
+    """
+
+    model: LinearModel
+    is_drawn: ClassVar[bool] = False
+
+    @property
+    def single(self) -> NormalForm | None:
+        """Their normal; None if they are not normal, or a mixture."""
+        return None
+
+    @property
+    def n_scales(self) -> int:
+        """Scales of the prior that they average over."""
+        return 1
+
+    def scale(self) -> float | None:
+        """Scale of the prior that was inferred, in units of the fit; None if none."""
+        return None
+
+    @abstractmethod
+    def moments(self) -> Pair:
+        """Means and standard deviations of the parameters of the predictor, (P,)."""
+
+    @abstractmethod
+    def ends(self, tail: float) -> tuple[np.ndarray, ...]:
+        """Quantiles of intercept and coefficients, twice (n_columns, 1 + d)."""
+
+    @abstractmethod
+    def density(self, row: int, index: int, grid: np.ndarray) -> np.ndarray:
+        """Density of one coefficient on a grid, for pictures."""
+
+    @abstractmethod
+    def functions(self, X: Any, n_jobs: int | None) -> Pair:
+        """Mean and variance of f, (n,), of one column."""
+
+    @abstractmethod
+    def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
+        """Covariance of f between the rows of X, (n, n), of one column."""
+
+    def covariance(self) -> torch.Tensor | None:
+        """Covariance of the coefficients of one column, (d, d), if it is full."""
+        return None
+
+    def draws(self, theta: torch.Tensor) -> Draws:
+        """Functions with the parameters theta, (S, P)."""
+        predictor = self.model.predictor
+        own = theta[:, : predictor.layout.size]
+        return Draws(predictor, own, read=self.model.design)
+
+
+class MixedCoefficients(Coefficients):
+    """Coefficients whose marginals are mixtures of normals."""
+
+    @abstractmethod
+    def normals(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Means and deviations of intercept and coefficients, and weights, (m,).
+
+        The shape is (m, n_columns, 1 + d). Without an intercept the first column has no
+        meaning.
+        """
+
+    def ends(self, tail: float) -> tuple[np.ndarray, ...]:
+        """Quantiles of the mixtures; see `Coefficients.ends`."""
+        *moments, weights = self.normals()
+        mean, std = (part.flatten(1) for part in moments)
+        ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
+        return tuple(end.reshape(moments[0].shape[1:]) for end in ends.T.numpy())
+
+    def density(self, row: int, index: int, grid: np.ndarray) -> np.ndarray:
+        """Density of the mixture; see `Coefficients.density`."""
+        *parts, weights = (x.numpy() for x in self.normals())
+        mean, std = (part[:, row, 1 + index] for part in parts)
+        return _normal_density(grid, mean, std) @ weights
+
+
+@dataclass(frozen=True, eq=False)
+class NormalCoefficients(MixedCoefficients):
+    """A mixture of K normals of the predictor's parameters, or a single one.
+
+    `log_weights` has shape (K,), as has `log_scales`, the scales of the prior that the
+    normals belong to, or None.
+    """
+
+    components: tuple[NormalForm, ...]
+    log_weights: torch.Tensor
+    log_scales: torch.Tensor | None = None
+
+    @staticmethod
+    def of(model: LinearModel, normal: NormalForm) -> "NormalCoefficients":
+        """Return those of a single normal."""
+        return NormalCoefficients(model, (normal,), normal.mean.new_zeros(1))
+
+    @property
+    def single(self) -> NormalForm | None:
+        """See `Coefficients.single`."""
+        return self.components[0] if self.n_scales == 1 else None
+
+    @property
+    def n_scales(self) -> int:
+        """One for each component; see `Coefficients.n_scales`."""
+        return len(self.components)
+
+    def scale(self) -> float | None:
+        """A geometric mean, or what a normal implies; see `Coefficients.scale`."""
+        if self.log_scales is not None:
+            return math.exp(float(self.log_weights.exp() @ self.log_scales))
+        prior = self.model.prior
+        if prior is None or prior.n_unknown_scales != 1:
+            return None
+        return implied_scale(prior, self.components[0])
+
+    def moments(self) -> Pair:
+        """Moments of the mixture; see `Coefficients.moments`."""
+        mean, std = self._by_component(self.model.moments_in_units)
+        mean, variance = self._average(mean, std.square())
+        return mean, variance.sqrt()
+
+    def normals(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """One for each node; see `MixedCoefficients.normals`."""
+        layout, parts = self.model.predictor.layout, []
+        for normal in self.components:
+            blocks = layout.unpack(torch.stack(self.model.moments_in_units(normal)))
+            coef = blocks["coef"]
+            intercept = blocks.get("intercept", torch.ones_like(coef[..., 0]))
+            parts.append(torch.cat([intercept[..., None], coef], 2))
+        return *torch.stack(parts, 1), self.log_weights.exp()
+
+    def functions_at_nodes(self, X: Any, n_jobs: int | None) -> Pair:
+        """Moments of f by component and row, (K, n) and (K, n) or (K, n, C, C)."""
+        first = self.components[0]
+        work = X.shape[0] * first.size ** (1 if first.is_diagonal else 2)
+        with torch.no_grad(), limit_threads(work, n_jobs):
+            rows = self.model.design(X)
+            return self._by_component(partial(self.model.predictor.moments, rows))
+
+    def functions(self, X: Any, n_jobs: int | None) -> Pair:
+        """Moments of the mixture; see `Coefficients.functions`."""
+        return self._average(*self.functions_at_nodes(X, n_jobs))
+
+    def _by_component(self, of_normal: Callable[[NormalForm], Pair]) -> Pair:
+        """Two numbers or more of every component, (K, ...)."""
+        found = [of_normal(normal) for normal in self.components]
+        first, second = (torch.stack(part) for part in zip(*found, strict=True))
+        return first, second
+
+    def _average(self, means: torch.Tensor, variances: torch.Tensor) -> Pair:
+        """Mean and variance of the mixture, from those of its components, (K, ...)."""
+        weights = self.log_weights.exp()
+        mean = torch.tensordot(weights, means, 1)
+        return mean, torch.tensordot(weights, variances + (means - mean).square(), 1)
+
+    def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
+        """By a root of the covariance; see `Coefficients.function_covariance`."""
+        return covariance_of_functions(self.model, self.components[0], X, n_jobs)
+
+    def covariance(self) -> torch.Tensor | None:
+        """By its root, in the units of the data; see `Coefficients.covariance`."""
+        scale = self.components[0].scale
+        if scale.ndim < 2:
+            return None
+        root = self.model.in_units(scale.T, is_difference=True)
+        root = root[:, : self.model.predictor.n_features]
+        return root.T @ root
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnCoefficients(Coefficients):
+    """Draws of all parameters, theta, (S, P), from a posterior that is not normal."""
+
+    theta: torch.Tensor
+    is_drawn: ClassVar[bool] = True
+
+    def in_units(self) -> torch.Tensor:
+        """Parameters of the predictor."""
+        return self.model.in_units(self.theta)
+
+    def moments(self) -> Pair:
+        """Moments of the draws; see `Coefficients.moments`."""
+        draws = self.in_units()
+        return draws.mean(0), draws.std(0)
+
+    def ends(self, tail: float) -> tuple[np.ndarray, ...]:
+        """Quantiles of the draws; see `Coefficients.ends`."""
+        blocks = self.model.predictor.layout.unpack(self.in_units())
+        coef = blocks["coef"]
+        intercept = blocks.get("intercept", torch.zeros_like(coef[..., 0]))
+        values = torch.cat([intercept[..., None], coef], 2).numpy()
+        return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
+
+    def density(self, row: int, index: int, grid: np.ndarray) -> np.ndarray:
+        """Density of a normal with their moments; see `Coefficients.density`."""
+        moments = self.model.predictor.layout.unpack(torch.stack(self.moments()))
+        mean, std = moments["coef"][:, row, index].reshape(2, 1).numpy()
+        return _normal_density(grid, mean, std)[:, 0]
+
+    def functions(self, X: Any, n_jobs: int | None) -> Pair:
+        """Moments of the draws; see `Coefficients.functions`."""
+        f = self._function_draws(X)
+        return torch.from_numpy(f.mean(1)), torch.from_numpy(f.var(1, ddof=1))
+
+    def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
+        """Covariance of the draws; see `Coefficients.function_covariance`."""
+        return np.atleast_2d(np.cov(self._function_draws(X)))
+
+    def _function_draws(self, X: Any) -> np.ndarray:
+        return self.draws(self.theta).by_rows(X, lambda f: f[..., 0].T)
+
+
+def find_coefficients(model: LinearModel, posterior: Posterior) -> Coefficients:
+    """The coefficients of a posterior of the parameters of a model."""
+    if isinstance(posterior, MixtureOverScales):
+        weights = posterior.log_weights, posterior.log_scales
+        return NormalCoefficients(model, tuple(posterior.normals()), *weights)
+    if (normal := normal_of_predictor(posterior)) is not None:
+        return NormalCoefficients.of(model, normal)
+    generator = torch.Generator().manual_seed(0)  # the same for the same fit
+    with torch.no_grad():
+        n_draws = posterior.n_stored or N_PREDICT_DRAWS
+        return DrawnCoefficients(model, posterior.draw(n_draws, generator).theta)
+
+
+def covariance_of_functions(
+    model: LinearModel, normal: NormalForm, X: Any, n_jobs: int | None
+) -> np.ndarray:
+    """Covariance of f between rows, of one column, under a normal."""
+    root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
+    if normal.factor is not None:
+        root = torch.cat([root, normal.factor], 1)
+    with torch.no_grad(), limit_threads(X.shape[0] * root.numel(), n_jobs):
+        f = model.predictor.project(model.design(X), root)
+        return (f @ f.T).numpy()
+
+
+def _normal_density(grid: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Densities of normals, (m,), on a grid, (n, m)."""
+    z = (grid[:, None] - mean) / std
+    return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi))

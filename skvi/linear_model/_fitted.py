@@ -1,0 +1,168 @@
+"""Attributes of fitted linear models, draws and averages over their coefficients."""
+
+from copy import copy
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from skvi._draws import SampledFunction
+from skvi._predictive import DrawnPredictive, QuadraturePredictive
+from skvi.base._units import Units
+from skvi.linear_model._coefficients import find_coefficients
+from skvi.linear_model._summary import summary
+from skvi.priors._posterior import MixtureAsPrior
+
+__all__ = ["PLUGGED_SCALE", "CoefficientsMixin"]
+
+#: Name of a scale that another fit to the same data found, in `plug_in`.
+PLUGGED_SCALE = "prior_scale"
+
+
+class CoefficientsMixin:
+    """Mixin: what all linear models read from the posterior of the coefficients."""
+
+    summary = summary
+    #: Group name of rows of the summary if there are several columns of coefficients.
+    _group_name = "class"
+
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
+        posterior = found["posterior_"]
+        posterior.units = self._model.units
+        found["_coefficients"] = self._find_coefficients(posterior)
+        found |= self._moments_of(found["_coefficients"])
+        return found | self._scale_in_units(found)
+
+    def _find_coefficients(self, posterior):
+        """The coefficients, as predictions and attributes read them."""
+        return find_coefficients(self._model, posterior)
+
+    def _judge_fit(self, target):
+        """How many scales of the prior are averaged over; 1 beside a distribution."""
+        numbers, *messages = super()._judge_fit(target)
+        prior = self._model.prior
+        is_carried = isinstance(prior, MixtureAsPrior)
+        if is_carried or (prior is not None and prior.n_unknown_scales == 1):
+            numbers["n_scales"] = self._coefficients.n_scales
+        return numbers, *messages
+
+    def _moments_of(self, coefficients):
+        """Attributes with means and standard deviations, in the units of the data."""
+        layout, found = self._model.predictor.layout, {}
+        moments = torch.stack(coefficients.moments())
+        for name, block in layout.unpack(moments).items():
+            mean, std = block.numpy().astype(self._model.dtype)
+            found |= {f"{name}_": mean, f"{name}_std_": std}
+        if "intercept" not in layout:
+            zero = np.zeros(len(found["coef_"]), self._model.dtype)
+            found |= {"intercept_": zero, "intercept_std_": zero}
+        return found
+
+    def _scale_in_units(self, found):
+        """Scale of the coefficients that was inferred or learned, in units of X."""
+        unit, scales = self._model.units.x_scale, found.get("prior_scale_")
+        if (scale := found["_coefficients"].scale()) is not None:
+            return {"prior_scale_": scale / unit}
+        if PLUGGED_SCALE in self._model.taken_from_y:
+            return {"prior_scale_": self._coef_prior().scale}
+        if isinstance(scales, dict):
+            own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
+            return {"prior_scale_": {**scales, **own}}
+        is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
+        return {"prior_scale_": scales / unit} if is_learned else {}
+
+    def sample_posterior(self, n_samples=1, random_state=None):
+        """Draw parameters from the fitted posterior.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        dict of str to ndarray
+            For the features as they were given: "coef" of shape (n_samples, n_outputs,
+            n_features), with as many outputs as `coef_` has rows, and "intercept" of
+            shape (n_samples, n_outputs).
+        """
+        return self._in_units(self._draw(n_samples, random_state))
+
+    def sample_function(self, random_state=None):
+        """Draw one function from the posterior: the same coefficients for every X.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        callable
+            X of shape (n_samples, n_features) -> what `predict` (for classifiers
+            `predict_proba`) would return if these were the coefficients; counts are per
+            unit of exposure. All calls evaluate the same function.
+        """
+        # A later fit must not change the function.
+        return SampledFunction(copy(self), self._draw(1, random_state))
+
+    def _mean(self, f):
+        """Means of targets given f, (S, n, 1): (S, n)."""
+        return self._model.bound(self._hyper)[1].mean(f - self._model.units.f_mean)
+
+    def _in_units(self, theta):
+        """Draws as blocks, in the units of the data."""
+        known = self._model.predictor.layout
+        blocks = self.posterior_.layout.unpack(theta)
+        blocks |= known.unpack(self._model.in_units(theta))
+        return {name: block.numpy() for name, block in blocks.items()}
+
+    def _is_drawn(self):
+        """Whether predictions average over draws."""
+        check_is_fitted(self)
+        return self._coefficients.is_drawn
+
+    @property
+    def _log_weights(self):
+        """Log weights of the nodes of `_predictive_moments`."""
+        return self._coefficients.log_weights
+
+    def _group_labels(self):
+        return self.classes_.tolist()
+
+    def _coefficient_ends(self, tail):
+        return self._coefficients.ends(tail)
+
+    def _density_of(self, row, index, grid):
+        """Density of one coefficient on a grid, in its units, for pictures."""
+        return self._coefficients.density(row, index, grid)
+
+    def _drawn(self, theta=None):
+        """Functions that predictions average over if theta is not normal."""
+        theta = self._coefficients.theta if theta is None else theta
+        return self._coefficients.draws(theta)
+
+    def _average(self, X, function, *columns):
+        """Average a function of (likelihood, f) over the posterior, in every row of X.
+
+        It gets f of shape (S, n, 1), and the rows of `columns`, and returns (S, n,
+        ...); the result is (n, ...).
+        """
+        likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
+        if self._is_drawn():
+            X = self._check_X(X)
+            found = DrawnPredictive(likelihood, units, self._drawn(), X)
+        else:
+            mean, variance, _ = self._predictive_moments(X)
+            normals = mean, variance.sqrt(), self._log_weights
+            found = QuadraturePredictive(likelihood, units, *normals)
+
+        def of_rows(p, log_w, f, *some):
+            return torch.tensordot(log_w.exp(), function(p, f, *some), 1)
+
+        return found.by_rows(of_rows, *columns)
+
+    def _predictive_moments(self, X):
+        """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""
+        X = self._check_X(X)
+        return *self._coefficients.functions_at_nodes(X, self.n_jobs), X.dtype
