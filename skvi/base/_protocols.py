@@ -1,5 +1,6 @@
 """Protocols of components, which do not import each other's base classes."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -18,6 +19,12 @@ __all__ = [
     "PosteriorDensity",
     "PriorDensity",
     "Proposal",
+    "RowSlopes",
+]
+
+#: A log density and its gradient, from theta and rows.
+RowSlopes = Callable[
+    [torch.Tensor, torch.Tensor | None], tuple[torch.Tensor, torch.Tensor]
 ]
 
 
@@ -49,7 +56,7 @@ class JointDensity(Protocol):
     """Interface of targets for posteriors: see `skvi.targets.Target`."""
 
     @property
-    def prior(self) -> HasNormal | None:
+    def prior(self) -> "PriorDensity | None":
         """The prior in the density, if it has one."""
         ...
 
@@ -62,6 +69,10 @@ class JointDensity(Protocol):
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Log density of data and parameters at points, (S,)."""
+        ...
+
+    def passes(self, n_draws: int, n_rows: int) -> RowSlopes | None:
+        """Return the log likelihood and its gradient, or None for no fast way."""
         ...
 
 

@@ -1,5 +1,6 @@
 """The pass over the data that refines samples of a normal, all at once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +19,8 @@ N_STEPS, STEP_SIZE, DECAY, EPSILON = 200, 0.05, (0.9, 0.99), 1e-8
 # Least rows of a step; numbers that it processes for a draw, up to which it has more
 # rows, and then more pairs of draws; and most pairs.
 MIN_ROWS, STEP_NUMBERS, MAX_PAIRS = 64, 2**14, 4
-# The same limit where all rows are processed, in blocks.
-BLOCK_NUMBERS = 2**22
+# The same where all rows are processed, in blocks.
+BLOCK_NUMBERS = 2**17
 # Width of the normal in place of a prior that is not one, in that of the start.
 WIDER = 3.0
 
@@ -50,7 +51,8 @@ class Refinement:
     ) -> Samples:
         """Draw the variables one by one, and fit what is left given each."""
         frame = Frame.of(normal, target).to(normal.mean.dtype)
-        density, shape = _Density(target, frame, generator), (self.n_samples, -1)
+        shape = (self.n_samples, -1)
+        density = _Density(target, frame, generator, self.n_samples)
         mean, scale = frame.normal.mean, frame.normal.scale
         q = NormalForm(mean.expand(*shape), scale.expand(*shape))
         b, log_q, curve = torch.zeros_like(q.mean), -frame.log_det, []
@@ -76,6 +78,7 @@ class Frame(NamedTuple):
     place: NormalForm
     normal: NormalForm
     log_det: torch.Tensor
+    is_at_prior: bool = True
 
     @classmethod
     def of(cls, q: NormalForm, target: JointDensity) -> "Frame":
@@ -87,7 +90,8 @@ class Frame(NamedTuple):
                 root = torch.linalg.cholesky(q.covariance())
             one = torch.ones_like(q.mean)
             own = NormalForm(0 * one, one / WIDER)
-            return cls.at(NormalForm(q.mean, WIDER * root), own)
+            place = NormalForm(q.mean, WIDER * root)
+            return cls.at(place, own)._replace(is_at_prior=False)
         mean = (q.mean - prior.mean) / prior.scale
         if q.is_diagonal:
             return cls.at(prior, NormalForm(mean, q.scale / prior.scale))
@@ -96,13 +100,15 @@ class Frame(NamedTuple):
         place = NormalForm(prior.mean, unit * vectors)
         return cls.at(place, NormalForm(mean @ vectors, values.sqrt()))
 
+    def pull_back(self, slope: torch.Tensor) -> torch.Tensor:
+        """Slopes in u from those in theta, (S, P)."""
+        root = self.place.scale
+        return slope * root if self.place.is_diagonal else slope @ root
+
     def to(self, dtype: torch.dtype) -> "Frame":
-        """The same in another precision: networks are refined in that of their fit."""
-        place, normal = (
-            NormalForm(form.mean.to(dtype), form.scale.to(dtype))
-            for form in (self.place, self.normal)
-        )
-        return Frame(place, normal, self.log_det)
+        """The same in another precision."""
+        place, normal = (_cast(form, dtype) for form in (self.place, self.normal))
+        return self._replace(place=place, normal=normal)
 
     @classmethod
     def at(cls, place: NormalForm, normal: NormalForm) -> "Frame":
@@ -115,27 +121,59 @@ class Frame(NamedTuple):
 class _Density:
     """The log joint density over that of the prior, in the coordinates of a frame.
 
-    With a normal prior this is the log likelihood.
+    With a normal prior this is the log likelihood. Networks are differentiated by their
+    own passes, in single precision: rounding is far below the noise of draws.
     """
 
     def __init__(
-        self, target: JointDensity, frame: Frame, generator: torch.Generator
+        self,
+        target: JointDensity,
+        frame: Frame,
+        generator: torch.Generator,
+        n_samples: int,
     ) -> None:
-        self.target, self.frame, self.generator = target, frame, generator
+        self.target, self.generator = target, generator
         size, n_rows = frame.place.size, target.n_rows
         self.step_rows = min(n_rows, max(MIN_ROWS, STEP_NUMBERS // size))
         n_pairs = STEP_NUMBERS // (size * max(self.step_rows, 1))
         self.n_pairs = min(max(n_pairs, 1), MAX_PAIRS)
+        n_points = 2 * self.n_pairs + (not self.has_all_rows)
+        self._passes = target.passes(n_points * n_samples, self.step_rows)
+        dtype = frame.normal.mean.dtype if self._passes is None else torch.float32
+        self.frame, self.dtype = frame.to(dtype), dtype
 
     def values(
         self, u: torch.Tensor, rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log density at points, (S, M, P), but for a constant; and its slopes."""
+
+        def log_joint(theta: torch.Tensor) -> torch.Tensor:
+            return self.target.log_joint(theta, rows)
+
+        return self._with_slopes(u, log_joint)
+
+    def step_values(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same from the random rows of a step."""
+        rows, frame, prior = self._rows(), self.frame, self.target.prior
+        if self._passes is None or prior is None:
+            return self.values(u, rows)
+        theta = frame.place.transform(u).reshape(-1, u.shape[-1])
+        value, slope = self._passes(theta, rows)
+        value = value.reshape(u.shape[:-1])
+        slope = frame.pull_back(slope).reshape(u.shape)
+        if frame.is_at_prior:
+            return value - frame.log_det, slope
+        more, by_prior = self._with_slopes(u, prior.log_prob)
+        return value + more, slope + by_prior
+
+    def _with_slopes(
+        self, u: torch.Tensor, log_density: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log density of theta over the standard one of u, and slopes in u."""
         with torch.enable_grad():
             u = u.detach().requires_grad_()
             theta = self.frame.place.transform(u).reshape(-1, u.shape[-1])
-            value = self.target.log_joint(theta, rows).reshape(u.shape[:-1])
-            value = value - log_standard(u)
+            value = log_density(theta).reshape(u.shape[:-1]) - log_standard(u)
             (slope,) = torch.autograd.grad(value.sum(), u)
         return value.detach(), slope
 
@@ -146,6 +184,7 @@ class _Density:
 
         Steps of Adam, in units of the scale of the start.
         """
+        before, start, b = b.dtype, _cast(start, self.dtype), b.to(self.dtype)
         x, found = torch.zeros_like(torch.stack([b, b])), []
         first, second = torch.zeros_like(x), torch.zeros_like(x)
         center = None if self.has_all_rows else _Center.of(self, start.mean)
@@ -162,7 +201,7 @@ class _Density:
             size = (second / (1 - DECAY[1] ** (step + 1))).sqrt()
             x = x + rate * first / (size + EPSILON)
             found.append(value)
-        return _moved(start, x), torch.stack(found)
+        return _cast(_moved(start, x), before), torch.stack(found).to(before)
 
     def _bound(
         self, q: NormalForm, b: torch.Tensor, rest: float, center: "_Center | None"
@@ -177,7 +216,7 @@ class _Density:
         u = q.transform(noise)
         if center is not None:
             u = torch.cat([u, center.u[None]])
-        values, slopes = self.values(u, self._rows())
+        values, slopes = self.step_values(u)
         value, slope = values[:n_draws].mean(0), slopes[:n_draws]
         by_scale = (slope * noise).mean(0)
         by_mean = slope.mean(0)
@@ -233,6 +272,10 @@ def _opposed(generator: torch.Generator, like: torch.Tensor) -> torch.Tensor:
     shape = -(-len(like) // 2), like.shape[1]
     half = randn(generator, *shape, dtype=like.dtype)
     return torch.cat([half, -half])[: len(like)]
+
+
+def _cast(form: NormalForm, dtype: torch.dtype) -> NormalForm:
+    return NormalForm(form.mean.to(dtype), form.scale.to(dtype))
 
 
 def _moved(start: NormalForm, x: torch.Tensor) -> NormalForm:

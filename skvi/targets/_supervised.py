@@ -15,6 +15,7 @@ from skvi.targets._expected_loss import (
     as_std_or_cov,
     hyper_path,
 )
+from skvi.targets._network_slopes import NetworkSlopes
 from skvi.targets._row_terms import row_terms, terms_at_moments
 from skvi.targets._rows import SupervisedRows, shift, shift_mean
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
@@ -139,11 +140,22 @@ class SupervisedTarget(SupervisedRows):
         is_dense = isinstance(self.X, torch.Tensor)
         if one_column and is_small and is_dense and self.loss.is_log_loss:
             return WhitenedLinear(self, normal)
-        is_flat = len(self.X.shape) == 2
-        has_own_passes = self.has_row_slopes and is_flat and not self.is_extended
-        if has_own_passes and is_dense and self.loss.is_log_loss:
+        if self._has_own_passes:
             return WhitenedNetwork(self, normal)
         return super().whitened(normal)
+
+    def passes(self, n_draws: int, n_rows: int) -> NetworkSlopes | None:
+        """In single precision; see `Target.passes`."""
+        if not self._has_own_passes:
+            return None
+        return NetworkSlopes(self, n_draws, n_rows, torch.float32)
+
+    @property
+    def _has_own_passes(self) -> bool:
+        """Whether a network differentiates the density itself."""
+        is_dense = isinstance(self.X, torch.Tensor) and self.X.ndim == 2
+        is_network = self.has_row_slopes and not self.is_extended
+        return is_network and is_dense and self.loss.is_log_loss
 
     @property
     def is_log_concave(self) -> bool:  # type: ignore[override]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.base._protocols import RowSlopes
 from skvi.priors import BuiltPrior
 from skvi.priors._reference import FlatReference
 from skvi.targets._whitened import WhitenedTarget
@@ -264,6 +265,25 @@ class Target(Movable):
             respect to the coordinates.
         """
         return WhitenedTarget(self, normal)
+
+    def passes(self, n_draws: int, n_rows: int) -> RowSlopes | None:
+        """Return a fast estimate of the log likelihood and its gradient, if any.
+
+        Parameters
+        ----------
+        n_draws : int
+            Most draws that it takes.
+        n_rows : int
+            Number of rows that it takes.
+
+        Returns
+        -------
+        callable or None
+            Of theta, (S, P), and the rows, a Tensor of int or None for all. Returns the
+            log joint density without the prior, (S,), and its gradient, (S, P). None
+            instead if there is only automatic differentiation of `log_joint`.
+        """
+        return None
 
     @torch.no_grad()
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,9 @@ from skvi.base import Layout, NormalForm
 from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
+from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.losses import LogLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import (
     Ensemble,
@@ -24,8 +26,9 @@ from skvi.posteriors import (
 from skvi.posteriors import _refinement as refinement
 from skvi.posteriors._additive import auxiliaries
 from skvi.posteriors._refinement import Frame, Refinement, _Center, _Density
-from skvi.priors import Normal
-from skvi.targets import Target
+from skvi.predictors import MLPPredictor
+from skvi.priors import Laplace, Normal
+from skvi.targets import SupervisedTarget, Target
 
 MODES = torch.tensor([-1.5, -0.5, 0.5, 1.5], dtype=torch.float64)
 # By quadrature: log Z, and the ELBO of the best normal, of this standard deviation.
@@ -146,7 +149,7 @@ def test_steps_maximize_the_conditional_bound():
     target, source = Bell(), generator()
     place = torch.full((50, 1), -0.5, dtype=torch.float64)
     start = NormalForm(place, 0 * place + 0.4)
-    density = _Density(target, Frame.of(best_normal(), target), source)
+    density = _Density(target, Frame.of(best_normal(), target), source, 50)
     b, rest = torch.full((50, 1), -0.3, dtype=torch.float64), 0.3
     found, values = density.fit(start, b, rest)
     precision = 1 / rest + 4
@@ -190,7 +193,7 @@ def test_minibatches_are_relative_to_all_rows(monkeypatch):
     def bounds(step_numbers, has_center):
         monkeypatch.setattr(refinement, "STEP_NUMBERS", step_numbers)
         monkeypatch.setattr(refinement, "BLOCK_NUMBERS", 400)
-        density = _Density(target, frame, source)
+        density = _Density(target, frame, source, 2)
         center = _Center.of(density, mean) if has_center else None
         found = [
             torch.cat([part.flatten() for part in density._bound(q, b, 0.3, center)])
@@ -205,6 +208,39 @@ def test_minibatches_are_relative_to_all_rows(monkeypatch):
     plain = bounds(1, has_center=False)[1]
     assert (std[:2] < 0.35 * plain[:2]).all()  # values
     assert (std[2:6] < 0.65 * plain[2:6]).all()  # gradients in means
+
+
+@pytest.mark.parametrize("case", ["factorized", "full", "laplace"])
+def test_steps_of_networks_by_their_passes(case, monkeypatch):
+    """Values and slopes from weighted rows, against automatic differentiation.
+
+    Wrong variants: rows that are not scaled up to all of them; slopes in theta; no
+    determinant; the prior left out where it is not normal.
+    """
+    source, predictor = generator(5), MLPPredictor(2, 1, (3,), "tanh")
+    X, y = torch.randn(3, 90, generator=source, dtype=torch.float64).split([2, 1])
+    weight = torch.rand(90, generator=source, dtype=torch.float64)
+    spec = Laplace(1.3) if case == "laplace" else Normal(1.3)
+    prior, loss = spec.build(predictor.layout), LogLoss()
+    likelihood = GaussianLikelihood(0.4)
+    target = SupervisedTarget(
+        predictor, likelihood, loss, prior, X.T.contiguous(), y[0], weight
+    ).frozen()
+    size = predictor.layout.size
+    root = 0.1 * torch.eye(size, dtype=torch.float64) + 0.01
+    scale = torch.linalg.cholesky(root) if case == "full" else root.diagonal()
+    mean = torch.linspace(-0.3, 0.3, size, dtype=torch.float64)
+    frame = Frame.of(NormalForm(mean, scale), target)
+    density = _Density(target, frame, source, 3)
+    assert density.step_rows == 90
+    density.step_rows, rows = 70, torch.arange(70)
+    density._passes = target.passes(6, 70)
+    monkeypatch.setattr(density, "_rows", lambda: rows)
+    u = torch.randn(2, 3, size, generator=source)
+    for found, expected in zip(
+        density.step_values(u), density.values(u, rows), strict=True
+    ):
+        torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=0)
 
 
 def test_four_modes(monkeypatch):

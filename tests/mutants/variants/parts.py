@@ -378,6 +378,18 @@ VARIANTS = [
         find="-frame.log_det", put="0 * frame.log_det",
         test="tests/posteriors/test_refined.py::"
              "test_without_steps_samples_are_those_of_the_start"),
+    Variant("refined-rows-not-scaled-up", where="NetworkSlopes.__call__",
+        find="len(self.target.rows) / len(part)", put="1.0",
+        test="tests/posteriors/test_refined.py::"
+             "test_steps_of_networks_by_their_passes"),
+    Variant("refined-slopes-in-theta", where="Frame.pull_back",
+        find="slope * root", put="slope",
+        test="tests/posteriors/test_refined.py::"
+             "test_steps_of_networks_by_their_passes"),
+    Variant("refined-passes-without-prior", where="_Density.step_values",
+        find="value + more, slope + by_prior", put="value, slope",
+        test="tests/posteriors/test_refined.py::"
+             "test_steps_of_networks_by_their_passes[laplace]"),
     Variant("refined-prior-before-the-variable", where="_Density._bound",
         find="(q.mean - b) / rest", put="q.mean",
         test="tests/posteriors/test_refined.py::"
