@@ -159,6 +159,20 @@ def test_the_warm_up_is_judged_by_what_it_minimizes():
     assert training.optimizer.rate == rate
 
 
+def test_a_divergence_that_falls_within_a_sweep_is_no_reason_to_go_back():
+    """Most of its steps have a larger rest than its end. Wrong variant: the rest of
+    the end for all of them, so that long fits of wide networks start over for ever."""
+    training = make_training(warm_up=0.5)
+    near, far = at(training, 0.1), at(training, 2.0)
+    low, high = (float(divergence_at(training._at(state))) for state in (near, far))
+    sweep(training, 50.0 + high, far)
+    rate = training.optimizer.rate
+    falling = torch.linspace(high, low, 100, dtype=torch.float64)
+    sweep(training, 50.0 + falling, near)
+    torch.testing.assert_close(training.params, near)
+    assert training.optimizer.rate == rate
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_heteroscedastic_fits_with_long_steps(seed):

@@ -108,9 +108,11 @@ class Best:
     def is_lost(self, values: torch.Tensor, rest: float, n_terms: float) -> bool:
         """Whether most values are so far above that training should go back.
 
-        `n_terms` is the number of rows and parameters.
+        `n_terms` is the number of rows and parameters. The rest is that of the end of
+        the sweep: where it falls fast, that of most of its steps is larger.
         """
-        rise = float(values.median() - self.values.median()) - (rest - self.rest)
+        rise = float(values.median() - self.values.median())
+        rise -= max(rest - self.rest, 0.0)
         return rise > max(self._allowed, FAR * n_terms)
 
     @property

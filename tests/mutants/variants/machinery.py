@@ -179,6 +179,10 @@ VARIANTS = [
         put="False",
         test="tests/solvers/test_best.py::"
              "test_the_better_state_is_the_result_whatever_averages_say"),
+    Variant("the-rest-of-the-end-for-all-steps", where="Best.is_lost",
+        find="max(rest - self.rest, 0.0)", put="rest - self.rest",
+        test="tests/solvers/test_best.py::"
+             "test_a_divergence_that_falls_within_a_sweep_is_no_reason_to_go_back"),
     Variant("warm-up-forever", where="Schedule.share",
         find="self.n_seen >= self.warm_up", put="not self.warm_up",
         test="tests/solvers/test_members.py::test_warm_ups_end"),
