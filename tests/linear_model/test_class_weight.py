@@ -68,17 +68,17 @@ def test_the_evidence_is_generalized_and_needs_no_weights(data):
     model = BayesianLogisticRegression(class_weight="balanced", prior="normal").fit(
         X, y
     )
-    bounds = model.evidence_bounds(X, y, n_draws=64, random_state=0)
+    bounds = model.evidence_bounds(X, y, random_state=0)
     assert bounds.quantity == "generalized log evidence"
     other = BayesianLogisticRegression(prior="normal").fit(
         X, y, sample_weight=per_class(y, "balanced")
     )
     expected = other.evidence_bounds(
-        X, y, sample_weight=per_class(y, "balanced"), n_draws=64, random_state=0
+        X, y, sample_weight=per_class(y, "balanced"), random_state=0
     )
     assert bounds.estimate == pytest.approx(expected.estimate, abs=1e-3)
     plain = BayesianLogisticRegression(prior="normal").fit(X, y)
-    bounds = plain.evidence_bounds(X, y, n_draws=64, random_state=0)
+    bounds = plain.evidence_bounds(X, y, random_state=0)
     assert bounds.quantity == "log evidence"
     assert abs(plain.lower_bound_ - other.lower_bound_) > 0.02
 

@@ -146,7 +146,7 @@ def test_the_evidence_beside_such_a_family():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_precisions_keep_their_gamma_distributions():
     X, y = data_for(ESTIMATORS[1])
-    options = FITS | {"max_iter": 12}
+    options = FITS | {"max_iter": 5}
     model = BayesianLinearRegression(posterior=LogisticFamily(), **options).fit(X, y)
     assert model.posterior_.part("noise_precision").as_gamma() is not None
     mean, std = model.predict(X, return_std=True)

@@ -126,7 +126,7 @@ def test_evidence_of_sparse_features(n_classes):
     """The same bounds, also if one side is sparse and the other dense."""
     dense, y = make(n=40, d=6, n_classes=n_classes)
     X = sp.csr_array(dense)
-    options = {"n_draws": 64, "random_state": 0}
+    options = {"random_state": 0}
     a = BayesianLogisticRegression(prior="normal").fit(dense, y)
     b = BayesianLogisticRegression(prior="normal").fit(X, y)
     expected = a.evidence_bounds(dense, y, **options).estimate

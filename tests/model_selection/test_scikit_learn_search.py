@@ -156,7 +156,7 @@ def test_evidence_of_pipelines_and_searches(data):
     """
     X, y = data
     Z = StandardScaler().fit_transform(X)
-    options = {"n_draws": 256, "random_state": 0}
+    options = {"random_state": 0}
     exact = (
         BayesianLogisticRegression(**PRIORS).fit(Z, y).evidence_bounds(Z, y, **options)
     )

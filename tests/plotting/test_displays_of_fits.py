@@ -29,17 +29,7 @@ def data():
 
 
 @pytest.fixture(scope="module")
-def fitted(data):
-    return BayesianLogisticRegression().fit(*data)
-
-
-@pytest.fixture(scope="module")
-def bounds(fitted, data):
-    return fitted.evidence_bounds(*data, n_draws=4096, random_state=0)
-
-
-@pytest.fixture(scope="module")
-def bounds_of_known_scale(data):
+def bounds(data):
     model = BayesianLogisticRegression(prior="normal").fit(*data)
     return model.evidence_bounds(*data, n_draws=4096, random_state=0)
 
@@ -90,7 +80,8 @@ def test_weights_on_the_artists(bounds):
     assert texts(tail.ax_)[0].startswith("lower side: fine; the largest of 4,096")
 
 
-def test_weights_of_estimators_and_errors(fitted, data):
+def test_weights_of_estimators_and_errors(data):
+    fitted = BayesianLogisticRegression(prior="normal").fit(*data)
     display = WeightsDisplay.from_estimator(
         fitted, *data, n_draws=512, random_state=0, plot_kwargs={"color": "k"}
     )

@@ -78,7 +78,7 @@ def test_an_upper_bound_of_log_q_trains_the_elbo():
     """
     for n_others in (50, 2):
         problem, evidence = make_problem(ELBO(), n_others)
-        options = SolverOptions(max_iter=15)
+        options = SolverOptions(max_iter=8)
         found = Stochastic().solve(problem, options)
         assert -found.value < evidence + 3 * found.value_se
         if n_others == 50:

@@ -201,7 +201,7 @@ def test_two_far_modes_have_their_masses(base, generator):
     near = [NormalForm(n.mean + 0.3 * n.scale, 0.7 * n.scale) for n in target.normals]
     start = MixtureOfNormals(3, base).build(PLANE).near_modes(near)
     problem = Problem(target, ELBO(), KL(), start, generator)
-    solution = Stochastic().solve(problem, SolverOptions(max_iter=10, tol=1e-4))
+    solution = Stochastic().solve(problem, SolverOptions(max_iter=6, tol=1e-4))
     q, log_z = solution.posterior, math.log(2)
     is_left = [float(m.anchor.mean[0]) < 0 for m in q.members]
     left = float(q.log_weights.exp()[torch.tensor(is_left)].sum())
@@ -240,7 +240,7 @@ def test_in_searches_and_in_single_precision():
     X, y = load_iris(return_X_y=True)
     X, y = scale(X[50:]).astype(np.float32), y[50:]
     model = BayesianLogisticRegression(
-        posterior=MixtureOfNormals(2), prior="normal", max_iter=2, random_state=0
+        posterior=MixtureOfNormals(2), prior="normal", max_iter=1, random_state=0
     )
     search = GridSearchCV(model, {"posterior__n_components": [1, 2]}, cv=2)
     with pytest.warns(ConvergenceWarning):

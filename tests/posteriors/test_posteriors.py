@@ -28,6 +28,11 @@ FAMILIES = [c() for c in CLASSES if issubclass(c, Family) and c.__name__ not in 
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
+every_normal_family = pytest.mark.parametrize(
+    "family",
+    [f for f in FAMILIES if f.build(LAYOUT, torch.Generator()).as_normal() is not None],
+    ids=repr,
+)
 #: Those that have every diagonal covariance; for the others see test_network_families.
 every_free_family = pytest.mark.parametrize(
     "family",
@@ -76,7 +81,7 @@ def test_draws_and_log_density_agree(family, build, generator):
 def test_density_integrates_to_one(family, build, generator, z_score):
     """By importance sampling from independent Cauchy variables."""
     posterior = build(family)
-    shape = 400_000, SIZE
+    shape = 60_000, SIZE
     uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
     theta = torch.tan(torch.pi * (uniform - 0.5))
     log_cauchy = -torch.log(torch.pi * (1 + theta**2)).sum(1)
@@ -85,18 +90,17 @@ def test_density_integrates_to_one(family, build, generator, z_score):
     assert z_score(weights, 1.1) > 5
 
 
-@every_family
+@every_normal_family
 def test_draws_have_the_moments(family, build, generator, z_score):
     # Wrong variant: eps @ L in place of eps @ L'.
     posterior = build(family)
     theta = posterior.draw(1_000_000, generator).theta.detach()
     normal = posterior.as_normal()
-    if normal is not None:
-        deviation = theta - normal.mean
-        assert z_score(theta, normal.mean) < 5
-        products = deviation[:, :, None] * deviation[:, None]
-        assert z_score(products, normal.covariance()) < 5
-        assert z_score(products, 1.02 * normal.covariance()) > 5
+    deviation = theta - normal.mean
+    assert z_score(theta, normal.mean) < 5
+    products = deviation[:, :, None] * deviation[:, None]
+    assert z_score(products, normal.covariance()) < 5
+    assert z_score(products, 1.02 * normal.covariance()) > 5
 
 
 @every_family
