@@ -16,9 +16,9 @@ __all__ = ["Frame", "Refinement", "Samples"]
 # Gradient steps after each auxiliary variable; the first step size, in standard
 # deviations of what it starts from; and the decay rates of Adam.
 N_STEPS, STEP_SIZE, DECAY, EPSILON = 200, 0.05, (0.9, 0.99), 1e-8
-# Least rows of a step; numbers that it processes for a draw, up to which it has more
-# rows, and then more pairs of draws; and most pairs.
-MIN_ROWS, STEP_NUMBERS, MAX_PAIRS = 64, 2**14, 4
+# Least rows of a step, and least share of all rows; numbers that it processes for a
+# draw, up to which it has more rows, and then more pairs of draws; and most pairs.
+MIN_ROWS, SHARE, STEP_NUMBERS, MAX_PAIRS = 64, 1 / 64, 2**14, 4
 # The same where all rows are processed, in blocks.
 BLOCK_NUMBERS = 2**17
 # Width of the normal in place of a prior that is not one, in that of the start.
@@ -134,7 +134,8 @@ class _Density:
     ) -> None:
         self.target, self.generator = target, generator
         size, n_rows = frame.place.size, target.n_rows
-        self.step_rows = min(n_rows, max(MIN_ROWS, STEP_NUMBERS // size))
+        least = max(MIN_ROWS, int(SHARE * n_rows))
+        self.step_rows = min(n_rows, max(least, STEP_NUMBERS // size))
         n_pairs = STEP_NUMBERS // (size * max(self.step_rows, 1))
         self.n_pairs = min(max(n_pairs, 1), MAX_PAIRS)
         n_points = 2 * self.n_pairs + (not self.has_all_rows)
