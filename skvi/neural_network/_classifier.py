@@ -2,7 +2,7 @@
 
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._classification import NetworkClassifierMixin
-from skvi.neural_network._mlp import MLPMixin
+from skvi.neural_network._mlp import ACCURATE_CLASSES, MLPMixin
 from skvi.neural_network._new_classes import with_new_classes
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
@@ -54,8 +54,8 @@ or Objective, default="elbo"
         if that has none or learns it: an intercept is never shrunk by a sparse prior.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
-        units, with more than 2,000 rows 50, and two of 50 in a mixture;
-        `lower_bound_` is the number to choose other sizes by.
+        units, with more than 2,000 rows 50, and in a mixture 100; `lower_bound_` is the
+        number to choose other sizes by.
     activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
         and takes longer; "tanh" and "logistic" level off far outside the data.
@@ -75,11 +75,12 @@ or Objective, default="elbo"
         objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, less for noisy objectives, 0.2 for "ivon".
+        over its inputs), at most 0.05, in a mixture 0.01, less for noisy objectives,
+        0.2 for "ivon".
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 4000, of which most fits need fewer, see
-        `early_stopping`, and in a mixture 5,000 steps, or eight epochs: lengths that
+        `early_stopping`, and in a mixture 3,000 steps, or eight epochs: lengths that
         predict well, at which the bound may still rise.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
@@ -189,6 +190,7 @@ or Objective, default="elbo"
     # Log odds of 3 are a probability of 0.95: the prior reaches confident predictions.
     _scales = (2.0, 3.0)
     _takes_new_classes = True
+    _accurate = ACCURATE_CLASSES
     _with_new_classes = with_new_classes
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,

@@ -1,5 +1,6 @@
 """Multilayer perceptrons, for regressors and classifiers."""
 
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
@@ -28,11 +29,19 @@ ACCURATE = {
     "activation": "relu",
     "n_draws": 2,
     "batch_size": 100,
+    "n_steps": 5000,
+    "rate": None,
+}
+#: The same for classes. Longer trainings with larger steps are more certain of rotated
+#: digits, and no better on others; see `benchmarks/bench_default_classifier.py`.
+ACCURATE_CLASSES = ACCURATE | {
+    "hidden_layer_sizes": (100,),
+    "n_steps": 3000,
+    "rate": 0.01,
 }
 # Epochs, or sweeps, of a fit; where predictions are what counts a number of steps, and
 # at least so many passes over the rows.
-MAX_ITER = 4000
-N_STEPS, N_PASSES = 5000, 8
+MAX_ITER, N_PASSES = 4000, 8
 
 
 class MLPMixin:
@@ -51,6 +60,7 @@ class MLPMixin:
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
     _block_of_features = "coef_0"
+    _accurate = ACCURATE
 
     def _network(self, X, likelihood):
         """Predictor with the requested hidden layers."""
@@ -81,7 +91,7 @@ class MLPMixin:
         if not isinstance(given, str) or given != "auto":
             return given
         chosen = CHOICES[name][n_rows > MANY_ROWS]
-        chosen = ACCURATE[name] if self._is_accurate else chosen
+        chosen = self._accurate[name] if self._is_accurate else chosen
         if self.warm_start or self._continues:
             return getattr(self, f"{name}_", chosen)
         return chosen
@@ -89,13 +99,13 @@ class MLPMixin:
     def _draws_per_step(self, n_rows, has_batches):
         """Few for the ELBO of minibatches of many rows."""
         if self._is_accurate:
-            return ACCURATE["n_draws"]
+            return self._accurate["n_draws"]
         has_noise = has_batches and self.objective_.kind == "expectation"
         return CHOICES["n_draws"][has_noise and n_rows > MANY_ROWS]
 
     def _batch_size(self, n_rows):
-        if self._is_accurate and n_rows > ACCURATE["batch_size"]:
-            return ACCURATE["batch_size"]
+        if self._is_accurate and n_rows > self._accurate["batch_size"]:
+            return self._accurate["batch_size"]
         return super()._batch_size(n_rows)
 
     @property
@@ -111,7 +121,14 @@ class MLPMixin:
         solver = self._given_solver(n_rows)
         n_batches = -(-n_rows // solver.rows_per_step(n_rows))
         per_iter = n_batches if n_batches > 1 else self._steps_per_iter
-        return max(-(-N_STEPS // per_iter), N_PASSES if n_batches > 1 else 1)
+        return max(
+            -(-self._accurate["n_steps"] // per_iter), N_PASSES if n_batches > 1 else 1
+        )
+
+    def _solver_options(self, target):
+        options = super()._solver_options(target)
+        rate = self._accurate["rate"] if self._is_accurate else None
+        return replace(options, rate=rate)
 
     @property
     def _has_hidden_units(self):

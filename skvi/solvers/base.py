@@ -204,6 +204,8 @@ class SolverOptions:
         Whether steps of the stochastic solver that are left to it, and the weight at
         the start of the warm-up, suit a network with the whole divergence: longer ones,
         and 3 %. With less weight such networks predict worse, at better objectives.
+    rate : float, default=None
+        The largest step that the stochastic solver chooses; None is its own.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.
@@ -238,6 +240,7 @@ class SolverOptions:
     warm_up: float = 0.0
     has_fixed_length: bool = False
     long_steps: bool = False
+    rate: float | None = None
     n_iter_no_change: int | None = None
     warm_start: bool = False
     dtype: torch.dtype | None = None

@@ -74,34 +74,45 @@ def test_candidates_do_not_see_the_rows_that_judge_them(monkeypatch):
         assert not set(train.ravel()) & set(test.ravel())
 
 
-ACCURATE = {"hidden_layer_sizes": (50, 50), "divergence": KL(0.3), "activation": "relu"}
-ACCURATE |= {"n_draws": 2, "max_iter": 313}
+ACCURATE = {"divergence": KL(0.3), "activation": "relu", "n_draws": 2, "max_iter": 3}
 
 
 @pytest.mark.parametrize(
-    ("model", "target", "noise"),
+    ("model", "target", "own", "n_steps"),
     [
         (
             BayesianMLPRegressor,
             y,
-            {"noise": "heteroscedastic", "likelihood": "student_t"},
+            {
+                "hidden_layer_sizes": (50, 50),
+                "noise": "heteroscedastic",
+                "likelihood": "student_t",
+            },
+            5000,
         ),
-        (BayesianMLPClassifier, y > 0, {}),
+        (
+            BayesianMLPClassifier,
+            y > 0,
+            {"hidden_layer_sizes": 100, "learning_rate": 0.01},
+            3000,
+        ),
     ],
 )
-def test_auto_in_an_ensemble_is_what_predicts_best(monkeypatch, model, target, noise):
-    """120 rows are two minibatches of 100 at most: 2,500 epochs; here a few.
+def test_auto_in_an_ensemble_is_what_predicts_best(
+    monkeypatch, model, target, own, n_steps
+):
+    """120 rows are two minibatches of 100 at most, so many steps; here a few.
 
-    Wrong variants: one value as in other families.
+    Wrong variants: one value as in other families; the same for numbers and classes.
     """
     monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: 0.3)
     parts = {"posterior": Ensemble(n_members=2), "random_state": 0}
     network = model(**parts)
-    assert network._max_iter(len(X)) == 2500
-    assert network._max_iter(10_000) == 50
+    assert network._max_iter(len(X)) == n_steps // 2
+    assert network._max_iter(10_000) == n_steps // 100
     assert network._max_iter(1_000_000) == 8
     found = model(**parts, max_iter=3).fit(X, target)
-    same = ACCURATE | noise | {"batch_size": 100, "max_iter": 3}
+    same = ACCURATE | own | {"batch_size": 100}
     given = model(**parts, **same).fit(X, target)
     np.testing.assert_array_equal(found.predict(X), given.predict(X))
     assert found.lower_bound_ == given.lower_bound_
@@ -185,7 +196,7 @@ def test_a_length_that_was_chosen_is_no_fault(monkeypatch):
     Wrong variants: a warning of every default fit; one that says it has converged.
     """
     monkeypatch.setattr(_base, "weight_of_divergence", lambda *_: 0.3)
-    monkeypatch.setattr(_mlp, "N_STEPS", 40)
+    monkeypatch.setitem(_mlp.ACCURATE, "n_steps", 40)
     network = BayesianMLPRegressor(hidden_layer_sizes=4, random_state=0)
     assert not network.fit(X, y).converged_
     assert "max_iter" not in network.diagnostics_["message"]

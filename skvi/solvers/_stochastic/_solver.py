@@ -124,7 +124,7 @@ class Stochastic(Solver):
         if rate == "auto":
             part, has_paces = problem.posterior.components[0], options.long_steps
             shares = problem.objective.rate_share * part.rate_share
-            rate = shares * (self.rate if has_paces else self._rate(problem))
+            rate = shares * (self.rate if has_paces else self._rate(problem, options))
 
         def make(problem: Problem, params: torch.Tensor) -> Optimizer:
             return self._optimizer(problem, params, float(rate), has_paces)
@@ -136,15 +136,16 @@ class Stochastic(Solver):
         sizes = n_rows, n_draws
         return Training(problem, options, self.name, make, *sizes)
 
-    def _rate(self, problem: Problem) -> float:
+    def _rate(self, problem: Problem, options: SolverOptions) -> float:
         """One for all parameters, a half over the largest number of inputs of a unit.
 
-        See `paces`. Parameters in units of a normal fit are not weights.
+        At most that of the options; see `paces`. Parameters in units of a normal fit
+        are not weights.
         """
         if problem.posterior.starts_at_normal:
             return self.rate
         smallest = float(problem.target.layout.natural_scales().min())
-        return min(self.rate, WIDTH_SHARE * smallest**2)
+        return min(options.rate or self.rate, WIDTH_SHARE * smallest**2)
 
     @staticmethod
     def _optimizer(
@@ -210,7 +211,7 @@ class Ivon(Stochastic):
     name = "ivon"
     rate = 0.2
 
-    def _rate(self, problem: Problem) -> float:
+    def _rate(self, problem: Problem, options: SolverOptions) -> float:
         """Natural gradients have no units."""
         return self.rate
 

@@ -195,6 +195,10 @@ VARIANTS = [
         find="np.sqrt(gains.shape[1]) * gains.std(1)", put="gains.std(1)",
         test="tests/neural_network/test_weights.py::"
              "test_another_weight_must_gain_more_than_its_error"),
+    Variant("steps-of-classes-without-limit", where="Stochastic._rate",
+        find="options.rate or self.rate", put="self.rate",
+        test="tests/neural_network/test_weights.py::"
+             "test_auto_in_an_ensemble_is_what_predicts_best[BayesianMLPClassifier-target1-own1-3000]"),
     Variant("mixture-in-a-stream", where="BayesianNetwork._is_generalized",
         find="self._stream is None", put="True",
         test="tests/neural_network/test_weights.py::"
