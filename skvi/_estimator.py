@@ -29,7 +29,7 @@ from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.posteriors._exact import Unsolved
 from skvi.priors import Prior
-from skvi.solvers import Problem, Solver, SolverOptions, choose_solver
+from skvi.solvers import Problem, Solution, Solver, SolverOptions, choose_solver
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._solution import State
 from skvi.utils._callbacks import CallbackSupportMixin
@@ -160,7 +160,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 problem, solver = self._pose(target)
                 file = self._checkpoint_file(target, problem, before)
                 solution, progress = solve(self, problem, solver, before, data, file)
-                solution = refine(problem, progress.explain(solution))
+                solution = self._checked(problem, progress.explain(solution))
+                solution = refine(problem, solution)
                 # On Ctrl-C they are those of the best posterior so far.
                 solution, found = conclude(self, problem, solution, file)
             vars(self).update(found)  # at once: fitted, or not at all
@@ -351,6 +352,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _initialize(self, problem: Problem) -> State | None:
         """Start whose draws are close to the posterior; None for the family's own."""
         return None
+
+    def _checked(self, problem: Problem, solution: Solution) -> Solution:
+        """The solution, or a better one that its training missed."""
+        return solution
 
     def _choose_solver(self, problem: Problem) -> Solver:
         """Return the solver that is given, or the first one that can solve this."""

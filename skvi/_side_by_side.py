@@ -53,6 +53,7 @@ class PosedFit:
         """Set the estimator's fitted attributes, except slow ones."""
         start = time.perf_counter()
         estimator = self.estimator
+        solution = estimator._checked(self.problem, solution)
         solution = refine(self.problem, solution)
         found = estimator._posterior_attributes(solution.state)
         state, source = solution.state, self.problem.generator

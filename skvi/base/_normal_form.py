@@ -270,9 +270,10 @@ class NormalForm(Movable):
 
 
 def _capacity_factor(unit: torch.Tensor) -> torch.Tensor:
-    """Lower Cholesky factor of ``I + G' G``, (..., r, r)."""
+    """Lower Cholesky factor of ``I + G' G``, (..., r, r); NaN if G is not finite."""
     identity = torch.eye(unit.shape[-1], dtype=unit.dtype, device=unit.device)
-    return torch.linalg.cholesky(identity + unit.mT @ unit)
+    factor, failed = torch.linalg.cholesky_ex(identity + unit.mT @ unit)
+    return factor.masked_fill((failed > 0)[..., None, None], torch.nan)
 
 
 def _times(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

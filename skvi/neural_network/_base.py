@@ -18,6 +18,7 @@ from skvi._registry import SHORTHANDS
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._batches import check_stream, posterior_to_continue
+from skvi.neural_network._constant import at_least_constant
 from skvi.neural_network._flatness import (
     MAX_ROWS,
     spaced_rows,
@@ -278,6 +279,18 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         # Only differs for a fit with held-out rows.
         found |= {"validation_scores_": None, "best_validation_score_": None}
         return found | {"_kept": None}
+
+    def _checked(self, problem, solution):
+        """As long as training makes it better than a constant; not for batches."""
+        if self._continues:
+            return solution
+        try:
+            found = at_least_constant(problem, solution)
+        except KeyboardInterrupt:
+            return solution.cut_short()
+        if found is solution or problem.target.held_out is None:
+            return found
+        return replace(found, score=self._score(found.state))
 
     def _judge_fit(self, target):
         """Compare the fit of some training rows with a constant; log loss only."""

@@ -196,7 +196,7 @@ def test_errors_of_what_is_missed():
     assert missed_message(0.299, 0.0, 150, "") == ""
 
 
-def test_worse_than_a_constant():
+def test_worse_than_a_constant(as_trained):
     """Of a fit that has not converged, too. Wrong variant: only of others."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(50, 1))
     model = BayesianMLPRegressor(

@@ -144,7 +144,7 @@ def test_starts_are_those_of_the_random_state(make):
     assert not np.allclose(other.predict(X), again.predict(X))
 
 
-def test_a_template_is_the_start_and_stays_as_it_is():
+def test_a_template_is_the_start_and_stays_as_it_is(as_trained):
     """Wrong variant: the weights of the template are trained in place."""
     X, y = wave(40)
     net = template()

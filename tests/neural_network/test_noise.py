@@ -93,7 +93,7 @@ def test_predictions_follow_from_the_likelihood(fitted, z_score):
     assert np.allclose(components[1], stds.T)
 
 
-def test_it_starts_with_constant_noise():
+def test_it_starts_with_constant_noise(as_trained):
     """The first value is that of constant noise. Wrong variant: a random scale."""
     X, y = make_data(100, 0)
     start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}

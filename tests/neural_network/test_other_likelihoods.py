@@ -78,7 +78,7 @@ def test_a_linear_network_is_a_regression_of_counts(name):
     assert "f_mean" in model._model.taken_from_y
 
 
-def test_outputs_start_at_the_best_constant():
+def test_outputs_start_at_the_best_constant(as_trained):
     """Of large counts, without which fits begin far away. Wrong variant: at rate 1."""
     start = {**SMALL, "max_iter": 1, "learning_rate": 1e-9, "prior": "normal"}
     y = COUNTS["poisson"] + 10_000

@@ -112,6 +112,17 @@ def test_averages_without_noise_are_not_judged(monkeypatch):
     assert value == pytest.approx(54.0)
 
 
+def test_the_value_is_that_of_the_end_of_a_fall():
+    """Where the last state is the result. Wrong variant: the mean of the sweep."""
+    training = make_training()
+    falling = torch.full((100,), 20.0, dtype=torch.float64)
+    falling[:40] = torch.linspace(1e4, 20.0, 40, dtype=torch.float64)
+    sweep(training, falling, at(training, 0.2))
+    value, error = training._value()
+    assert value == pytest.approx(20.0, abs=1.0)
+    assert error < 0.5
+
+
 def test_a_weight_counts_as_so_many_rows():
     """Wrong variant: rows for their weights, so that heavy ones are soon lost."""
     problem = make_problem(0)

@@ -20,6 +20,7 @@ __all__ = [
     "Validation",
     "divergence_at",
     "fresh_value",
+    "level_part",
     "mean_and_error",
     "non_finite_message",
     "weight_efficiency",
@@ -61,6 +62,13 @@ def _is_falling(values: torch.Tensor) -> bool:
     first, second = values.tensor_split(2)
     noise = (first.var() / len(first) + second.var() / len(second)).sqrt()
     return bool(first.mean() - second.mean() > 2 * noise)
+
+
+def level_part(values: torch.Tensor) -> torch.Tensor:
+    """The last values, as many as do not fall: all, or a half, a quarter, and so on."""
+    while len(values) >= 4 and _is_falling(values):
+        values = values[len(values) // 2 :]
+    return values
 
 
 # Rises that are more than noise: in standard errors, and in nats. A training is lost if

@@ -16,6 +16,7 @@ from skvi.solvers._stochastic._ends import (
     Validation,
     divergence_at,
     fresh_value,
+    level_part,
     mean_and_error,
     non_finite_message,
     weight_efficiency,
@@ -383,7 +384,7 @@ class Training(Resumable):
 
     @torch.no_grad()
     def _value(self) -> tuple[float, float]:
-        """Mean of the last values, and its standard error.
+        """Mean of the last values, without a fall, and its standard error.
 
         Minibatches of one epoch share the rows: epochs are independent, and single
         steps without a second epoch, which overstates the error.
@@ -395,7 +396,7 @@ class Training(Resumable):
             parts = start.objective, start, None, self.n_draws
             pair = [estimate(*parts) for _ in range(2)]
             return mean_and_error(torch.stack(pair))
-        values, length = torch.cat(end.values), end.length
+        values, length = level_part(torch.cat(end.values)), end.length
         if self.has_batches and len(values) >= 2 * length:
             values = values[-(len(values) // length) * length :]
             values = values.reshape(-1, length).mean(1)

@@ -226,6 +226,20 @@ VARIANTS = [
         find="[sqrt(0.5)] * 2", put="[1.0, 1.0]",
         test="tests/neural_network/test_partial_fit.py::"
              "test_new_classes_get_outputs_of_their_own[known0]"),
+    Variant("constants-by-density-alone", where="_Constant.instead_of",
+        find="_value(problem, state) < _value(problem, end)", put="True",
+        test="tests/neural_network/test_constant.py::"
+             "test_what_has_less_density_stays"),
+    Variant("constants-of-other-classes", where="_Constant.state",
+        find="self.f[k] * slope", put="0.0 * slope",
+        test="tests/neural_network/test_constant.py::test_classes"),
+    Variant("constants-with-wide-intercepts", where="_Constant.state",
+        find="scale[at].clamp(max=self._units[k] / self.target.n_rows**0.5)",
+        put="scale[at]",
+        test="tests/neural_network/test_constant.py::test_numbers"),
+    Variant("constants-for-all-members", where="at_least_constant",
+        find="_Constant.fit(target, target.hyper)", put="_Constant.fit(target)",
+        test="tests/neural_network/test_constant.py::test_one_lost_member"),
     Variant("last-parameters-for-the-best", where="_Best.ending",
         find="self.theta", put="theta",
         test="tests/neural_network/test_distill.py::"

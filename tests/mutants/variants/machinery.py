@@ -179,6 +179,9 @@ VARIANTS = [
         put="False",
         test="tests/solvers/test_best.py::"
              "test_the_better_state_is_the_result_whatever_averages_say"),
+    Variant("values-of-the-whole-fall", where="level_part",
+        find="len(values) >= 4 and _is_falling(values)", put="False",
+        test="tests/solvers/test_best.py::test_the_value_is_that_of_the_end_of_a_fall"),
     Variant("the-rest-of-the-end-for-all-steps", where="Best.is_lost",
         find="max(rest - self.rest, 0.0)", put="rest - self.rest",
         test="tests/solvers/test_best.py::"
