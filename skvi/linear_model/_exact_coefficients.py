@@ -134,9 +134,8 @@ class ExactCoefficients(MixedCoefficients):
         self, rows: Combinations, units: Units, has_noise: bool
     ) -> NormalPredictive:
         """Distributions of linear combinations, or of new targets, which have noise."""
-        nodes = self.exact.few if has_noise else self.exact.nodes
-        *given, w = self.exact.normals(nodes)
-        noise = has_noise * torch.from_numpy(np.exp(-nodes.noise.ravel()))
+        *given, w = self.exact.normals()
+        noise = has_noise * torch.from_numpy(np.exp(-self.exact.nodes.noise.ravel()))
         kept = w > NEGLIGIBLE
         parts = (part[kept] for part in (*given, noise))
         log_w = (w[kept] / w[kept].sum()).log()

@@ -20,12 +20,7 @@ from skvi.solvers._conjugate import LEARNED_RANGE
 from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
-from skvi.targets._precision_nodes import (
-    PrecisionNodes,
-    find_nodes,
-    has_nodes,
-    merge_nodes,
-)
+from skvi.targets._precision_nodes import PrecisionNodes, find_nodes, has_nodes
 from skvi.targets._precisions import ConjugateForm, Precision
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
@@ -37,7 +32,7 @@ __all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
 FINE, FINEST = 2.0, 4.0
 # Degrees of freedom, less two, of a Student-t that is given a variance.
 LEAST_SHAPE = 1.01
-CACHED = "nodes", "few", "log_evidence"
+CACHED = "nodes", "log_evidence"
 
 
 def missing_for_exact(
@@ -157,13 +152,8 @@ class MixtureOverPrecisions(Posterior):
 
     @cached_property
     def nodes(self) -> PrecisionNodes:
-        """Nodes for the coefficients."""
+        """Nodes of the precisions."""
         return find_nodes(self.form)
-
-    @cached_property
-    def few(self) -> PrecisionNodes:
-        """As few nodes as predictions of new targets need."""
-        return merge_nodes(self.form, self.nodes)
 
     @cached_property
     def log_evidence(self) -> float:
@@ -212,9 +202,10 @@ class MixtureOverPrecisions(Posterior):
         return Draw(theta, self.log_prob(theta))
 
     def normals(
-        self, nodes: PrecisionNodes
+        self,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Means and variances along `basis`, variances outside, weights, by node."""
+        nodes = self.nodes
         t, s, w = (
             torch.from_numpy(x.flatten())
             for x in (nodes.noise, nodes.coef, nodes.weights)
@@ -238,7 +229,7 @@ class MixtureOverPrecisions(Posterior):
 
         The root R is (k, k), and the covariance R'R.
         """
-        means, variances, outside, w = self.normals(self.nodes)
+        means, variances, outside, w = self.normals()
         mean = w @ means
         apart = (means - mean) * w[:, None].sqrt()
         covariance = apart.T @ apart + torch.diag(w @ variances)

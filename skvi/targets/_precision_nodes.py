@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from skvi.targets._precisions import ConjugateForm
 
-__all__ = ["PrecisionNodes", "find_nodes", "has_nodes", "merge_nodes"]
+__all__ = ["PrecisionNodes", "find_nodes", "has_nodes"]
 
 # Steps between nodes, in standard deviations, and the longest ones.
 STEP, LONGEST = 1.0, 0.6
@@ -25,9 +25,6 @@ REACH, FARTHEST = 40.0, 700.0
 # taken, and standard deviations at which an end is looked for.
 N_ZOOMS, WIDEST, WIDTHS = 5, 3.0, 2.0 ** np.arange(1, -17, -1)
 ENDS = np.array([2, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30])
-# For predictions: how far one may move, in its standard deviations, among nodes that
-# become one, and the probability of nodes that are left out.
-MERGED, NEGLIGIBLE = 0.02, 1e-9
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
 
@@ -89,42 +86,6 @@ def _weigh(
     w = form.log_density(t, s, ratio)
     total = float(logsumexp(w))
     return PrecisionNodes(t, s, np.exp(w - total), total + log_cell)
-
-
-def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
-    """Merge ratios between which predictions hardly differ."""
-    rows = found.weights.sum(1) > NEGLIGIBLE
-    t, s, w = found.noise[rows], found.coef[rows], found.weights[rows]
-    place, mass = _distances(form, t, s, w), w.sum(1)
-    first = np.flatnonzero(np.diff(place // MERGED, prepend=-1.0))
-    w, total = np.add.reduceat(w, first), np.add.reduceat(mass, first)
-    middle = np.add.reduceat(mass * place, first) / total
-    t, s = (
-        np.stack([np.interp(middle, place, column) for column in x.T], 1)
-        for x in (t, s)
-    )
-    return PrecisionNodes(t, s, w / w.sum(), found.log_evidence)
-
-
-def _distances(
-    form: ConjugateForm, t: np.ndarray, s: np.ndarray, w: np.ndarray
-) -> np.ndarray:
-    """How far predictions have moved from those of the first row, in their deviations.
-
-    By their means, by what the coefficients add to the variance, by the noise, and by
-    the prior of directions in which there are no data.
-    """
-    data = form.data
-    e, z = data.values.numpy(), data.solution.numpy()
-    kept = 1 / (1 + np.exp(s[:, :1] - t[:, :1]) / e)
-    moved = np.abs(np.diff(kept, axis=0))
-    alpha = np.exp(t[np.arange(len(t)), w.argmax(1)])
-    squares = moved**2 @ (e * z * z) / data.n
-    step = np.sqrt(squares * np.maximum(alpha[1:], alpha[:-1]))
-    step += moved.sum(1) / data.n + np.abs(np.diff(t[:, 0]))
-    if len(e) < data.n_features:
-        step += np.abs(np.diff(s[:, 0]))
-    return np.concatenate([[0.0], np.cumsum(step)])
 
 
 def _plane(

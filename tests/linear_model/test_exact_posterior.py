@@ -19,7 +19,8 @@ from skvi.linear_model import (
 from skvi.neural_network import BayesianMLPClassifier
 from skvi.posteriors import Exact, Product
 from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
-from skvi.solvers import Stochastic
+from skvi.solvers import Stochastic, _exact
+from skvi.targets._precision_nodes import find_nodes
 
 MODEL = BayesianLinearRegression
 NOISE, COEF = (2.0, 1.5), (3.0, 2.0)
@@ -190,6 +191,26 @@ def test_student_t_of_a_flat_prior(n):
     far = new @ coef + 12 * spread
     found = model.predict_log_density(new, far)
     np.testing.assert_allclose(found, known.logpdf(far), atol=0.01)
+
+
+def test_finer_nodes_change_no_prediction(monkeypatch):
+    """Neither in the middle nor in the tails.
+
+    Wrong variants: nodes between which predictions hardly differ are merged (off by
+    1e-5 of a deviation); improbable precisions are left out.
+    """
+    X, y, new = make_data(20, 3)
+    levels = [1e-4, 0.05, 0.5, 0.95]
+    found = MODEL().fit(X, y)
+    expected = found.predict_quantiles(new, levels)
+    far = new @ np.ones(3) + 10
+    density = found.predict_log_density(new, far)
+    monkeypatch.setattr(
+        _exact, "find_nodes", lambda form, by=1.0: find_nodes(form, 3 * by)
+    )
+    finer = MODEL().fit(X, y)
+    np.testing.assert_allclose(finer.predict_quantiles(new, levels), expected, 2e-6)
+    np.testing.assert_allclose(finer.predict_log_density(new, far), density, 2e-6)
 
 
 def test_one_precision_alone():

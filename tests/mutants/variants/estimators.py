@@ -66,10 +66,15 @@ VARIANTS = [
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
     Variant("exact-noise-plugged-in", where="ExactCoefficients._mixture",
-        find="-nodes.noise.ravel()",
-        put="0 * nodes.noise.ravel() - (nodes.weights * nodes.noise).sum()",
+        find="-self.exact.nodes.noise.ravel()",
+        put="0 * self.exact.nodes.noise.ravel() "
+            "- (self.exact.nodes.weights * self.exact.nodes.noise).sum()",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
+    Variant("exact-without-improbable-precisions", where="ExactCoefficients._mixture",
+        find="w > NEGLIGIBLE", put="w > 1e-4",
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_finer_nodes_change_no_prediction"),
     Variant("exact-covariance-without-means",
         where="MixtureOverPrecisions.moments",
         find="apart.T @ apart + torch.diag(w @ variances)",
