@@ -17,10 +17,16 @@ def quantiles_of(
 ) -> torch.Tensor:
     """Quantiles, (n, q), of a mixture of one target; the smallest where it is discrete.
 
-    A rounded number reaches a level where that before rounding does.
+    Those of a rounded number spread its probability evenly over its interval, as
+    its density does: the next number on the grid covers too much.
     """
     if isinstance(p, RoundedLikelihood):
-        return p.rounded(mixture_quantiles(p.smooth, f, levels, w))
+        y = p.rounded(mixture_quantiles(p.smooth, f, levels, w)).T
+        below, upto = (
+            torch.stack([w @ p.cdf(f, x) for x in g]) for g in (y - p.step, y)
+        )
+        share = (torch.as_tensor(levels).to(y)[:, None] - below) / (upto - below)
+        return (y + p.step * (share.clamp(0, 1) - 0.5)).T
     search = smallest_counts if p.is_discrete else mixture_quantiles
     return search(p, f, levels, w)
 

@@ -55,6 +55,11 @@ class GaussianLikelihood(NoiseLikelihood):
         """Without underflow; see `NoiseLikelihood.standard_log_cdf`."""
         return torch.special.log_ndtr(z)
 
+    def standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
+        """Closed form; see `NoiseLikelihood.standard_tail_moment`."""
+        tail, density = torch.special.ndtr(-z), self.standard_log_prob(z).exp()
+        return (1 - z.square()) * tail + z * density
+
     def standard_quantile(self, level: float) -> float:
         """Return the quantile of noise of scale 1."""
         return float(ndtri(level))

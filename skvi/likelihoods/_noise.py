@@ -160,6 +160,21 @@ class NoiseLikelihood(Likelihood):
         """
         return self.standard_cdf(z).log()
 
+    def standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
+        """Return ``E[max(e**2 - z**2, 0); e > 0]`` for noise e of scale 1.
+
+        Parameters
+        ----------
+        z : Tensor
+            Positive.
+
+        Returns
+        -------
+        Tensor
+            Elementwise.
+        """
+        raise NotImplementedError
+
     def standard_quantile(self, level: float) -> float:
         """Return the quantile of noise of scale 1.
 

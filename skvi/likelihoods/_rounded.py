@@ -1,5 +1,6 @@
 """Continuous targets that were rounded: probabilities of intervals."""
 
+import math
 from copy import copy
 from numbers import Real
 from typing import Any
@@ -16,15 +17,20 @@ from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["RoundedLikelihood"]
 
+# Values on each side whose probabilities are summed for moments.
+NEIGHBORS = 5
+
 
 class RoundedLikelihood(Likelihood):
     r"""y = f + noise, rounded to a grid: the probability of :math:`y \pm` half a step.
 
-    .. math:: p(y|f) = F\Big(\frac{y + h - f}{s}\Big) - F\Big(\frac{y - h - f}{s}\Big),
-              \quad h = \text{step} / 2
+    .. math:: p(y|f) = \frac{1}{2h} \Big[F\Big(\frac{y + h - f}{s}\Big)
+              - F\Big(\frac{y - h - f}{s}\Big)\Big], \quad h = \text{step} / 2
 
-    for noise of scale s with the distribution function F. A density of integers can
-    grow without limit by narrow noise around them; a probability cannot.
+    for noise of scale s with the distribution function F: the mean density over the
+    interval, which is comparable with densities of other likelihoods, and for integers
+    (step 1) the probability itself. A density of integers can grow without limit by
+    narrow noise around them; this one is at most 1 / step.
 
     Parameters
     ----------
@@ -38,9 +44,9 @@ class RoundedLikelihood(Likelihood):
 
     Notes
     -----
-    `mean` and `variance` are those of a number that was rounded at random, f and the
-    variance of the noise plus ``step**2 / 12``: for normal noise right to .3 % of a
-    step where its scale is half a step, and to 1e-9 where it is a whole one.
+    `mean` and `variance` are those of the rounded number: sums over the nearest values,
+    and integrals over the others. For noise wider than a step they are f and the
+    variance of the noise plus ``step**2 / 12``.
 
     Examples
     --------
@@ -56,7 +62,6 @@ class RoundedLikelihood(Likelihood):
         "step": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "origin": [Real],
     }
-    is_discrete = True
     has_expectations = False
 
     def __init__(
@@ -113,7 +118,7 @@ class RoundedLikelihood(Likelihood):
         return max(self.smooth.length_scale, self._step / 2)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Log probability of the interval, (S, n); differentiable once."""
+        """Log of the mean density of the interval, (S, n); differentiable once."""
         noise = self.smooth.at_rows(f)
         # Noise is symmetric; its lower tail has all digits.
         middle = -(y - f[..., 0]).abs() / noise.scale
@@ -123,14 +128,14 @@ class RoundedLikelihood(Likelihood):
             value, for_low, for_high = _probability(noise, low, high)
         # Zero, with the derivatives in both ends.
         slopes = for_high * (high - high.detach()) - for_low * (low - low.detach())
-        return value + slopes
+        return value + slopes - math.log(self._step)
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
         """Closed form; see `Likelihood.row_pass`."""
         smooth, reach = self.smooth, None
         if isinstance(smooth, HeteroscedasticLikelihood):
             smooth, reach = smooth.level, REACH
-        return _RoundedPass(smooth, buffers, reach, self._step / 2)
+        return _RoundedPass(smooth, buffers, reach, self._step)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Refuse robust losses."""
@@ -140,12 +145,38 @@ class RoundedLikelihood(Likelihood):
         )
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
-        """Return the first column of f, (S, n)."""
-        return f[..., 0]
+        """Mean of the rounded number, (S, n)."""
+        nearest, first, _ = self._moments(f)
+        return nearest + self._step * first
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
-        """Variance of the noise and of rounding, (S, n)."""
-        return self.smooth.variance(f) + self._step**2 / 12
+        """Variance of the rounded number, (S, n)."""
+        _, first, second = self._moments(f)
+        return self._step**2 * (second - first.square())
+
+    def _moments(self, f: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Value next to f; first two moments of the distance from it, in steps.
+
+        Sums of tails over the neighbors, and the midpoint rule for all others.
+        """
+        noise, nearest = self.smooth.at_rows(f), self.rounded(f[..., 0])
+        scale, shift = noise.scale / self._step, (f[..., 0] - nearest) / self._step
+
+        def tail(x: torch.Tensor) -> torch.Tensor:
+            return noise.standard_cdf(-x / scale)
+
+        last = NEIGHBORS / scale + torch.zeros_like(shift)
+        beyond, density = noise.standard_cdf(-last), noise.standard_log_prob(last).exp()
+        slope = noise.standard_slope(last) * density / scale.square()
+        first = 2 * shift * beyond - slope * shift * (1 / 12 - shift.square() / 3)
+        second = (beyond - last * density) / 6 + 4 * shift.square() * beyond
+        for z in (last - shift / scale, last + shift / scale):
+            second = second + scale.square() * noise.standard_tail_moment(z)
+        for k in range(NEIGHBORS):
+            near, far = tail(k + 0.5 - shift), tail(k + 0.5 + shift)
+            first = first + (near - far)
+            second = second + (2 * k + 1) * (near + far)
+        return nearest, first, second
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of at most y, a value of the grid, (S, n)."""
@@ -189,10 +220,10 @@ class _RoundedPass(NoisePass):
         noise: NoiseLikelihood,
         buffers: RowBuffers,
         reach: float | None,
-        half_step: float,
+        step: float,
     ) -> None:
         super().__init__(noise, buffers, reach)
-        self._half_step = half_step
+        self._half_step, self._log_step = step / 2, math.log(step)
 
     def _of_rows(
         self, z: torch.Tensor, log_scale: torch.Tensor, inverse: torch.Tensor
@@ -201,4 +232,4 @@ class _RoundedPass(NoisePass):
         low, high = middle - half, middle + half
         value, for_low, for_high = _probability(self._noise, low, high)
         slope = z.sign() * (for_high - for_low)
-        return -value, slope, for_high * high - for_low * low
+        return self._log_step - value, slope, for_high * high - for_low * low

@@ -3,6 +3,7 @@
 import math
 from numbers import Real
 
+import numpy as np
 import torch
 from scipy.special import stdtr, stdtrit
 
@@ -12,6 +13,9 @@ from skvi.utils._arrays import TEMPORARY_ELEMENTS
 from skvi.utils._validation import Interval
 
 __all__ = ["StudentTLikelihood"]
+
+# Degrees of freedom whose distribution function is a short polynomial.
+CLOSED = (2.0, 4.0, 6.0, 8.0, 10.0)
 
 
 class StudentTLikelihood(NoiseLikelihood):
@@ -82,8 +86,37 @@ class StudentTLikelihood(NoiseLikelihood):
 
     def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
         """Probability that noise of scale 1 is less than z, elementwise."""
+        if self.df in CLOSED:
+            return self.standard_log_cdf(z).exp()
         below = stdtr(self.df, z.double().cpu().numpy())
-        return torch.from_numpy(below).to(z.device)
+        return torch.from_numpy(np.asarray(below)).to(z.device)
+
+    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Closed form for even numbers of degrees of freedom, elementwise.
+
+        The integral of ((2 - u) u)^(m - 1) up to w = 1 - |z| / sqrt(df + z^2), with
+        m = df / 2, is a polynomial in w.
+        """
+        if self.df not in CLOSED:
+            return super().standard_log_cdf(z)
+        m, root, size = round(self.df / 2), (self.df + z.square()).sqrt(), z.abs()
+        w = self.df / (root * (root + size))
+        total = torch.zeros_like(w)
+        for k in reversed(range(m)):
+            factor = (-1) ** k * math.comb(m - 1, k) * 2.0 ** (m - 1 - k) / (m + k)
+            total = total * w + factor
+        log_norm = 2 * math.lgamma(m) - math.lgamma(2 * m) + (2 * m - 1) * math.log(2)
+        tail = m * w.log() + total.log() - log_norm
+        return torch.where(z > 0, torch.log1p(-tail.exp()), tail)
+
+    def standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
+        """By a Student-t of ``df - 2``; see `NoiseLikelihood.standard_tail_moment`."""
+        df = self.df
+        if df <= 2:
+            return torch.full_like(z, math.inf)
+        wide = StudentTLikelihood(df - 2).standard_cdf(-z * math.sqrt((df - 2) / df))
+        rest = (df + z.square()) * self.standard_cdf(-z)
+        return df * (df - 1) / (df - 2) * wide - rest
 
     def standard_quantile(self, level: float) -> float:
         """Return the quantile of noise of scale 1."""

@@ -6,20 +6,29 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
+from sklearn.base import clone
 
 from skvi._model import NumberColumns
+from skvi._regressors import units_of
 from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.likelihoods import Likelihood, NoiseLikelihood, RoundedLikelihood
+from skvi.likelihoods import (
+    IndependentLikelihood,
+    Likelihood,
+    NoiseLikelihood,
+    RoundedLikelihood,
+)
 from skvi.utils._arrays import as_tensor
 
 __all__ = [
     "CountColumns",
     "check_other_likelihood",
-    "find_grid",
+    "coarse_grid",
+    "given_grid",
     "learned_numbers",
     "noise_of",
     "origin_of",
+    "targets_in_units",
     "units_on_grid",
 ]
 
@@ -27,6 +36,14 @@ __all__ = [
 REACH = 20.0
 # Decimals of a step that is found.
 MAX_DECIMALS = 6
+# Steps in the scale of a target up to which noise may be as narrow as one: it is where
+# a fit explains 99 % of the variance. Wider noise has a density.
+COARSE = 10.0
+# Digits of numbers relative to their range, also in single precision, and the largest
+# distance from a grid, in steps.
+DIGITS, OFF = 6, 1e-2
+
+Grid = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +123,32 @@ def noise_of(likelihood: Likelihood) -> Any:
     return likelihood if isinstance(likelihood, NoiseLikelihood) else None
 
 
-def find_grid(likelihood: RoundedLikelihood, y: np.ndarray) -> tuple[Any, Any]:
-    """Step and origin of the values of y, or of those of its columns."""
+def given_grid(likelihood: RoundedLikelihood, y: np.ndarray) -> Grid:
+    """Step and origin of the values of one target, as far as they are to be found."""
     if likelihood.step != "auto":
-        return likelihood.step, likelihood.origin
-    if y.ndim == 1:
-        return _step_of(y), y[0]
-    return np.array([_step_of(column) for column in y.T]), y[0]
+        return float(likelihood.step), float(likelihood.origin)
+    return _step_of(y), float(y[0])
+
+
+def coarse_grid(y: np.ndarray, weight: np.ndarray | None) -> Grid | None:
+    """Step and origin of a target whose noise may be as narrow as its step, or None.
+
+    Values occur at least twice on average, all distances are multiples of the smallest
+    one, and the scale of y is at most `COARSE` of these. The units of y do not matter.
+    """
+    n_rows = float(len(y))
+    if weight is not None:
+        y, weight = y[weight > 0], weight[weight > 0]
+        n_rows = float(weight.sum())
+    low, width = float(y.min()), float(np.ptp(y))
+    values = np.unique(np.round((y - low) / (width or 1.0), DIGITS))
+    if not 2 <= len(values) <= n_rows / 2:
+        return None
+    n_steps = np.round(1 / np.diff(values).min())
+    off = np.abs(values * n_steps - np.round(values * n_steps))
+    scale = units_of(y, weight, None, True, True, robust=True).y_scale
+    step = float(width / n_steps)
+    return None if off.max() > OFF or scale > COARSE * step else (step, low)
 
 
 def _step_of(y: np.ndarray) -> float:
@@ -129,8 +165,39 @@ def _step_of(y: np.ndarray) -> float:
     )
 
 
-def units_on_grid(units: Units, step: Any, origin: Any) -> Units:
-    """Units near others in which values of a grid are exact: by powers of two."""
-    mean = origin + step * np.round((units.y_mean - origin) / step)
-    scale = step * 2.0 ** np.round(np.log2(units.y_scale / step))
-    return Units(mean, scale)
+def targets_in_units(likelihood: Likelihood, units: Units) -> list[Likelihood]:
+    """Likelihood of each target that a model describes, in units of y."""
+    parts = [likelihood]
+    if isinstance(likelihood, IndependentLikelihood):
+        parts = likelihood.likelihoods
+    each = (np.broadcast_to(x, len(parts)) for x in (units.y_mean, units.y_scale))
+    return [*map(_in_units, parts, *(x.tolist() for x in each))]
+
+
+def _in_units(likelihood: Likelihood, mean: float, scale: float) -> Likelihood:
+    """A specification whose scales, and grid, are those of a target."""
+    new = {
+        name: value * scale
+        for name, value in likelihood.get_params().items()
+        if name.endswith("noise_scale") and value != "learn"
+    }
+    if isinstance(likelihood, RoundedLikelihood):
+        step, origin = likelihood.step * scale, likelihood.origin * scale + mean
+        new |= {"step": float(step), "origin": float(origin)}
+    return clone(likelihood).set_params(**new)
+
+
+def units_on_grid(units: Units, grids: list[Grid | None]) -> Units:
+    """Units near others in which values of grids are exact: by powers of two."""
+    means, scales = (
+        np.array(np.broadcast_to(x, len(grids)), dtype=float)
+        for x in (units.y_mean, units.y_scale)
+    )
+    for k, grid in enumerate(grids):
+        if grid is not None:
+            step, origin = grid
+            means[k] = origin + step * np.round((means[k] - origin) / step)
+            scales[k] = step * 2.0 ** np.round(np.log2(scales[k] / step))
+    if np.ndim(units.y_mean) == 0:
+        return Units(float(means[0]), float(scales[0]))
+    return Units(means, scales)

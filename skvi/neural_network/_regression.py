@@ -41,10 +41,12 @@ from skvi.neural_network._flatness import (
 from skvi.neural_network._likelihood import (
     CountColumns,
     check_other_likelihood,
-    find_grid,
+    coarse_grid,
+    given_grid,
     learned_numbers,
     noise_of,
     origin_of,
+    targets_in_units,
     units_on_grid,
 )
 from skvi.neural_network._modules import OutputLimits
@@ -58,6 +60,10 @@ from skvi.utils._validation import (
 )
 
 __all__ = ["NetworkRegressorMixin"]
+
+# Degrees of freedom of the noise of targets on a grid, whose center is blunt: with four
+# validation rows of wine have .01 to .06 nats less, those with outliers no more.
+GRID_DF = 10.0
 
 
 class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
@@ -112,9 +118,9 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         if not self._continues:
             return None
         found = self._model.likelihood
-        return (
-            found.likelihoods[0] if isinstance(found, IndependentLikelihood) else found
-        )
+        if isinstance(found, IndependentLikelihood):
+            found = found.likelihoods[0]
+        return found.smooth if isinstance(found, RoundedLikelihood) else found
 
     def _response(self, y):
         """One or several columns of numbers, or of counts."""
@@ -127,10 +133,13 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """Return the model: a network for the target in its units, and a likelihood."""
         given = self._resolve("likelihood")
         given.validate()
-        units, taken = self._find_units(data, given)
+        grids = self._find_grids(given, data)
+        units, taken = self._find_units(data, given, grids)
         if noise_of(given) is not None:
             self._warn_of_constants(data.y)
-            likelihood = self._noise_likelihood(given, units, data.y)
+            likelihood = self._noise_likelihood(given, units, grids)
+            if data.y.ndim == 1:
+                (likelihood,) = likelihood.likelihoods
         else:
             check_other_likelihood(self, given)
             parts = [given] * (response.n_columns or 1)
@@ -147,15 +156,41 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             taken,
         )
 
-    def _find_units(self, data, likelihood):
+    def _find_grids(self, likelihood, data):
+        """For each target step and origin of its values, in its units, or None.
+
+        Raises ValueError if batches would have to find a grid.
+        """
+        columns = data.y.reshape(len(data.y), -1).T
+        is_auto = self._is_auto("likelihood")
+        if isinstance(likelihood, RoundedLikelihood):
+            if likelihood.step == "auto" and self._stream is not None:
+                raise ValueError(
+                    "A batch need not show the step of all rows. Give it for "
+                    "partial_fit: likelihood=RoundedLikelihood(step=1.0), for example."
+                )
+            return [given_grid(likelihood, y) for y in columns]
+        if is_auto and self._continues:
+            last = targets_in_units(self._model.likelihood, self._model.units)
+            return [
+                (part.step, part.origin)
+                if isinstance(part, RoundedLikelihood)
+                else None
+                for part in last
+            ]
+        if is_auto and self._is_accurate:
+            return [coarse_grid(y, data.weight) for y in columns]
+        return [None] * len(columns)
+
+    def _find_units(self, data, likelihood, grids):
         """Units of the target, or origin of the outputs; and what is taken from y."""
         given, standardizes = self._given_units(), self.normalize_y
         if (noise := noise_of(likelihood)) is not None:
             robust = not noise.is_normal
             units = column_units(data.y, data.weight, given, standardizes, robust)
             names = names_of_units(centered=True)
-            if standardizes and given is None and noise is not likelihood:
-                units = units_on_grid(units, *find_grid(likelihood, data.y))
+            if standardizes and given is None:
+                units = units_on_grid(units, grids)
         else:
             origin = origin_of(likelihood, data.y, data.weight)
             zeros = np.zeros(data.y.shape[1:])[()]
@@ -222,40 +257,35 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 SkviWarning,
             )
 
-    def _noise_likelihood(self, given, units, y):
-        """Noise of one target, or of each one; its scale and grid in units of the fit.
+    def _noise_likelihood(self, given, units, grids):
+        """Noise of each target; its scale and grid in units of the fit."""
+        shape, is_varying = noise_of(given), self._noise == "heteroscedastic"
+        chooses = self._is_auto("likelihood") and not shape.is_normal
 
-        Raises ValueError if batches would have to find a grid.
-        """
-        scale = noise_in(units, self._noise_to_fix())
-        is_rounded, step, origin = isinstance(given, RoundedLikelihood), 1.0, 0.0
-        if is_rounded:
-            if given.step == "auto" and self._stream is not None:
-                raise ValueError(
-                    "A batch need not show the step of all rows. Give it for "
-                    "partial_fit: likelihood=RoundedLikelihood(step=1.0), for example."
-                )
-            step, origin = find_grid(given, y)
-            step = step / units.y_scale
-            origin = (origin - units.y_mean) / units.y_scale
-
-        def of_target(scale, step, origin):
-            noise = with_noise_scale(noise_of(given), scale, type(self).__name__)
-            if self._noise == "heteroscedastic":
+        def of_target(scale, y_mean, y_scale, grid):
+            own = StudentTLikelihood(GRID_DF) if chooses and grid else shape
+            noise = with_noise_scale(own, scale, type(self).__name__)
+            if is_varying:
                 noise = HeteroscedasticLikelihood(noise)
-            if not is_rounded:
+            if grid is None:
                 return noise
-            return RoundedLikelihood(noise, float(step), float(origin))
+            step, origin = grid
+            return RoundedLikelihood(noise, step / y_scale, (origin - y_mean) / y_scale)
 
-        if y.ndim == 1:
-            return of_target(scale, step, origin)
-        each = (np.broadcast_to(x, y.shape[1]).tolist() for x in (scale, step, origin))
-        return IndependentLikelihood([*map(of_target, *each)])
+        columns = noise_in(units, self._noise_to_fix()), units.y_mean, units.y_scale
+        each = (np.broadcast_to(x, len(grids)).tolist() for x in columns)
+        return IndependentLikelihood([*map(of_target, *each, grids)])
 
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
         found["posterior_"].units = units
         n_learned = len(self._model.likelihood.learned)
+        targets = targets_in_units(self._model.likelihood, units)
+        found["likelihood_"] = (
+            IndependentLikelihood(targets)
+            if isinstance(self._model.likelihood, IndependentLikelihood)
+            else targets[0]
+        )
         if noise_of(self._resolve("likelihood")) is None:
             return found | learned_numbers(self._model.likelihood, found["_hyper"])
         if n_learned:

@@ -48,13 +48,14 @@ def law(noise, f):
 
 @every
 def test_probabilities_are_those_of_intervals(noise):
-    """SciPy's, which sum to one on the grid, from .25 in steps of .5.
+    """SciPy's over the step; they sum to one on the grid, from .25 in steps of .5.
 
-    Wrong variants: half the step; the density at the middle.
+    Wrong variants: half the step; the density at the middle; not over the step.
     """
     likelihood = RoundedLikelihood(noise, 0.5, 0.25)
     y = 0.25 + 0.5 * torch.arange(-4000, 4001).double()
-    found = likelihood.log_prob(outputs(noise, [0.9]).expand(1, 8001, -1), y)[0].exp()
+    f = outputs(noise, [0.9]).expand(1, 8001, -1)
+    found = 0.5 * likelihood.log_prob(f, y)[0].exp()
     exact = law(noise, 0.9)
     expected = exact.cdf(y + 0.25) - exact.cdf(y - 0.25)
     np.testing.assert_allclose(found, expected, atol=1e-14)
@@ -94,6 +95,31 @@ def test_derivatives(df):
     )
 
 
+@pytest.mark.parametrize("df", [None, 2.5, 4.0])
+@pytest.mark.parametrize("scale", [0.01, 0.15, 0.4, 1.0, 6.0])
+def test_moments(df, scale):
+    """Sums over 40,000 values, also for noise within a step.
+
+    Wrong variants: the mean before rounding; tails without the far ones.
+    """
+    noise = GaussianLikelihood(scale) if df is None else StudentTLikelihood(df, scale)
+    likelihood = RoundedLikelihood(noise, 0.5, 0.25)
+    f = torch.tensor([0.25, 0.3, 0.45, 0.6, 0.74]).double()
+    k = torch.arange(-20_000, 20_001).double()[:, None]
+    y = 0.25 + 0.5 * k
+    mass = 0.5 * likelihood.log_prob(f.expand(len(k), 5)[..., None], y).exp()
+    mean = (mass * y).sum(0)
+    found = likelihood.mean(f[None, :, None])[0]
+    torch.testing.assert_close(found, mean, rtol=0, atol=5e-6)
+    variance = (mass * (y - mean).square()).sum(0)
+    if df is not None:
+        far = torch.tensor([20_000.5 * 0.5 / scale]).double()
+        tail = noise.standard_tail_moment(far) + far**2 * noise.standard_cdf(-far)
+        variance = variance + 2 * scale**2 * tail
+    found = likelihood.variance(f[None, :, None])[0]
+    torch.testing.assert_close(found, variance, rtol=2e-4, atol=1e-12)
+
+
 @every
 def test_draws_and_moments(noise, generator, z_score):
     """Wrong variants: draws before rounding; a variance without that of rounding."""
@@ -102,7 +128,7 @@ def test_draws_and_moments(noise, generator, z_score):
     y = likelihood.sample(f.expand(40_000, -1, -1), generator)[:, 0]
     assert torch.equal((y - 0.25) % 0.5, 0 * y)
     for point in (0.75, 1.25):
-        mass = likelihood.log_prob(f, torch.tensor([point]).double()).exp()
+        mass = 0.5 * likelihood.log_prob(f, torch.tensor([point]).double()).exp()
         assert z_score((y == point).double(), float(mass)) < 4
         below = likelihood.cdf(f, torch.tensor([point]).double())
         assert z_score((y <= point).double(), float(below)) < 4
@@ -115,9 +141,9 @@ def test_draws_and_moments(noise, generator, z_score):
 
 
 def test_a_network_of_integers():
-    """Scale and score are right, and everything that is predicted is on the grid.
+    """Scale and score are right, draws on the grid; quantiles share numbers evenly.
 
-    Wrong variant: quantiles before rounding.
+    Wrong variants: quantiles before rounding; the next number on the grid.
     """
     y = np.round(LATENT)
     model = BayesianMLPRegressor(
@@ -129,11 +155,16 @@ def test_a_network_of_integers():
     grid = [model.predict_log_density(X[:1], [k])[0] for k in range(-5, 15)]
     assert np.exp(grid).sum() == pytest.approx(1.0, abs=1e-9)
     assert each.max() < 0
-    ends = model.predict_interval(X, 0.8)
-    assert np.array_equal(ends, np.round(ends))
     probability = np.exp([model.predict_log_density(X[:1], [k])[0] for k in range(15)])
-    low = int(ends[0, 0])
-    assert probability[:low].sum() < 0.1 <= probability[: low + 1].sum()
+    for level in (0.03, 0.5, 0.9):
+        quantile = model.predict_quantiles(X[:1], level).item()
+        below = int(np.floor(quantile + 0.5))
+        inside = probability[below] * (quantile + 0.5 - below)
+        assert probability[:below].sum() + inside == pytest.approx(level, abs=1e-9)
+    ends = model.predict_interval(X, 0.8)
+    spread = y + RNG.uniform(-0.5, 0.5, size=len(y))
+    cover = np.mean((ends[:, 0] <= spread) & (spread <= ends[:, 1]))
+    assert cover == pytest.approx(0.8, abs=0.08)
     draws = model.sample_y(X, 20, random_state=0)
     assert np.array_equal(draws, np.round(draws))
     assert model.lower_bound_ < model.predict_log_density(X, y).sum() < 0
@@ -144,7 +175,7 @@ def test_a_network_of_integers():
 def test_the_step_is_found(normalize_y, step, origin):
     """Also with an origin, of columns, and in units of y.
 
-    Wrong variants: the smallest difference; a Jacobian of the units.
+    Wrong variants: the smallest difference; no Jacobian of the units.
     """
     y = origin + step * np.round(LATENT)
     both = np.c_[y, np.round(3 * LATENT) / 10]
@@ -161,7 +192,7 @@ def test_the_step_is_found(normalize_y, step, origin):
     np.testing.assert_allclose(again.predict_log_density(X, y), alone, rtol=1e-6)
     grid = origin + step * np.arange(-60, 70)
     mass = again.predict_log_density(np.repeat(X[:1], 130, 0), grid)
-    assert np.exp(mass).sum() == pytest.approx(1.0, abs=1e-6)
+    assert step * np.exp(mass).sum() == pytest.approx(1.0, abs=1e-6)
 
 
 def clone_with_step(model, step, origin):
