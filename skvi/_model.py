@@ -244,8 +244,7 @@ class Model:
         y, constant = data.y, 0.0
         if self.units is not None:
             y = (y - self.units.y_mean) / self.units.y_scale
-            is_density = self.loss.is_log_loss and not self.likelihood.is_discrete
-            if np.any(self.units.y_scale != 1) and is_density:
+            if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:
                 total = len(y) if data.weight is None else float(data.weight.sum())
                 constant = -total * float(np.log(self.units.y_scale).sum())
         weight = None if data.weight is None else as_tensor(data.weight)

@@ -105,8 +105,7 @@ class Predictive(ABC):
         """Log density, or mass, of targets, (n_samples,), in nats."""
         y = y.reshape(len(y), *np.shape(self.units.y_scale))
         y = (y - self.units.y_mean) / self.units.y_scale
-        is_density = not self.likelihood.is_discrete
-        log_unit = float(np.log(self.units.y_scale).sum()) if is_density else 0.0
+        log_unit = float(np.log(self.units.y_scale).sum())  # counts have no units
 
         def of_rows(
             p: Likelihood, log_w: torch.Tensor, f: torch.Tensor, y: torch.Tensor

@@ -92,13 +92,11 @@ class StudentTLikelihood(NoiseLikelihood):
         return torch.from_numpy(np.asarray(below)).to(z.device)
 
     def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
-        """Closed form for even numbers of degrees of freedom, elementwise.
-
-        The integral of ((2 - u) u)^(m - 1) up to w = 1 - |z| / sqrt(df + z^2), with
-        m = df / 2, is a polynomial in w.
-        """
+        """Without underflow for even `df`; see `NoiseLikelihood.standard_log_cdf`."""
         if self.df not in CLOSED:
             return super().standard_log_cdf(z)
+        # The integral of ((2 - u) u)^(m - 1) up to w = 1 - |z| / sqrt(df + z^2), with
+        # m = df / 2, a polynomial in w.
         m, root, size = round(self.df / 2), (self.df + z.square()).sqrt(), z.abs()
         w = self.df / (root * (root + size))
         total = torch.zeros_like(w)

@@ -135,6 +135,8 @@ Prior, Posterior or dict, default="normal"
 
     Attributes
     ----------
+    likelihood_ : Likelihood
+        What was fitted, in units of y; of rounded numbers with their step.
     noise_scale_ : float
         Standard deviation of the noise, in units of y; only if there is noise.
     dispersion_ : float

@@ -410,7 +410,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         -------
         ndarray of shape (n_samples,)
             In nats, in units of y, each row given the training data alone; for K
-            targets jointly.
+            targets jointly. Of rounded numbers the mean density over the step, which
+            for integers is their log probability; see `likelihood_`.
         """
         X = self._check_X(X)
         y = self._model.response.encode(y)

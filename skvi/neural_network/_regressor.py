@@ -74,10 +74,12 @@ default="auto"
     likelihood : {"auto", "gaussian", "student_t", "rounded", "poisson", \
 "negative_binomial"} or Likelihood, default="auto"
         Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "auto" is "gaussian", in a mixture "student_t".
-        "rounded" is for targets such as integers, whose scores are then probabilities
-        of intervals; see `RoundedLikelihood`. Or another distribution: the counts of
-        "poisson" and "negative_binomial" have the exponential of an output as mean.
+        and allows for outliers; "rounded" is for targets such as integers, whose scores
+        are then probabilities of intervals, see `RoundedLikelihood`. "auto" is
+        "gaussian", in a mixture "student_t", and there intervals for targets on a
+        coarse grid, such as grades, whatever their units (:doc:`/predict`). Or another
+        distribution: the counts of "poisson" and "negative_binomial" have the
+        exponential of an output as mean.
         Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your own
         (:doc:`/extend`).
     noise_scale : float or "learn", default="learn"
@@ -143,6 +145,8 @@ default="auto"
 
     Attributes
     ----------
+    likelihood_ : Likelihood
+        What was fitted, in units of y; of rounded numbers with their step.
     noise_scale_ : float
         Standard deviation of the noise, in units of y; only if there is noise.
     dispersion_ : float

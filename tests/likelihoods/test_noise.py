@@ -132,6 +132,29 @@ def test_passes_are_automatic_derivatives(likelihood):
     torch.testing.assert_close(found.for_hyper, expected.for_hyper)
 
 
+@pytest.mark.parametrize("df", [2.0, 3.0, 4.0, 10.0])
+def test_tails_of_a_student_t(df):
+    """SciPy's, and their integral by quadrature; single precision reaches far.
+
+    Wrong variants: a power of the polynomial; the moment without its wider law.
+    """
+    noise = StudentTLikelihood(df)
+    z = torch.cat([-torch.logspace(-3, 3, 40), torch.linspace(0, 9, 10)]).double()
+    found = noise.standard_log_cdf(z)
+    np.testing.assert_allclose(found, stats.t.logcdf(z, df), rtol=1e-12, atol=1e-14)
+    far = torch.tensor([-1e6])
+    expected = noise.standard_log_cdf(far.double())
+    torch.testing.assert_close(
+        noise.standard_log_cdf(far), expected, rtol=1e-6, atol=0, check_dtype=False
+    )
+    moment = noise.standard_tail_moment(torch.tensor([0.7]).double()).item()
+    if df <= 2:
+        assert moment == np.inf
+    else:
+        exact = quad(lambda u: 2 * u * stats.t.sf(u, df), 0.7, np.inf)[0]
+        assert moment == pytest.approx(exact, rel=1e-7)
+
+
 @pytest.mark.parametrize("loss", [BetaLoss(1.5), GammaLoss(1.5)], ids=repr)
 def test_robust_losses_are_proper_for_scales(loss):
     """The expected loss is least at the truth, also in the scale of a row.
