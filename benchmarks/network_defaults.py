@@ -156,6 +156,7 @@ from itertools import product
 
 import numpy as np
 import torch
+from peers import GaussianPeer
 from sklearn.datasets import (
     load_diabetes,
     load_digits,
@@ -165,7 +166,7 @@ from sklearn.datasets import (
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
-from uci_networks import GaussianPeer, load
+from uci_networks import load
 
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal

@@ -159,17 +159,12 @@ import statistics
 import time
 import warnings
 from collections import defaultdict
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
-import torch
-from scipy.special import logsumexp
-from scipy.stats import norm
-from sklearn.compose import TransformedTargetRegressor
-from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.model_selection import cross_val_predict, train_test_split
-from sklearn.neural_network import MLPRegressor
+from peers import PEERS
+from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from uci_published import PUBLISHED
@@ -314,147 +309,6 @@ for likelihood, weight in product(("gaussian", "student_t"), (0.1, 0.3, 1.0)):
 SETTINGS["ensemble, scales of features"] = ensemble("student_t", 0.3, "auto")
 #: One setting for all sets: of those six the best mean on validation folds.
 SETTINGS["ours"] = ensemble("student_t", 0.3)
-
-
-class GaussianPeer:
-    """A regressor without a density, and the residuals of five folds as its noise."""
-
-    def __init__(self, model):
-        self.model = model
-
-    def fit(self, X, y):
-        residual = y - cross_val_predict(self.model, X, y, cv=5)
-        self.noise = math.sqrt(np.mean(residual**2))
-        self.model.fit(X, y)
-        return self
-
-    def predict(self, X):
-        return self.model.predict(X)
-
-    def predict_log_density(self, X, y):
-        z = (y - self.predict(X)) / self.noise
-        return -0.5 * z**2 - math.log(self.noise) - 0.5 * math.log(2 * math.pi)
-
-
-class DeepEnsemblePeer:
-    """Five networks with normal heads by maximum likelihood, and Adam.
-
-    Lakshminarayanan, Pritzel and Blundell (2017), with two layers of 50 units, smaller
-    steps and weight decay. The number of epochs is that with the best log density of a
-    fifth of the rows; then they are trained anew on all of them.
-    """
-
-    def __init__(self, n_members=5, max_steps=5000):
-        self.n_members, self.max_steps = n_members, max_steps
-
-    def fit(self, X, y):
-        self.mean, self.scale = y.mean(), y.std()
-        train, test = train_test_split(np.arange(len(y)), test_size=0.2, random_state=0)
-        steps_per_epoch = math.ceil(len(train) / 100)
-        best = -math.inf
-        for epoch in self._train(X[train], y[train], self.max_steps // steps_per_epoch):
-            score = self.predict_log_density(X[test], y[test]).mean()
-            if score > best:
-                best, n_epochs = score, epoch + 1
-        for _ in self._train(X, y, n_epochs):
-            pass
-        return self
-
-    def _train(self, X, y, n_epochs):
-        torch.manual_seed(0)
-        X, y = torch.tensor(X).float(), torch.tensor((y - self.mean) / self.scale)
-        y, sizes = y.float(), (X.shape[1], 50, 50, 2)
-        self.layers = []
-        for a, b in pairwise(sizes):
-            weight = torch.randn(self.n_members, a, b) * math.sqrt(2 / a)
-            self.layers += [weight, torch.zeros(self.n_members, 1, b)]
-        for layer in self.layers:
-            layer.requires_grad_()
-        adam = torch.optim.AdamW(self.layers, lr=0.005, weight_decay=1e-3)
-        for epoch in range(n_epochs):
-            order = torch.randperm(len(X))
-            for rows in order.split(100):
-                mean, log_std = self._outputs(X[rows])
-                z = (y[rows] - mean) * torch.exp(-log_std)
-                loss = (0.5 * z**2 + log_std).mean(1).sum()
-                adam.zero_grad()
-                loss.backward()
-                adam.step()
-            yield epoch
-
-    def _outputs(self, X):
-        h = X.expand(self.n_members, *X.shape)
-        for k in range(0, len(self.layers), 2):
-            h = torch.relu(h) if k else h
-            h = torch.baddbmm(self.layers[k + 1], h, self.layers[k])
-        return h[..., 0], h[..., 1].clamp(min=-7)
-
-    @torch.no_grad()
-    def _normals(self, X):
-        mean, log_std = self._outputs(torch.tensor(X).float())
-        std = self.scale * torch.exp(log_std).double().numpy()
-        return self.mean + self.scale * mean.double().numpy(), std
-
-    def predict(self, X):
-        return self._normals(X)[0].mean(0)
-
-    def predict_log_density(self, X, y):
-        found = norm.logpdf(y, *self._normals(X))
-        return logsumexp(found, axis=0) - math.log(self.n_members)
-
-
-class MarkovChainPeer:
-    """scikit-learn-contrib's bde: Markov chains over heteroscedastic networks."""
-
-    def __init__(self, **parameters):
-        self.parameters = {
-            "hidden_layers": [16, 16],
-            "epochs": 200,
-            "patience": 10,
-            "n_thinning": 2,
-        } | parameters
-
-    def fit(self, X, y):
-        # Chains are spread over devices, as its documentation says.
-        os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-        from bde import BdeRegressor
-        from bde.loss import GaussianNLL
-
-        self.mean, self.scale = y.mean(), y.std()
-        self.model = BdeRegressor(loss=GaussianNLL(), seed=0, **self.parameters)
-        self.model.fit(X, ((y - self.mean) / self.scale)[:, None])
-        return self
-
-    def draws(self, X):
-        """Means and standard deviations of y, (n_draws, n_samples) each."""
-        raw = np.asarray(self.model.predict(X, raw=True), dtype=float)
-        raw = raw.reshape(-1, len(X), 2)
-        std = np.logaddexp(0, raw[..., 1]) + 1e-6
-        return self.mean + self.scale * raw[..., 0], self.scale * std
-
-    def predict(self, X):
-        return self.draws(X)[0].mean(0)
-
-    def predict_log_density(self, X, y):
-        mean, std = self.draws(X)
-        return logsumexp(norm.logpdf(y, mean, std), axis=0) - math.log(len(mean))
-
-
-PEERS = {
-    "gradient boosting": lambda: GaussianPeer(HistGradientBoostingRegressor()),
-    "MLPRegressor": lambda: GaussianPeer(MLPRegressor()),
-    "MLPRegressor, scaled y": lambda: GaussianPeer(
-        TransformedTargetRegressor(
-            MLPRegressor(max_iter=1000, random_state=0), transformer=StandardScaler()
-        )
-    ),
-    "deep ensemble": DeepEnsemblePeer,
-    # As in its documentation, and at the seconds of "ours" on the small sets.
-    "bde": lambda: MarkovChainPeer(n_members=8, warmup_steps=5000, n_samples=2000),
-    "bde, short": lambda: MarkovChainPeer(
-        n_members=4, warmup_steps=1000, n_samples=300
-    ),
-}
 
 
 def fit_and_score(model, X, y, train, test):
