@@ -10,11 +10,17 @@ from skvi.solvers import Solution
 from skvi.solvers._solution import State
 from skvi.utils._callbacks import has_callbacks
 
-__all__ = ["EvidenceProgress", "FitProgress"]
+__all__ = ["EvidenceProgress", "FitProgress", "write_line"]
 
 # verbose=1 writes the first iterations, and then a line at this interval in seconds.
 FIRST_LINES = 3
 SECONDS_BETWEEN_LINES = 1.0
+
+
+def write_line(estimator: Any, text: str) -> None:
+    """Write a line with the name of the estimator, if it is verbose."""
+    if estimator.verbose:
+        print(f"[{type(estimator).__name__}] {text}", flush=True)  # noqa: T201
 
 
 class EvidenceProgress:
@@ -80,13 +86,16 @@ class FitProgress:
     def resume(self, n_iter: int, path: Any) -> None:
         """Go on after some iterations, which a checkpoint has."""
         self.n_iter = n_iter
-        if self.verbose and n_iter:
-            self._print(f"resumes after iteration {n_iter} of {str(path)!r}")
+        if n_iter:
+            write_line(
+                self.estimator, f"resumes after iteration {n_iter} of {str(path)!r}"
+            )
 
     def finish(self, lower_bound: float) -> None:
         """Report the end of the fit."""
-        if self.verbose:
-            self._print(f"{self.n_iter} iterations, ELBO {lower_bound:.4f} nats")
+        write_line(
+            self.estimator, f"{self.n_iter} iterations, ELBO {lower_bound:.4f} nats"
+        )
         if self.context is not None:
             self.context.call_on_fit_task_end(
                 estimator=self.estimator,
@@ -99,9 +108,5 @@ class FitProgress:
         late = now - self.last_line > SECONDS_BETWEEN_LINES
         if self.verbose > 1 or self.n_iter <= FIRST_LINES or late:
             self.last_line = now
-            self._print(
-                f"iteration {self.n_iter}/{self.max_iter}: minimized {value:.4f} nats"
-            )
-
-    def _print(self, text: str) -> None:
-        print(f"[{type(self.estimator).__name__}] {text}", flush=True)  # noqa: T201
+            where = f"iteration {self.n_iter}/{self.max_iter}"
+            write_line(self.estimator, f"{where}: minimized {value:.4f} nats")

@@ -7,6 +7,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 
+from skvi._progress import write_line
 from skvi._side_by_side import fit_side_by_side, pose
 from skvi.divergences import KL
 from skvi.posteriors import Ensemble
@@ -22,13 +23,20 @@ FRACTION, MIN_ROWS = 0.2, 40
 # that shorter fits would prefer them.
 N_MEMBERS = 1
 
+STAGE = "chooses the weight of the divergence by held-out rows"
+INTERRUPTED = (
+    "Ctrl-C while the weight of the divergence was chosen: nothing is fitted yet; "
+    f"divergence=KL(weight={USUAL}) would begin with the fit"
+)
+
 
 def weight_of_divergence(
     network: Any, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None
 ) -> float:
     """The weight with the best log density of held-out rows; 1 if there are too few.
 
-    Candidates have the same starts and rows, and are trained in one stack.
+    Candidates have the same starts and rows, and are trained in one stack. On Ctrl-C
+    there is no fit yet to be kept.
     """
     labels = y if is_classifier(network) else None
     if len(y) < MIN_ROWS or not _holds_out_all(labels):
@@ -41,7 +49,11 @@ def weight_of_divergence(
     train, test = next(splits)
     tried = [_candidate(network, KL(weight), seed) for weight in WEIGHTS]
     weight = None if sample_weight is None else sample_weight[train]
-    _train(tried, X[train], y[train], weight)
+    write_line(network, STAGE)
+    try:
+        _train(tried, X[train], y[train], weight)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(INTERRUPTED) from None
     scores = [network.predict_log_density(X[test], y[test]) for network in tried]
     each = np.ones(len(test)) if sample_weight is None else sample_weight[test]
     return best_weight(np.stack(scores), each)

@@ -246,3 +246,26 @@ def test_others_refuse_it():
     ):
         with pytest.raises(IncompatibleComponentsError, match="held-out rows"):
             model.fit(X, y > 0)
+
+
+def test_the_choice_is_a_stage_of_its_own(monkeypatch, capsys):
+    """It is announced, and Ctrl-C in it says that nothing is fitted.
+
+    Wrong variant: candidates are as verbose as the fit.
+    """
+    network = BayesianMLPRegressor(
+        divergence=KL(weight="auto"), max_iter=2, verbose=1, **SMALL
+    ).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "[BayesianMLPRegressor] chooses the weight of the divergence by held-out rows"
+    )
+    assert [line.split()[1] for line in lines[1:]] == ["iteration", "iteration", "2"]
+
+    def interrupt(fits):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_weights, "fit_side_by_side", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="nothing is fitted yet"):
+        network.fit(X, y)
+    assert not hasattr(network, "posterior_")

@@ -88,6 +88,10 @@ VARIANTS = [
     Variant("count-std-without-noise", where="CountPredictive.parts",
         find="(w @ noise).sqrt()", put="0 * mean",
         test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
+    Variant("candidates-are-verbose", where="_candidate", find="verbose=0",
+        put="verbose=network.verbose",
+        test="tests/neural_network/test_weights.py::"
+             "test_the_choice_is_a_stage_of_its_own"),
     Variant("grid-in-decimals", where="coarse_grid",
         find="(y - low) / (width or 1.0)", put="y - low",
         test="tests/neural_network/test_integer_targets.py::"
