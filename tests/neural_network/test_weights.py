@@ -251,7 +251,7 @@ def test_others_refuse_it():
 def test_the_choice_is_a_stage_of_its_own(monkeypatch, capsys):
     """It is announced, and Ctrl-C in it says that nothing is fitted.
 
-    Wrong variant: candidates are as verbose as the fit.
+    Wrong variant: silence.
     """
     network = BayesianMLPRegressor(
         divergence=KL(weight="auto"), max_iter=2, verbose=1, **SMALL

@@ -88,8 +88,8 @@ VARIANTS = [
     Variant("count-std-without-noise", where="CountPredictive.parts",
         find="(w @ noise).sqrt()", put="0 * mean",
         test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
-    Variant("candidates-are-verbose", where="_candidate", find="verbose=0",
-        put="verbose=network.verbose",
+    Variant("silent-choice", where="weight_of_divergence",
+        find="write_line(network, STAGE)", put="pass",
         test="tests/neural_network/test_weights.py::"
              "test_the_choice_is_a_stage_of_its_own"),
     Variant("grid-in-decimals", where="coarse_grid",
