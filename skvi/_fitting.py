@@ -122,9 +122,12 @@ def refine(problem: Problem, solution: Solution) -> Solution:
     """Refine the posterior with the data; after Ctrl-C it is unchanged."""
     if solution.interrupted:
         return solution
-    posterior, target = solution.state
+    (posterior, target), weight = solution.state, problem.divergence.kl_weight
+    fixed = target.frozen()
+    if posterior.refinement is not None and weight not in (None, 1):
+        fixed = fixed.powered(1 / weight)
     try:
-        refined = posterior.refine(target.frozen(), problem.generator)
+        refined = posterior.refine(fixed, problem.generator)
     except KeyboardInterrupt:
         return solution.cut_short()
     if refined is posterior:

@@ -257,6 +257,12 @@ class HierarchicalTarget(SupervisedTarget):
         fixed._form = None
         return fixed
 
+    def powered(self, power: float) -> "HierarchicalTarget":
+        """Weight the rows; see `SupervisedTarget.powered`."""
+        other = super().powered(power)
+        other._data, other._form, other._is_summarized = None, None, False
+        return other
+
     def conjugate_form(self) -> ConjugateForm | None:
         """Return the quantities that coordinate ascent needs.
 

@@ -3,7 +3,7 @@
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -80,6 +80,13 @@ class SupervisedTarget(SupervisedRows):
         for part in self._parts(len(theta)):
             log_prior = log_prior - self._total_loss(theta, part)
         return log_prior
+
+    def powered(self, power: float) -> Self:
+        """Return the same target with a power of the likelihood, by weights of rows."""
+        other, weight = copy(self), self.rows.weight
+        weight = torch.ones_like(self.y) if weight is None else weight
+        other.rows = replace(self.rows, weight=power * weight)
+        return other
 
     def log_joint_split(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None

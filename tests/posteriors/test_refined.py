@@ -9,6 +9,7 @@ import torch
 from sklearn.datasets import load_iris, make_classification
 
 from skvi.base import Layout, NormalForm
+from skvi.divergences import KL
 from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
@@ -420,3 +421,25 @@ def test_what_has_no_refinement_says_so():
     ).fit(X, y)
     with pytest.raises(IncompatibleComponentsError, match="density is unknown"):
         fit.posterior_.log_prob(torch.zeros(1, 5))
+
+
+def test_a_weight_of_the_divergence():
+    """It is that of a power of the likelihood, whose exact posterior is known.
+
+    Wrong variant: samples refined towards the posterior of weight 1, twice as wide.
+    """
+    source = np.random.default_rng(0)
+    X = source.normal(size=(60, 2))
+    y = X @ [1.0, -0.5] + 0.5 * source.normal(size=60)
+    regression = BayesianLinearRegression(
+        noise_scale=0.5,
+        prior=Normal(),
+        fit_intercept=False,
+        divergence=KL(0.25),
+        posterior=Refined(n_samples=200),
+        random_state=0,
+    ).fit(X, y)
+    found = regression.posterior_.params.reshape(200, 2).numpy().std(0, ddof=1)
+    covariance = np.linalg.inv(np.eye(2) + 4 * X.T @ X / 0.25)
+    # Opposed pairs: 100 independent samples.
+    np.testing.assert_allclose(found, np.sqrt(covariance.diagonal()), rtol=4 / 200**0.5)

@@ -404,6 +404,9 @@ VARIANTS = [
         find="value + more, slope + by_prior", put="value, slope",
         test="tests/posteriors/test_refined.py::"
              "test_steps_of_networks_by_their_passes[laplace]"),
+    Variant("refined-without-the-weight", where="_fitting.refine",
+        find="fixed.powered(1 / weight)", put="fixed",
+        test="tests/posteriors/test_refined.py::test_a_weight_of_the_divergence"),
     Variant("refined-prior-before-the-variable", where="_Density._bound",
         find="(q.mean - b) / rest", put="q.mean",
         test="tests/posteriors/test_refined.py::"
