@@ -258,7 +258,7 @@ class HierarchicalTarget(SupervisedTarget):
         return fixed
 
     def powered(self, power: float) -> "HierarchicalTarget":
-        """Weight the rows; see `SupervisedTarget.powered`."""
+        """Take a power of the likelihood; see `SupervisedTarget.powered`."""
         other = super().powered(power)
         other._data, other._form, other._is_summarized = None, None, False
         return other

@@ -82,7 +82,18 @@ class SupervisedTarget(SupervisedRows):
         return log_prior
 
     def powered(self, power: float) -> Self:
-        """Return the same target with a power of the likelihood, by weights of rows."""
+        """Return the same target with a power of the likelihood, by weights of rows.
+
+        Parameters
+        ----------
+        power : float
+            The inverse of the weight of a KL divergence.
+
+        Returns
+        -------
+        SupervisedTarget
+            Shares the features.
+        """
         other, weight = copy(self), self.rows.weight
         weight = torch.ones_like(self.y) if weight is None else weight
         other.rows = replace(self.rows, weight=power * weight)
