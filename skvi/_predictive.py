@@ -333,8 +333,8 @@ class CountPredictive(QuadraturePredictive):
         rate = torch.exp(self.mean + 0.5 * variance)
         mean = w @ rate
         noise = rate + self.overdispersion * rate.square() * variance.exp()
-        spread = rate.square() * torch.expm1(variance) + (rate - mean).square()
-        parts = [mean, (w @ noise).sqrt(), (w @ spread).sqrt()]
+        between = rate.square() * torch.expm1(variance) + (rate - mean).square()
+        parts = [mean, (w @ noise).sqrt(), (w @ between).sqrt()]
         return torch.stack(parts, 1).numpy()
 
 

@@ -13,7 +13,10 @@ from skvi.base._protocols import Proposal
 from skvi.targets import Target
 from skvi.utils._random import rand
 
-__all__ = ["Chains", "HamiltonianChains"]
+__all__ = ["N_CHAINS", "Chains", "HamiltonianChains"]
+
+#: Chains that run side by side.
+N_CHAINS = 64
 
 TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.

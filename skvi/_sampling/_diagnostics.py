@@ -6,12 +6,16 @@ import numpy as np
 import torch
 
 __all__ = [
+    "MAX_RHAT",
     "disagreement",
     "effective_sample_size",
     "khat_limit",
     "pareto_khat",
     "split_rhat",
 ]
+
+#: R-hat above which chains are said to disagree.
+MAX_RHAT = 1.05
 
 
 def khat_limit(n_draws: int) -> float:
@@ -93,8 +97,8 @@ def _rhat_of_ranks(split: np.ndarray) -> float:
     """Largest R-hat of normal scores."""
     flat = split.reshape(-1, split.shape[2])
     ranks = np.stack([_ranks(column) for column in flat.T], 1)
-    shares = torch.from_numpy((ranks - 0.375) / (len(flat) + 0.25))
-    return _largest_ratio(torch.special.ndtri(shares).numpy().reshape(split.shape))
+    levels = torch.from_numpy((ranks - 0.375) / (len(flat) + 0.25))
+    return _largest_ratio(torch.special.ndtri(levels).numpy().reshape(split.shape))
 
 
 def _largest_ratio(scores: np.ndarray) -> float:

@@ -7,15 +7,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._arrays import CACHE_ELEMENTS, as_tensor, row_chunks
 from skvi.utils._device import Movable
 from skvi.utils._sparse import Features, SparseRows, as_rows, row_width
 
 __all__ = ["Rows", "deal"]
 
-# Elements of a chunk that fit into the cache, and copies of features in double
-# precision.
-CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**17, 2**21
+# Elements of a copy of features in double precision.
+CHUNK_ELEMENTS = 2**21
 # Rows of a chunk for which more is computed than fits: calls have a cost of their own.
 FEWEST_ROWS = 64
 # Rows of X that a fingerprint reads.

@@ -146,8 +146,8 @@ def has_noise(models: Sequence[SegmentModel]) -> bool:
 def tied(column: np.ndarray, has_noise: bool) -> str | None:
     """Advice on a column with two values, or in which most rows are equal."""
     values, counts = np.unique(column, return_counts=True)
-    n_values, share = len(values), counts / len(column)
-    if n_values == 1 or (n_values > 2 and (share**2).sum() < MOST_TIES):
+    n_values, fraction = len(values), counts / len(column)
+    if n_values == 1 or (n_values > 2 and (fraction**2).sum() < MOST_TIES):
         return None
     if n_values == 2:
         first = f"holds only {values[0]:g} and {values[1]:g}; {NO_DENSITY}"
@@ -155,7 +155,7 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
             return first + 'Use models="bernoulli".'
         return f'{first}Use models="bernoulli" for X == {values[1]:g}.'
     top = values[counts.argmax()] + 0.0
-    first = f"holds {top:g} in {share.max():.0%} of the rows; {NO_DENSITY}"
+    first = f"holds {top:g} in {fraction.max():.0%} of the rows; {NO_DENSITY}"
     are_counts = values[0] >= 0 and (values == np.floor(values)).all()
     if are_counts and overdispersed(column) is None:
         return first + 'Use models="poisson".'

@@ -241,7 +241,7 @@ class Regression(RegressionModel):
         return age[..., None] / 100 if self.trend else super().segment_regressors(age)
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Of c, w, v and u; see `RegressionModel.coefficient_prior`."""
+        """Prior of c, w, v and u; see `RegressionModel.coefficient_prior`."""
         n_past = self.order * (burn_in.n_series if self.across else 1)
         n_features = burn_in.n_features if self.features else 0
         given = self.coef_scale

@@ -196,15 +196,15 @@ def step_to(state: State, target: State) -> np.ndarray:
     Returns the relative distance, (K,).
     """
     before = {name: state[name] for name in (*NATURAL, *MOMENTS)}
-    share = np.ones(state["a"].shape)
+    step = np.ones(state["a"].shape)
     for _ in range(HALVINGS):
         for name in NATURAL:
-            part = along(share, before[name])
+            part = along(step, before[name])
             state[name] = before[name] + part * (target[name] - before[name])
         valid = solve(state)
         if valid.all():
             break
-        share = np.where(valid, share, share / 2)
+        step = np.where(valid, step, step / 2)
     else:
         for name, array in before.items():
             state[name] = np.where(along(valid, array), state[name], array)

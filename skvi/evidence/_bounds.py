@@ -214,7 +214,7 @@ class _Run:
         return _better(found, self.tempering(normal, lifted))
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:
-        """Of the modes that the prior may hide, of a mixture, or of the only one."""
+        """Proposals for modes that the prior may hide, a mixture, or one mode."""
         found = Modes.find(self.target, normal) or Several.of(*self.fit, normal)
         return found or OneMode(normal)
 

@@ -51,9 +51,9 @@ class Changes:
     def of(
         target: DensityTarget, given: Posterior, generator: torch.Generator
     ) -> "Changes":
-        """Of the parameters of a density, towards it from a posterior.
+        """Find the changes of parameters from a posterior to the density.
 
-        Of stored samples, by weights of the posterior that they were made from.
+        Stored samples are weighted by the posterior that they were made from.
         """
         posterior, n_draws = given.unrefined, max(N_DRAWS, 4 * target.layout.size)
         own, known = posterior.as_normal(), posterior.side == "exact"
@@ -133,9 +133,9 @@ def _change(
     draws, x = values.reshape(len(values), -1), seen.reshape(len(seen), -1)
     kept = w > 0  # far draws may overflow
     center = w[kept] @ x[kept]
-    spread = (w[kept] @ (x[kept] - center).square()).sqrt().clamp(min=1e-300)
+    weighted_std = (w[kept] @ (x[kept] - center).square()).sqrt().clamp(min=1e-300)
     mean, std = draws.mean(0), draws.std(0).clamp(min=1e-300)
-    by_mean, by_std = (center - mean).abs() / std, (spread / std).log().abs()
+    by_mean, by_std = (center - mean).abs() / std, (weighted_std / std).log().abs()
     worst = torch.stack([by_mean.max(), by_std.max()]).nan_to_num(nan=math.inf)
     return float(worst[0]), float(worst[1])
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import torch
 
-from skvi._sampling._chains import Chains
+from skvi._sampling._chains import N_CHAINS, Chains
 from skvi._sampling._importance import StudentT, WeightedDraws, adapt_proposal
 from skvi._sampling._mixture import (
     Mixture,
@@ -16,7 +16,7 @@ from skvi._sampling._mixture import (
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
 from skvi.evidence._one_mode import is_heavy_tailed
-from skvi.evidence._proposals import N_CHAINS, Explored, ProposalFamily, Setting
+from skvi.evidence._proposals import Explored, ProposalFamily, Setting
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import Mixture as MixturePosterior
 from skvi.priors import BuiltPrior

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import torch
 
-from skvi._sampling._chains import Chains
+from skvi._sampling._chains import N_CHAINS, Chains
 from skvi._sampling._importance import (
     StudentT,
     WeightedDraws,
@@ -18,7 +18,6 @@ from skvi._sampling._importance import (
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
 from skvi.evidence._proposals import (
-    N_CHAINS,
     Above,
     Explored,
     ProposalFamily,

@@ -19,8 +19,6 @@ from skvi.evidence._sides import MIN_DRAWS, n_draws_for
 from skvi.targets import Target
 
 __all__ = [
-    "N_CHAINS",
-    "N_WARMUP",
     "Above",
     "Explored",
     "ProposalFamily",
@@ -29,7 +27,7 @@ __all__ = [
     "relative_variance",
 ]
 
-N_CHAINS, N_WARMUP = 64, 150
+N_WARMUP = 150
 # Widths of densities above that are tried where weights are nearly constant.
 WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 # Most draws of chains that count as one independent draw.

@@ -7,7 +7,6 @@ import torch
 from skvi._sampling._chains import Chains
 
 __all__ = [
-    "MAX_RHAT",
     "MIN_DRAWS",
     "NEARLY_CONSTANT",
     "Sides",
@@ -16,8 +15,6 @@ __all__ = [
     "n_draws_for",
 ]
 
-#: R-hat above which chains are said to disagree.
-MAX_RHAT = 1.05
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
 # Requested precision in nats from which few draws suffice.

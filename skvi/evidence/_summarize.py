@@ -4,7 +4,12 @@ import math
 
 import torch
 
-from skvi._sampling._diagnostics import effective_sample_size, khat_limit, pareto_khat
+from skvi._sampling._diagnostics import (
+    MAX_RHAT,
+    effective_sample_size,
+    khat_limit,
+    pareto_khat,
+)
 from skvi.evidence._estimates import (
     Estimate,
     bridge_estimate,
@@ -17,7 +22,7 @@ from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS, BoundsTable
 from skvi.evidence._remedies import remedy, with_remedy
 from skvi.evidence._result import REFUTED, EvidenceBounds
-from skvi.evidence._sides import MAX_RHAT, NEARLY_CONSTANT, Sides
+from skvi.evidence._sides import NEARLY_CONSTANT, Sides
 from skvi.evidence._table import build_table, elbo_row
 from skvi.evidence._weights import summarize_weights
 from skvi.posteriors import Posterior

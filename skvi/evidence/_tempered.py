@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from scipy.special import ndtr, stdtrit
 
+from skvi._sampling._diagnostics import MAX_RHAT
 from skvi._sampling._exchange import LadderDraws, ReplicaExchange
 from skvi._sampling._particles import Ladder, anneal, particle_estimates, tune_ladder
 from skvi._sampling._positions import Report
@@ -23,7 +24,6 @@ from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters, invariant_rhat
 from skvi.evidence._clock import Clock
 from skvi.evidence._estimates import Estimate
-from skvi.evidence._sides import MAX_RHAT
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.targets import Target

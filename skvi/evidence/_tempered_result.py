@@ -4,13 +4,12 @@ import math
 
 import torch
 
-from skvi._sampling._diagnostics import effective_sample_size
+from skvi._sampling._diagnostics import MAX_RHAT, effective_sample_size
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._remedies import remedy, with_remedy
 from skvi.evidence._result import REFUTED, EvidenceBounds
-from skvi.evidence._sides import MAX_RHAT
 from skvi.evidence._stepping import (
     ladder_bridge,
     tail_limit,

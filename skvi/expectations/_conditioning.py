@@ -89,8 +89,8 @@ def _widest_last(covariance: torch.Tensor) -> torch.Tensor:
     """
     n, k = covariance.shape[:2]
     # Variance of f_j minus the mean over the classes, up to a constant.
-    spread = covariance.diagonal(dim1=1, dim2=2) - 2 * covariance.mean(2)
-    widest = spread.argmax(1, keepdim=True)
+    variances = covariance.diagonal(dim1=1, dim2=2) - 2 * covariance.mean(2)
+    widest = variances.argmax(1, keepdim=True)
     order = torch.arange(k, device=covariance.device).repeat(n, 1)
     order.scatter_(1, widest, k - 1)
     order[:, -1:] = widest

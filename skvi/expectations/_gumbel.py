@@ -10,10 +10,11 @@ equation after Hopf and Cole. Strong ones are integrated by points.
 
 import math
 
+import numpy as np
 import torch
 
 from skvi.expectations._conditioning import expect_conditioned
-from skvi.expectations._gumbel_cdf import EULER, LogCdf
+from skvi.expectations._gumbel_cdf import LogCdf
 from skvi.expectations._rules import FEW
 from skvi.expectations._smooth import Expectations
 from skvi.utils._arrays import row_chunks
@@ -145,7 +146,7 @@ def _integrate(
         second = _weighted_products(slope, cdf)
         second += rest * _weighted_products(curvature, cdf)
     first = (slope @ cdf[..., None])[..., 0]
-    value = high - value - EULER
+    value = high - value - np.euler_gamma
     second.neg_().diagonal(dim1=1, dim2=2).zero_()
     second.diagonal(dim1=1, dim2=2).copy_(-second.sum(2))
     return value, first / first.sum(1, keepdim=True), second, last

@@ -16,7 +16,6 @@ from scipy.special import log_ndtr
 
 from skvi.utils._tables import table
 
-EULER = 0.5772156649015329
 _GUMBEL_STD = math.pi / math.sqrt(6)
 _DEGREE, _SHAPE_DEGREE = 26, 40
 
@@ -30,7 +29,7 @@ class LogCdf:
         powers = _coefficients(std.device) @ _chebyshev(shape.reshape(-1))
         self.coefficients = powers.reshape(-1, *shape.shape)
         middle, half = _range(_GUMBEL_STD / total)
-        self.middle, self.half = EULER + total * middle, total * half
+        self.middle, self.half = np.euler_gamma + total * middle, total * half
 
     def derivatives(self, x: torch.Tensor, order: int) -> list[torch.Tensor]:
         """Log distribution function at x, (m, K, T), and its first derivatives."""
@@ -86,7 +85,7 @@ def _fit(shape: float) -> np.ndarray:
     s = math.sqrt(max(total**2 - _GUMBEL_STD**2, 0.0))
     middle, half = _range(shape)
     v = chebyshev.chebpts1(150)
-    values = _iterated_log(EULER + total * (middle + half * v), s)
+    values = _iterated_log(np.euler_gamma + total * (middle + half * v), s)
     # Errors count as far as they move the probability.
     weight = np.exp(values - np.exp(values)) + 1e-4
     return chebyshev.cheb2poly(chebyshev.chebfit(v, values, _DEGREE, w=weight))

@@ -75,7 +75,7 @@ class CategoricalLikelihood(Likelihood):
 
     @property
     def row_error(self) -> float | None:  # type: ignore[override]
-        """Of up to three classes; see `Likelihood`."""
+        """Known for up to three classes; see `Likelihood`."""
         return 1e-8 if self.n_classes <= 3 else None
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -59,9 +59,9 @@ def energy_distance(draws: Mapping[str, Any], reference: Mapping[str, Any]) -> f
         )
     _, x = elements(draws)
     _, y = elements({name: reference[name] for name in draws})
-    spread = y.std(0)
-    spread = np.where(spread > 0, spread, 1.0)
-    x, y = x / spread, y / spread
+    std = y.std(0)
+    std = np.where(std > 0, std, 1.0)
+    x, y = x / std, y / std
     between = _total(x, y) / (len(x) * len(y))
     # Without the distances of draws from themselves.
     within = _total(x, x) / (len(x) * (len(x) - 1))

@@ -119,8 +119,8 @@ class WeightsDisplay:
             "bbox_to_anchor": (0, 1),
             "frameon": False,
         }
-        verdict = None if self.reliable else "The bounds are not reliable."
-        legend = ax.legend(fontsize="small", title=verdict, **place)
+        title = None if self.reliable else "The bounds are not reliable."
+        legend = ax.legend(fontsize="small", title=title, **place)
         legend.get_title().set_color(common.VERMILION)
         return self
 
@@ -131,7 +131,7 @@ class WeightsDisplay:
             found = self.weights[side]
             style: dict = {"color": color, "marker": marker, "linestyle": "none"}
             style |= {"markersize": 3.5, "markerfacecolor": "none"}
-            style["label"] = _say(label, found)
+            style["label"] = _legend_text(label, found)
             (self.lines_[side],) = self.ax_.plot(
                 found.ranks, found.tail, **common.merge_style(style, given)
             )
@@ -242,7 +242,7 @@ def _unit_quantile(p: np.ndarray | float, k: float) -> np.ndarray:
     return log_tail if abs(k) < 1e-9 else np.expm1(k * log_tail) / k
 
 
-def _say(side: str, found: WeightSummary) -> str:
+def _legend_text(side: str, found: WeightSummary) -> str:
     """What a reader needs to know about one side, without knowing Pareto's k."""
     largest = 100 * float(found.tail[0])
     # Weights none of which exceeds twice their mean need no tail to be judged by.

@@ -6,12 +6,9 @@ import torch
 
 from skvi.base import Layout
 from skvi.predictors.base import BlockForward
+from skvi.utils._arrays import CACHE_ELEMENTS
 
 __all__ = ["MLPBlocks"]
-
-# Elements in the buffer of a layer, which should stay in the cache: this limits the
-# draws that go through the network together.
-CACHE_ELEMENTS = 2**17
 
 
 def _softplus(x: torch.Tensor) -> torch.Tensor:
@@ -47,6 +44,7 @@ class MLPBlocks(BlockForward):
         coefs = [blocks[f"coef_{i}"].transpose(1, 2) for i in range(n_layers)]
         shifts = [blocks[f"intercept_{i}"][..., None] for i in range(n_layers)]
         sizes = [shift.shape[1] for shift in shifts]
+        # So many draws at once that the buffer of a layer stays in the cache.
         step = min(len(theta), max(1, CACHE_ELEMENTS // (n_rows * max(sizes))))
         self.work = step * n_rows * theta.shape[1]
         # The last feature is 1, for the intercepts of the first layer.

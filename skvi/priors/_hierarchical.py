@@ -12,7 +12,7 @@ from skvi.utils._random import log_gamma_draws, randn
 __all__ = ["HierarchicalNormal"]
 
 # Draws of vague hyperpriors leave the range of floats: logs are clipped here.
-MAX_LOG = 300.0
+MAX_LOG = 600.0
 
 
 class HierarchicalNormal(Prior):
@@ -84,7 +84,7 @@ class _BuiltStudentT(BuiltPrior):
         log_precision = log_gamma_draws(
             self.scale.new_full((n_draws, 1), self.shape), generator
         ) - math.log(self.rate)
-        width = torch.exp(-0.5 * log_precision.clamp(-2 * MAX_LOG, 2 * MAX_LOG))
+        width = torch.exp(-0.5 * log_precision.clamp(-MAX_LOG, MAX_LOG))
         return self.scale * width * randn(generator, n_draws, len(self.scale))
 
     def tail_precision(self) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from scipy.special import digamma
 
 from skvi.base import Layout
 from skvi.exceptions import IncompatibleComponentsError
@@ -12,8 +13,8 @@ from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 
 __all__ = ["LogUniform"]
 
-# (log(pi) + 1 - digamma(1/2)) / 2: the KL from a normal around 0 is then 0.
-CONSTANT = 0.5 * (math.log(math.pi) + 1 + 0.5772156649015329 + 2 * math.log(2))
+# The KL from a normal around 0 is then 0.
+CONSTANT = 0.5 * (math.log(math.pi) + 1 - float(digamma(0.5)))
 
 # The density is infinite at 0: below this size it counts as constant.
 SMALLEST = 1e-300

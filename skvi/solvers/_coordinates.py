@@ -12,7 +12,7 @@ __all__ = ["Coordinates", "coordinates_of"]
 # Floor of unique standard deviations, in units of the conditional ones. With a factor
 # the best ones can be zero (Heywood cases), which makes the density singular; the floor
 # costs half its square in nats for each of them. A logarithm would never get there.
-MIN_SHARE = 1e-3
+MIN_FRACTION = 1e-3
 
 Gradients = tuple[torch.Tensor, ...]
 
@@ -27,7 +27,7 @@ class Coordinates:
         self.start, self.curvature = start, curvature
         self.size = len(start.mean)
         self.n_free = 2 * self.size + self._n_rest()
-        floor = MIN_SHARE * curvature.diagonal.rsqrt()
+        floor = MIN_FRACTION * curvature.diagonal.rsqrt()
         if start.scale.ndim == 1:
             self.floor = torch.minimum(floor, 0.5 * start.scale).square()
             self.free = start.scale.square() - self.floor

@@ -131,8 +131,8 @@ class _Products(Curvature):
 
     def _half(self, matrix: torch.Tensor) -> torch.Tensor:
         values, vectors = self.found
-        stretch = (values.rsqrt() - 1)[:, None]
-        return matrix + vectors @ (stretch * (vectors.T @ matrix))
+        factor = (values.rsqrt() - 1)[:, None]
+        return matrix + vectors @ (factor * (vectors.T @ matrix))
 
     def root(self, matrix: torch.Tensor) -> torch.Tensor:
         return self.d * self._half(matrix)
@@ -170,8 +170,8 @@ def starting_normal(
     else:
         own = (size - rank) / (size - values.sum())
     # Never zero, which is a saddle point.
-    stretch = (1 / values - own).clamp(min=1e-4 * own).sqrt()
-    return NormalForm(mean, d * own.sqrt(), d[:, None] * vectors * stretch)
+    factor = (1 / values - own).clamp(min=1e-4 * own).sqrt()
+    return NormalForm(mean, d * own.sqrt(), d[:, None] * vectors * factor)
 
 
 def _project(target: SupervisedTarget, matrix: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,8 @@ MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 CLOSE = 0.1
 # How often a step of the mean is halved until it gains.
 MAX_HALVINGS = 8
-# Full steps of the precision alternate around the solution.
-AVERAGE_SHARE = 0.7
+# Fraction of a step of the precision: full steps alternate around the solution.
+AVERAGE_STEP = 0.7
 
 
 def find_mode(
@@ -108,7 +108,7 @@ def alternate(
             mean, f = mean - step, f - predictor.project(X, step[:, None])[..., 0]
             if float(gradient @ step) < CLOSE:
                 break
-        precision = precision.lerp(aim, AVERAGE_SHARE)
+        precision = precision.lerp(aim, AVERAGE_STEP)
         if n_steps == 0:
             break
     return mean, precision

@@ -6,8 +6,13 @@ from typing import cast
 
 import torch
 
-from skvi._sampling._chains import HamiltonianChains
-from skvi._sampling._diagnostics import effective_sample_size, khat_limit, pareto_khat
+from skvi._sampling._chains import N_CHAINS, HamiltonianChains
+from skvi._sampling._diagnostics import (
+    MAX_RHAT,
+    effective_sample_size,
+    khat_limit,
+    pareto_khat,
+)
 from skvi._sampling._importance import adapt_proposal, draw_limit, draw_weighted
 from skvi.base import NormalForm
 from skvi.divergences import KL
@@ -33,14 +38,12 @@ __all__ = ["MomentMatching", "fit_proposal_normal"]
 MIN_ESS = 10_000
 # Draws for the value after Ctrl-C, which should be quick.
 FEW_DRAWS = 256
-N_CHAINS = 64
 # Above this number of parameters proposals are factorized: a covariance is too
 # expensive.
 MAX_FULL_RANK = 2000
 # Nats from the ELBO's optimum at which a proposal is good enough.
 PROPOSAL_TOL = 1e-3
 TINY_VARIANCE = 1e-300
-MAX_RHAT = 1.05
 
 
 class MomentMatching(Solver):

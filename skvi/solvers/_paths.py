@@ -90,8 +90,8 @@ def _suspects(
     falls less than the normal does; those first where it rises away from it.
     """
     eps = randn(generator, N_FAR, normal.n_noise)
-    spread = math.log(FARTHEST / NEAREST)
-    r = NEAREST * (spread * rand(generator, N_FAR)).exp()
+    log_range = math.log(FARTHEST / NEAREST)
+    r = NEAREST * (log_range * rand(generator, N_FAR)).exp()
     theta = normal.transform(r[:, None] * eps / eps.norm(dim=1, keepdim=True))
     at_center, _ = target.log_joint_and_gradient(normal.mean[None])
     value, slope = target.log_joint_and_gradient(theta)

@@ -254,12 +254,12 @@ def _continued(
     """
     logs, (first, second, third) = log_scales, map(math.exp, log_scales)
     mean = torch.lerp(before.mean, last.mean, (third - first) / (second - first))
-    share = (logs[2] - logs[0]) / (logs[1] - logs[0])
+    fraction = (logs[2] - logs[0]) / (logs[1] - logs[0])
     if last.is_diagonal:
-        return NormalForm(mean, before.scale * (last.scale / before.scale) ** share)
+        return NormalForm(mean, before.scale * (last.scale / before.scale) ** fraction)
     ratio = torch.linalg.solve_triangular(before.scale, last.scale, upper=False)
     vectors, roots, _ = torch.linalg.svd(ratio)
-    root = before.scale @ (vectors * roots**share)
+    root = before.scale @ (vectors * roots**fraction)
     # The lower factor of root root'.
     upper = torch.linalg.qr(root.T).R
     return NormalForm(mean, upper.T * upper.diagonal().sign())

@@ -233,8 +233,8 @@ def match_tilted_moments(
     history: list[float] = []
     for i in range(N_FULL + N_AVERAGED):
         averaged = max(i - N_FULL + 2, 1)
-        share = 4 if i < N_FULL else N_AVERAGED
-        block = max(MIN_BLOCK, math.ceil(n_draws / share))
+        n_parts = 4 if i < N_FULL else N_AVERAGED
+        block = max(MIN_BLOCK, math.ceil(n_draws / n_parts))
         sample = _Sample(problem, proposal, near, q, block)
         history.append(-sample.bound)
         known = _Reference.of(q, near, alpha)

@@ -10,6 +10,7 @@ from scipy.special import gammaln
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
+from skvi.priors._hierarchical import MAX_LOG
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._device import Movable
 from skvi.utils._log_space import LOG_2PI
@@ -22,9 +23,6 @@ __all__ = [
     "Precision",
     "UnknownNumber",
 ]
-
-# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
-MAX_LOG = 600.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +100,9 @@ class ConjugateForm(Movable):
         z = self.data.solution.numpy()
         # In units of the smaller of both precisions nothing overflows.
         excess, least = log_e - u[..., None], np.minimum(log_e, u[..., None])
-        share = np.exp(-np.abs(excess))
-        half_log_det = 0.5 * (np.maximum(excess, 0.0) + np.log1p(share)).sum(-1)
-        return half_log_det, self.data.residual + np.exp(least) / (1 + share) @ (z * z)
+        small = np.exp(-np.abs(excess))
+        half_log_det = 0.5 * (np.maximum(excess, 0.0) + np.log1p(small)).sum(-1)
+        return half_log_det, self.data.residual + np.exp(least) / (1 + small) @ (z * z)
 
     def noise_at_ratio(self, u: np.ndarray) -> np.ndarray:
         """Log of the likeliest noise precision at a ratio `u`, if both are unknown.

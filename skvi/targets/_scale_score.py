@@ -84,7 +84,7 @@ class ScaleScore(Movable):
 
 
 class _Map(torch.autograd.Function):
-    """Of a `ScaleScore`, whose derivatives are known: a tape is three times slower."""
+    """A `ScaleScore` with its known derivatives: a tape is three times slower."""
 
     @staticmethod
     def forward(ctx: Any, score: torch.Tensor, score_map: ScaleScore) -> Any:

@@ -5,13 +5,10 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
-from skvi.utils._arrays import row_chunks
+from skvi.utils._arrays import CACHE_ELEMENTS, row_chunks
 from skvi.utils._device import Movable
 
 __all__ = ["WhitenedLinear", "WhitenedTarget"]
-
-# Draws times rows that stay in the cache.
-CACHE_ELEMENTS = 2**17
 
 
 class WhitenedTarget(Movable):

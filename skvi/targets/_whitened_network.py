@@ -6,7 +6,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.targets._network_slopes import NetworkSlopes
-from skvi.targets._whitened import CACHE_ELEMENTS, WhitenedTarget
+from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._arrays import CACHE_ELEMENTS
 
 __all__ = ["WhitenedNetwork"]
 

@@ -34,8 +34,8 @@ class _Writeable:
         return np.asarray(cls(array))
 
 
-# Elements of temporaries that stay in the cache.
-TEMPORARY_ELEMENTS = 2**18
+# Elements of a buffer, and of several temporaries, that stay in the cache.
+CACHE_ELEMENTS, TEMPORARY_ELEMENTS = 2**17, 2**18
 
 
 def row_chunks(

@@ -5,12 +5,12 @@ from functools import cache
 import pytest
 import torch
 
+from skvi._sampling._diagnostics import MAX_RHAT
 from skvi._sampling._positions import silent
 from skvi.base import NormalForm
 from skvi.evidence import bound_evidence
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._clock import UNLIMITED
-from skvi.evidence._summarize import MAX_RHAT
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
 from skvi.posteriors import MeanFieldNormal
 from tests.densities import NormalTarget, TwoModes
