@@ -37,7 +37,7 @@ from skvi.solvers import (
 from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import Start
 from skvi.targets._density import DensityTarget
-from skvi.targets._density_checks import check_density
+from skvi.targets._density_checks import check_density, explain_ridge
 from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
@@ -274,6 +274,8 @@ class VariationalInference(BaseEstimator):
             or other_modes(starts, changes.normal, -bound[0])
             or changes.message(posterior)
         )
+        if message and (ridge := explain_ridge(target, changes.normal)):
+            message = f"{message}. But {ridge}"
         values, _ = target.constrain(changes.theta)
         self.mean_ = {k: v.double().mean(0).numpy() for k, v in values.items()}
         self.std_ = {k: v.double().std(0).numpy() for k, v in values.items()}

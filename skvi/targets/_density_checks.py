@@ -1,5 +1,6 @@
 """Checks of a user's log density before its fit: what is wrong, and what helps."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -7,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from skvi.base import NormalForm
 from skvi.targets._density import DensityTarget, unchecked
 from skvi.targets._supports import SUPPORTS
 from skvi.utils._random import make_generator, rand
 
-__all__ = ["check_density"]
+__all__ = ["check_density", "explain_ridge"]
 
 # Relative difference of log densities of one draw, alone and among others.
 ROUNDING = 1e-6
@@ -20,6 +22,8 @@ ROUNDING = 1e-6
 N_POINTS, RANGE = 32, 2.0
 # Fraction of points that may have no density, and smallest share of a gradient.
 FEW, FLAT = 0.05, 1e-12
+# Powers of ten of deviations, between which a density with an integral falls by log 10.
+POWERS = range(2, 7)
 # Parameters up to which constant directions are searched.
 MAX_PARAMS = 300
 # A flat density is proper on others.
@@ -212,6 +216,35 @@ def _check_directions(
         f"log_density does not depend {what}: it is constant along a direction, and "
         "its integral is infinite. Give all parameters a proper prior, or use fewer."
     )
+
+
+@torch.no_grad()
+def explain_ridge(target: DensityTarget, normal: NormalForm) -> str:
+    """A direction along which the integral is infinite; empty if none is seen.
+
+    From the center of a normal along the coordinates and its own axes.
+    """
+    smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
+    if not len(smooth) or len(smooth) > MAX_PARAMS:
+        return ""
+    axes = torch.diag(normal.variance.sqrt())[smooth]
+    if not normal.is_diagonal and normal.covariance().isfinite().all():
+        values, vectors = torch.linalg.eigh(normal.covariance())
+        axes = torch.cat([(vectors * values.clamp(min=0).sqrt()).T, axes])
+    axes = torch.cat([axes, -axes])
+    steps = 10.0 ** torch.tensor(POWERS, dtype=axes.dtype)[:, None, None]
+    with suppress(RuntimeError, ValueError):
+        found = target.log_joint((normal.mean + steps * axes).flatten(0, 1))
+        found = found.reshape(len(steps), len(axes))
+        fall = (found[:-1] - found[1:]).nan_to_num(math.inf).amax(0)
+        if float(fall.min()) < math.log(10):
+            share = (axes[int(fall.argmin())] / normal.variance.sqrt()).abs()
+            names = _names_at(target, torch.nonzero(share > 0.1 * share.max())[:, 0])
+            return (
+                f"the density does not fall far out along {names}, and its integral "
+                "is infinite there: is a prior missing?"
+            )
+    return ""
 
 
 def _names_at(target: DensityTarget, places: Sequence[int]) -> list[str]:

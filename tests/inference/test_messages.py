@@ -1,6 +1,7 @@
 """What a fit of a log density says when the model or the data are wrong."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -94,6 +95,37 @@ def test_what_looks_wrong_and_is_not():
     np.testing.assert_allclose(vi.std_["x"], [1e6, 1.0, 1e-6], rtol=0.01)
     assert vi.mean_["mu"] == pytest.approx(8 / 3, abs=0.02)
     assert vi.std_["s"] == pytest.approx(12**-0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("case", ["no prior", "a prior", "vague scale"])
+def test_a_ridge_without_an_end(case):
+    """Separable classes without a prior; not a proper density that a normal fits badly.
+
+    Wrong variant: a line that is flat at its end, after a fall, is a ridge, too.
+    """
+    X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).double()
+    is_one = X[:, 0] + 0.3 * X[:, 1] > 0
+
+    def classes(p):
+        signed = torch.where(is_one, 1.0, -1.0) * (p["beta"] @ X.T)
+        fit = torch.nn.functional.logsigmoid(signed).sum(1)
+        weight = 1.0 if case == "a prior" else 0.0
+        return fit + weight * Normal(0.0, 1.0).log_prob(p["beta"]).sum(1)
+
+    def scale(p):
+        return Normal(p["mu"][:, None], p["sigma"][:, None]).log_prob(Y).sum(1)
+
+    given = (classes, {"beta": (2,)})
+    if case == "vague scale":
+        given = (scale, SHAPES, POSITIVE)
+    vi = VariationalInference(*given, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        vi.fit()
+    message = vi.diagnostics_["message"]
+    assert ("is a prior missing" in message) == (case == "no prior")
+    assert ("along ['beta']" in message) == (case == "no prior")
+    assert vi.converged_ == (case == "a prior")
 
 
 def test_densities_that_raise_far_away():

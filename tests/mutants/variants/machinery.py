@@ -5,6 +5,11 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("ridge-after-a-fall", where="_density_checks.explain_ridge",
+        find="(found[:-1] - found[1:]).nan_to_num(math.inf).amax(0)",
+        put="(found[:-1] - found[1:]).nan_to_num(math.inf).amin(0)",
+        test="tests/inference/test_messages.py::"
+             "test_a_ridge_without_an_end[vague scale]"),
     Variant("far-points-raise", where="find_starts", find="suppress(RuntimeError)",
         put="suppress(KeyError)",
         test="tests/inference/test_messages.py::test_densities_that_raise_far_away"),
