@@ -185,11 +185,12 @@ def test_levels_on_conjugate_regressions(method, n_runs, monkeypatch):
     """Many regressions: each side of both statements, at stated 95 % and 99 %.
 
     `limits` is asymptotic, the rows of the table hold at any number of draws. Both
-    start at a factorized q. Wrong variants, with the smallest coverage at 95 %: errors
-    divided by the number of draws once more (0.81), the penalty's sign in the rows
-    (0.73), means of blocks in place of the smallest one (0.52).
+    start at a factorized q. Errors of the bridge are as large as stated. Wrong
+    variants, with the smallest coverage at 95 %: errors divided by the number of draws
+    once more (0.81), the penalty's sign in the rows (0.73), means of blocks in place of
+    the smallest one (0.52).
     """
-    rows, held = {}, Counter()
+    rows, held, z = {}, Counter(), []
     finite = _summarize.finite_sample_bounds
 
     def record(forward, reverse, level):
@@ -208,6 +209,9 @@ def test_levels_on_conjugate_regressions(method, n_runs, monkeypatch):
             method=method,
         )
         held["reliable"] += bounds.reliable
+        if method == "importance":
+            error = bounds.table["bridge"].standard_error
+            z.append((bounds.estimate - exact) / error)
         rounding = 1e-9 * max(1.0, abs(exact))
         for level in LEVELS:
             stated = {"limits": bounds.limits(level)}
@@ -219,6 +223,9 @@ def test_levels_on_conjugate_regressions(method, n_runs, monkeypatch):
     assert held.pop("reliable") >= binom.ppf(1e-3, n_runs, 0.95)
     for (*_, level), n in held.items():
         assert n >= binom.ppf(1e-3, n_runs, level), held
+    if z:
+        assert abs(np.mean(z)) < 5 / n_runs**0.5
+        assert 0.7 < np.std(z) < 1.3
 
 
 def test_levels_out_of_range():

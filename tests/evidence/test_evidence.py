@@ -96,30 +96,6 @@ def test_direction_at_any_number_of_draws(n_draws, global_random_seed):
         assert gaps.mean() < 2 * gaps.std() / math.sqrt(len(gaps)) + ROUNDING
 
 
-@pytest.mark.slow
-def test_coverage_on_a_conjugate_model():
-    """100 seeds: both sides with their errors, and the 95 % rows.
-
-    Wrong variants: the penalty's sign in `finite_sample_bounds`, without which a
-    noiseless lower bound is above log p(D); standard errors divided by n.
-    """
-    target, posterior, exact = conjugate()
-    found = [bounds_of(target, posterior, seed, n_draws=1024) for seed in range(100)]
-    for n_se, p in ((0, 0.95), (2, 0.999)):
-        intervals = [bounds.interval(n_se) for bounds in found]
-        for covered in (
-            sum(low <= exact for low, _ in intervals),
-            sum(high >= exact - ROUNDING for _, high in intervals),
-        ):
-            assert covered >= binom.ppf(1e-4, 100, p)
-    rows = [(b.table["lower, 95 %"].value, b.table["upper, 95 %"].value) for b in found]
-    assert sum(low <= exact for low, _ in rows) >= binom.ppf(1e-4, 100, 0.95)
-    assert sum(high >= exact for _, high in rows) >= binom.ppf(1e-4, 100, 0.95)
-    z = [(b.estimate - exact) / b.table["bridge"].standard_error for b in found]
-    assert abs(np.mean(z)) < 5 / math.sqrt(100)
-    assert 0.7 < np.std(z) < 1.3
-
-
 def one_feature():
     rng = np.random.default_rng(3)
     X = rng.standard_normal((25, 1))

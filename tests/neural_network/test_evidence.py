@@ -28,7 +28,11 @@ def make_data(n=15, d=2, dtype=np.float64):
 
 
 @pytest.mark.parametrize(
-    ("method", "dtype"), [("auto", np.float32), ("tempering", np.float64)]
+    ("method", "dtype"),
+    [
+        ("auto", np.float32),
+        pytest.param("tempering", np.float64, marks=pytest.mark.slow),
+    ],
 )
 def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
