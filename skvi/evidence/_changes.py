@@ -164,12 +164,16 @@ def modes_of(starts: Sequence[Start], best: NormalForm) -> list[NormalForm]:
 def other_modes(starts: Sequence[Start], best: NormalForm, value: float) -> str:
     """Say that other starts ended at other modes of nearly as much mass, if so.
 
-    `value` is minus the ELBO of the posterior, `best` the normal of its moments.
+    `value` is minus the ELBO of the posterior, `best` the normal of its moments. That
+    of the best start is at the same mode if it is near: a factorized `best` may be too
+    narrow to see that others are on the same ridge.
     """
+    own = [best]
+    own += [s.normal for s in starts[:1] if not _are_far(s.normal, best)]
     found = [
         start
         for start in starts
-        if start.value < value + LOW and _are_far(start.normal, best)
+        if start.value < value + LOW and all(_are_far(start.normal, n) for n in own)
     ]
     if not found:
         return ""

@@ -5,6 +5,9 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    Variant("modes-seen-by-a-narrow-normal", where="_changes.other_modes",
+        find="starts[:1]", put="starts[:0]",
+        test="tests/evidence/test_changes.py::test_other_modes[on the ridge]"),
     Variant("ridge-after-a-fall", where="_density_checks.explain_ridge",
         find="(found[:-1] - found[1:]).nan_to_num(math.inf).amax(0)",
         put="(found[:-1] - found[1:]).nan_to_num(math.inf).amin(0)",
