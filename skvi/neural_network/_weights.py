@@ -15,7 +15,8 @@ from skvi.posteriors import Ensemble
 __all__ = ["weight_of_divergence"]
 
 # Candidates, as far apart as their scores tell. The usual one stays unless another is
-# better by more than a standard error: few rows would choose by chance.
+# better by more than a standard error, a larger one by two: few rows would choose by
+# chance, and one member alone profits more than the mixture from a larger weight.
 WEIGHTS, USUAL = (0.1, 0.3, 1.0), 0.3
 # Held-out fraction of the rows; scores of fewer rows are mostly chance.
 FRACTION, MIN_ROWS = 0.2, 40
@@ -60,13 +61,14 @@ def weight_of_divergence(
 
 
 def best_weight(scores: np.ndarray, sample_weight: np.ndarray) -> float:
-    """The usual weight, or the best one whose gain exceeds its standard error.
+    """The usual weight, or the best one whose gain exceeds one standard error, or two.
 
     `scores`, (weights, rows), are of the same rows; weighted sums are compared.
     """
     gains = (scores - scores[WEIGHTS.index(USUAL)]) * sample_weight
     error = np.sqrt(gains.shape[1]) * gains.std(1)
-    total = np.where(gains.sum(1) > error, gains.sum(1), 0.0)
+    least = np.where(np.array(WEIGHTS) > USUAL, 2.0, 1.0) * error
+    total = np.where(gains.sum(1) > least, gains.sum(1), 0.0)
     return WEIGHTS[int(np.argmax(total))] if total.any() else USUAL
 
 

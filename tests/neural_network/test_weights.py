@@ -125,12 +125,14 @@ def test_auto_in_an_ensemble_is_what_predicts_best(
 def test_another_weight_must_gain_more_than_its_error():
     """The usual weight, .3, unless another one is better beyond a standard error.
 
-    Wrong variants: the largest sum; sums without sample weights; the error of one row.
+    A larger one must be so beyond two. Wrong variants: the largest sum; sums without
+    sample weights; the error of one row; one error for all.
     """
     gains = np.r_[np.full(50, -1.0), np.full(50, 1.1)]  # mean .05, error .105
     scores = np.stack([np.zeros(100), np.zeros(100), gains])
     assert _weights.best_weight(scores, np.ones(100)) == 0.3
-    assert _weights.best_weight(scores + [[0], [0], [0.1]], np.ones(100)) == 1.0
+    assert _weights.best_weight(scores + [[0], [0], [0.1]], np.ones(100)) == 0.3
+    assert _weights.best_weight(scores + [[0], [0], [0.2]], np.ones(100)) == 1.0
     assert _weights.best_weight(scores, np.r_[np.zeros(50), np.ones(50)]) == 1.0
     assert _weights.best_weight(scores[::-1], np.r_[np.zeros(50), np.ones(50)]) == 0.1
     both = np.stack([gains + 0.2, np.zeros(100), gains + 0.1])

@@ -206,6 +206,10 @@ VARIANTS = [
         find="np.sqrt(gains.shape[1]) * gains.std(1)", put="gains.std(1)",
         test="tests/neural_network/test_weights.py::"
              "test_another_weight_must_gain_more_than_its_error"),
+    Variant("larger-weights-by-chance", where="best_weight",
+        find="np.where(np.array(WEIGHTS) > USUAL, 2.0, 1.0) * error", put="error",
+        test="tests/neural_network/test_weights.py::"
+             "test_another_weight_must_gain_more_than_its_error"),
     Variant("steps-of-classes-without-limit", where="Stochastic._rate",
         find="options.rate or self.rate", put="self.rate",
         test="tests/neural_network/test_weights.py::"
