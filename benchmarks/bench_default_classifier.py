@@ -82,6 +82,27 @@ What is more certain of upright digits is more certain of rotated ones: weight 0
 .095 to .102 and .99 to 1.00 (two layers, 5,000 steps), eight members .074 and 1.10. On
 six other sets the best weight of (.1, .3, 1) has .277 in the mean with one layer of
 100, .282 with two of 50 and 3,000 steps, .280 with 5,000.
+
+Test rows of three folds, read once after that (2026-11-26, 2 busy cores, x86_64, torch
+2.13.0; digits again with cubic splines for the rotation, scipy's default, instead of
+linear ones, with which 20 degrees have 1.12, +.39, +.78). Log loss of the network,
+differences of a deep ensemble and of MLPClassifier (positive: ours is better),
+processor seconds and accuracy of the three:
+
+    digits         .083  -.001 (.005)  +.003 (.007)   5.9  6.0  1.0   .983 .978 .977
+      at 10        .355  +.142 (.015)  +.183 (.030)                   .889 .850 .851
+      at 20       1.046  +.327 (.021)  +.691 (.097)                   .691 .674 .656
+      at 30       2.311  +.758 (.180)  +1.87 (.140)                   .414 .405 .406
+      at 45       5.392  +2.72 (.541)  +5.09 (.444)                   .216 .156 .152
+    wine           .058  -.023 (.006)  -.005 (.002)   2.1 11.7  0.1   .981 .981 .981
+    breast_cancer  .081  +.005 (.008)  +.018 (.016)   2.6  6.5  0.2   .965 .968 .977
+    ionosphere     .255  -.030 (.046)  +.028 (.045)   2.8  7.2  0.2   .915 .901 .910
+    pima           .511  +.008 (.022)  +.024 (.002)   1.5  5.6  0.5   .745 .734 .749
+    spectf         .387  +.068 (.028)  +.364 (.042)   3.1  8.6  0.3   .807 .795 .814
+    german         .500  -.006 (.022)  +.807 (.082)   2.3  5.3  1.1   .758 .777 .733
+
+On wine both rivals are better beyond two errors: few rows choose too large a weight of
+the divergence there.
 """
 
 import csv
@@ -97,6 +118,7 @@ import torch
 from scipy.ndimage import rotate
 from scipy.special import logsumexp, softmax
 from sklearn import datasets
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.metrics import log_loss
@@ -153,7 +175,7 @@ NETWORK_SETS += ("german",)
 ANGLES = (10, 20, 30, 45)
 
 
-class DeepEnsemble:
+class DeepEnsemble(ClassifierMixin, BaseEstimator):
     """Five networks with two layers of 50 units, Adam with weight decay, averaged.
 
     The number of epochs is that with the best log loss of a fifth of the rows; then
@@ -260,9 +282,9 @@ def measure_networks(name):
 
 
 def turned(X, angle):
-    """Images of 8 x 8 pixels, rotated by degrees."""
+    """Images of 8 x 8 pixels, rotated by degrees, with scipy's cubic splines."""
     images = X.reshape(-1, 8, 8)
-    return rotate(images, angle, axes=(1, 2), reshape=False, order=1).reshape(X.shape)
+    return rotate(images, angle, axes=(1, 2), reshape=False).reshape(X.shape)
 
 
 def loss_of(y, p):
