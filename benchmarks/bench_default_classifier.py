@@ -101,8 +101,10 @@ processor seconds and accuracy of the three:
     spectf         .387  +.068 (.028)  +.364 (.042)   3.1  8.6  0.3   .807 .795 .814
     german         .500  -.006 (.022)  +.807 (.082)   2.3  5.3  1.1   .758 .777 .733
 
-On wine both rivals are better beyond two errors: few rows choose too large a weight of
-the divergence there.
+On wine both rivals are better beyond two errors. It is not the choice of the weight: on
+validation rows of three splits of the six smaller sets it has .274 in the mean, .272
+with three folds instead of one, and .265 with the best weight for the validation rows
+themselves; on wine .058, .056 and .050.
 """
 
 import csv
