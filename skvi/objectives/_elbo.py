@@ -230,19 +230,17 @@ class ELBO(Objective):
         if self.gradient == "score":
             draw = posterior.draw(n_draws, generator).detach()
             return self._score(target, posterior, divergence, rows, draw)
-        draw = posterior.draw_strata(n_draws, generator)
+        draw, prior = posterior.draw_strata(n_draws, generator), target.reference
         theta, log_q = draw.theta, draw.log_q
         # The density at strata costs little, and mixtures get close to the posterior.
         is_mixture = self.gradient == "auto" and draw.weight is not None
         if self.gradient == "stl" or (is_mixture and divergence.is_standard):
             log_q = posterior.log_q(draw, posterior.params.detach())
-        log_prior = target.reference.log_prob(theta)
+        log_prior = prior.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
         loss = draw.weigh(log_prior - target.log_joint(theta, rows)).mean()
         logs = draw.weigh(log_q), draw.weigh(log_prior)  # KL is linear in them
-        value = loss + divergence.estimate(
-            posterior, target.reference, *logs, generator
-        )
+        value = loss + divergence.estimate(posterior, prior, *logs, generator)
         return value, value.detach()
 
     def _score(

@@ -124,7 +124,7 @@ class _MultiplicativePosterior(AuxiliaryPosterior):
         bent, _ = self._flow.transform("forward", e.reshape(-1, e.shape[-1]), flow)
         excess = width * bent.reshape(e.shape)  # z - 1
         padded = torch.nn.functional.pad(excess, [0, 1])
-        mean = shift + padded[..., self._input] * self._ratio(shift)
+        mean = shift + padded.index_select(-1, self._input) * self._ratio(shift)
         return NormalForm(mean, log_scale.exp().expand_as(mean))
 
     def proposal(self, u: torch.Tensor, params: torch.Tensor) -> NormalForm:

@@ -83,7 +83,8 @@ class Target(Movable):
     @property
     def reference(self) -> BuiltPrior:
         """Density that divergences compare q with: the prior, or 1 without one."""
-        return FLAT if self.prior is None else self.prior
+        prior = self.prior  # which may be bound anew at every access
+        return FLAT if prior is None else prior
 
     @property
     def symmetry(self) -> Any:
