@@ -109,28 +109,8 @@ These and the columns above were measured when the divergence had its full weigh
 ten observations. With 30, the present default, three splits of "ours" have -.46, 2.07
 and .00 on yacht, Boston and energy, where the results have -.62, 2.09 and -.01.
 
-"default", `BayesianMLPRegressor()`, beside a deep ensemble of five networks and
-scikit-learn's MLPRegressor with a scaled target and the residuals of five folds as its
-noise; all with standardized features, in the same run, results in
-`results/network_rivals.csv` (first splits, 2026-11-26, 2 busy cores, x86_64, torch
-2.13.0, processor seconds). Test rows were read once, after members, priors, steps and
-the choice of the weight had been fixed on validation rows. Wine has integer targets, so
-that its densities measure rounding:
-
-            splits  default               minus deep ensemble         minus MLPRegressor
-                    RMSE   nll   seconds  RMSE          nll           RMSE   nll
-  yacht       5     .91   -0.14    5.8   -.02 +- .16  -0.63 +- .08   -1.50  -2.48 +- .04
-  energy      5     .376   0.20    6.0   -.033 +- .015 -.82 +- .56   -1.23  -1.76 +- .05
-  Boston      5    2.91    2.24    6.1   +.03 +- .07  -0.28 +- .24   +0.13   -.27 +- .11
-  concrete    5    4.76    2.78    6.1   -.32 +- .20  -0.15 +- .05    -.44   -.30 +- .04
-  wine        5     .619   0.59    5.3   -.005 +- .011 -.25 +- .19    -.01   -.37 +- .19
-  kin8nm      1     .068  -1.32    7.0   -.004        -0.03          -.011  -0.21
-  power       1    4.02    2.68    7.3   -.03         -0.12           -.29  -0.20
-  naval       1     .0003 -6.81    7.5   -.003        -2.15          -.0003 -0.90
-  protein     1    4.36    2.55   11.0  -2.44         -0.27           +.03  -0.34
-
-No difference in favor of a rival exceeds its error. MLPRegressor takes 1 to 53 s, the
-deep ensemble 4 to 10.
+"default", `BayesianMLPRegressor()`, is in `network_rivals.py`. Densities of wine, whose
+targets are integers, measure rounding here; there both scores are shown.
 
 "elbo" minus "elbo, large steps" on the same splits, in RMSE and negative log density
 with paired standard errors, and what it has beside the printed ELBO-VI (20 splits, 5 of
