@@ -39,7 +39,7 @@ errors (number of splits, where it is less):
   energy      -.66 +- .10 (3)   -.68 +- .22 (2)    -1.25 +- 1.09 (2)
   Boston      -.24 +- .04 (3)   -.18 (1)           -.15 (1)
   concrete    -.21 +- .08 (3)   -.26 +- .08 (2)    -.08 +- .08 (2)
-  wine       +.036 +- .021                         -.02 (1; its density: -.47)
+  wine       +.036 +- .021                         -.02 (1; its density +.47)
 
 Ahead of the default beyond two errors in log density: the deep ensemble on wine, and
 MLPRegressor on friedman1 and friedman2. In RMSE: NGBoost (by .28 +- .01), gradient
