@@ -19,19 +19,19 @@ standard errors; processor seconds; and the settings. "BAD" marks what loses mor
 are worse than one, and with returns to the start where the divergence fell fast, 16 of
 the fits 120 to 299 were bad, by up to 2.5 nats a row or 900 nats of the objective. With
 both mended 3 of 0 to 299 are: 161 (-.30), 174 (-.53) and 218 (-.057). The first two are
-wide networks with N(0, 1), KL() and 100 rows or fewer, whose objective is 100 nats
-below that of a constant. With four or sixteen times the iterations they are bad, too:
-what is minimized asks for it. The guard takes 0.1 to 1.5 % of a fit.
+wide networks with N(0, 1), KL() and 56 and 101 rows, whose objective is 100 and 160
+nats below that of a constant. With four or sixteen times the iterations they are bad,
+too: what is minimized asks for it. The guard takes 0.1 to 1.5 % of a fit.
 
     python benchmarks/random_networks.py --restarts 40
 
 compares five seeds of one factorized network on small data of one feature, waves and
 x sin 2x with noise of 0.1. A line is a data set: rows, the five bounds, processor
 seconds of a fit. On the first ten sets 17 of 50 draws are more than 3 nats behind the
-best of their set, 2.0 in the median and 12.6 at most (2.9 s a fit). All say that they
-converged, after 546 to 2,674 iterations; on the first three sets twice the warm-up
-changes nothing (6 of 15 for 5), and what is reached after 300 iterations does not tell
-which seed ends best.
+best of their set, 2.0 in the median and 12.6 at most (2.9 s a fit). On the first two
+sets all say that they converged, after 546 to 2,674 iterations, and what is reached
+after 300 does not tell which seed ends best; on the first three twice the warm-up
+changes nothing (6 of 15 for 5).
 """
 
 import argparse
