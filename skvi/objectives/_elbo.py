@@ -36,12 +36,12 @@ class ELBO(Objective):
     gradient : {"auto", "reparam", "stl", "score"}, default="auto"
         "auto" integrates in closed form or by quadrature if possible, and needs no
         draws for a linear model; else it is "reparam", and "stl" for
-        `MixtureOfNormals`. The others train on fresh draws. "reparam" differentiates
-        through the draws, "stl" (sticking the landing) also drops the score term, so
-        that the gradient has no noise if q is the posterior; it needs
-        ``KL(weight=1)``. "score" (score function, REINFORCE, black-box variational
-        inference) needs no derivative of the log joint density in theta, at the cost of
-        far more noise: it is for densities without derivatives.
+        `MixtureOfNormals` and the default `NormalizingFlow`. The others train on fresh
+        draws. "reparam" differentiates through the draws, "stl" (sticking the landing)
+        also drops the score term, so that the gradient has no noise if q is the
+        posterior; it needs ``KL(weight=1)``. "score" (score function, REINFORCE,
+        black-box variational inference) needs no derivative of the log joint density in
+        theta, at the cost of far more noise: it is for densities without derivatives.
     rao_blackwell : bool, default=False
         For "score" only: whether the gradient for one coordinate of q leaves out log q
         and the log prior of all other coordinates. It needs a factorized q, an
@@ -233,9 +233,10 @@ class ELBO(Objective):
         draw, prior = posterior.draw_strata(n_draws, generator), target.reference
         theta, log_q = draw.theta, draw.log_q
         # The density at strata costs little, and mixtures get close to the posterior.
-        is_mixture = self.gradient == "auto" and draw.weight is not None
-        if self.gradient == "stl" or (is_mixture and divergence.is_standard):
-            log_q = posterior.log_q(draw, posterior.params.detach())
+        is_quick = draw.weight is not None or posterior.has_quick_path
+        is_path = self.gradient == "auto" and is_quick and divergence.is_standard
+        if self.gradient == "stl" or is_path:
+            log_q = posterior.path_log_q(draw)
         log_prior = prior.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
         loss = draw.weigh(log_prior - target.log_joint(theta, rows)).mean()

@@ -137,7 +137,7 @@ class WeightsObjective(Objective):
             draw = draw.detach()
             theta, log_q = draw.theta, posterior.log_q(draw)
         elif rule == "doubly_reparam":
-            log_q = posterior.log_q(draw, posterior.params.detach())
+            log_q = posterior.path_log_q(draw)
         for_theta, for_hyper = target.log_joint_split(theta, rows)
         log_weights = (for_theta - log_q).reshape(shape)
         fixed = log_weights.detach()

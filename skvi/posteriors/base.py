@@ -54,6 +54,8 @@ class Posterior(Movable):
     #: Whether draws move with all of `params`: not with the weights of a mixture, for
     #: which there is `draw_strata`.
     has_full_path = True
+    #: Whether `path_log_q` costs about as much as a draw; `log_prob` may cost far more.
+    has_quick_path = False
     #: Whether fits start near that of a normal: other solvers cannot find a start.
     starts_at_normal = False
     #: Fraction of a stochastic solver's step size that suits `params`, and the fewest
@@ -172,6 +174,25 @@ class Posterior(Movable):
             an auxiliary variable uses that of the draw.
         """
         return self.log_prob(draw.theta, params)
+
+    def path_log_q(self, draw: Draw) -> torch.Tensor:
+        """Log density of draws, which changes where they move, but not in itself.
+
+        Without the derivative in the parameters at fixed draws, whose mean is 0, the
+        gradient of the ELBO has no noise if q is the posterior (Roeder et al. 2017,
+        *Sticking the landing*).
+
+        Parameters
+        ----------
+        draw : Draw
+            A draw from this posterior.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, or its bound, as of `log_q`.
+        """
+        return self.log_q(draw, self.params.detach())
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None

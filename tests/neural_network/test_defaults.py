@@ -348,3 +348,17 @@ def test_a_round_that_ends_higher_is_not_the_last():
     assert ends == {0, 24, 48, 96}
     assert len(schedule.seen) == 192
     assert schedule.converged
+
+
+@pytest.mark.parametrize(("fall", "end"), [(1.9, 48), (2.1, 96)])
+def test_last_round_is_one_after_which_another_would_gain_less_than_tol(fall, end):
+    """A round gains half of the one before: the first is 24 long, and falls to 0.
+
+    Wrong variant: the gain of the round itself is compared.
+    """
+    schedule = StableDecay(Adam(torch.zeros(1), 0.1), 1000, tol=1.0)
+    while not schedule.done:
+        value = -fall if schedule.n_seen >= 24 else 0.0
+        schedule.observe(torch.full((2,), value))
+    assert schedule.converged
+    assert schedule.n_seen == end

@@ -6,7 +6,9 @@ training beyond fixed training durations*). A level objective says little about 
 distance from the optimum, because much of it is noise of the steps. Therefore each
 further round is as long as all before, the warm-up aside, and starts at half the step
 size of the round before (Loshchilov and Hutter 2017, *SGDR: stochastic gradient descent
-with warm restarts*). The first one that gains nothing beyond noise is the last. If the
+with warm restarts*). What n steps are short of is about proportional to 1 / n: a round
+gains about half of what the one before has gained. The last one is the first that gains
+nothing beyond noise, or after which another one would gain less than `tol`. If the
 objective is not level after half of the observations, the step size decreases over the
 others.
 """
@@ -42,6 +44,8 @@ MIN_HOLD = 12
 FEWEST = 44
 # Step size at the start of a round, as a fraction of that of the round before.
 ROUND_SHARE = 0.5
+# Gain of a round, as a fraction of the gain of the one before.
+NEXT_GAIN = 0.5
 # Fraction of the observations so far that are made with the smallest steps of a round.
 END_SHARE = 1 / 32
 
@@ -250,7 +254,9 @@ class StableDecay(Schedule):
         count = len(self.seen)
         if self.n_before:
             pair = self._result(self.n_before), self._result()
-            self.is_level = self._is_small(*pair) and self._is_small(*pair[::-1])
+            self.is_level = all(
+                self._is_small(*parts, NEXT_GAIN) for parts in (pair, pair[::-1])
+            )
         is_last = count == self.n_observations
         if is_last or (self.n_before and self.is_level):
             return
@@ -271,13 +277,18 @@ class StableDecay(Schedule):
         before = torch.cat(self.seen[-2 * window : -window])
         return self._is_small(before, torch.cat(self.seen[-window:]))
 
-    def _is_small(self, before: torch.Tensor, last: torch.Tensor) -> bool:
-        """Whether values fell by no more than their noise, or what counts as none."""
+    def _is_small(
+        self, before: torch.Tensor, last: torch.Tensor, share: float = 1.0
+    ) -> bool:
+        """Whether values fell by no more than their noise, or what counts as none.
+
+        A fall of which this share is below `tol` counts as none.
+        """
         noise = float((last.var() / len(last) + before.var() / len(before)).sqrt())
         fall = float(before.mean() - last.mean())
         total = float(self.seen[0].mean() - last.mean())
         small = min(SMALL_FALL * total, self.largest_fall)
-        return fall < max(2 * noise, self.tol, small)
+        return fall < max(2 * noise, self.tol / share, small)
 
 
 class Patience(Schedule):

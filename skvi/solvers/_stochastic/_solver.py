@@ -50,15 +50,16 @@ class Stochastic(Solver):
     lower than before by more than its noise, the step size is halved; at 1/32 of its
     start the fit has converged. Without, the step size is constant until the objective
     is level, or half of `max_iter` is over, and then decreases linearly; rounds of
-    smaller steps follow, each as long as all before, until one gains nothing, see
-    `StableDecay`. With `warm_up`, gradients contain little of the divergence in the
-    first iterations, and only later ones count as without progress. Where most values
-    of a window are far above the best one, its state is restored, and the step size
-    halved. Rare gradients that are much longer than others are shortened. The result is
-    the average of the parameters over the last window, which removes most of the
-    remaining noise, or the last state while the objective still decreases; or that of
-    the best window, if the last one is worse. Ctrl-C keeps the last average, before the
-    first one the current state, or the start if that is better on the same draws.
+    smaller steps follow, each as long as all before, until one gains nothing, or
+    another one would gain less than ``tol``, see `StableDecay`. With `warm_up`,
+    gradients contain little of the divergence in the first iterations, and only later
+    ones count as without progress. Where most values of a window are far above the best
+    one, its state is restored, and the step size halved. Rare gradients that are much
+    longer than others are shortened. The result is the average of the parameters over
+    the last window, which removes most of the remaining noise, or the last state while
+    the objective still decreases; or that of the best window, if the last one is worse.
+    Ctrl-C keeps the last average, before the first one the current state, or the start
+    if that is better on the same draws.
     Hyperparameters that the target learns are trained jointly with the posterior.
 
     Examples

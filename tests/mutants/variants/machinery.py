@@ -40,7 +40,7 @@ VARIANTS = [
         test="tests/posteriors/test_mixture_of_normals.py::"
              "test_proposals_of_the_evidence_are_the_components"),
     Variant("doubly-reparam-not-detached", where="WeightsObjective.surrogate",
-        find="posterior.log_q(draw, posterior.params.detach())",
+        find="posterior.path_log_q(draw)",
         put="posterior.log_q(draw)",
         test="tests/objectives/test_importance_weighted.py::"
              "test_many_draws_give_the_exact_value_and_gradient[EUBO()]"),
@@ -49,7 +49,7 @@ VARIANTS = [
         test="tests/objectives/test_importance_weighted.py::"
              "test_many_draws_give_the_exact_value_and_gradient[EUBO(gradient='score')]"),
     Variant("stl-not-detached", where="ELBO.surrogate",
-        find="posterior.log_q(draw, posterior.params.detach())",
+        find="posterior.path_log_q(draw)",
         put="posterior.log_q(draw)",
         test="tests/objectives/test_objectives.py::test_sticking_the_landing"),
     Variant("power-path-weights-sum-over-draws", where="_PowerBound.path_weights",
@@ -345,4 +345,8 @@ VARIANTS = [
         find="np.average(rows[used], weights=weight[used])",
         put="np.average(rows[used])",
         test="tests/metrics/test_metrics.py::test_weights_equal_repetition[scorer0]"),
+    Variant("rounds-by-their-own-gain", where="StableDecay._is_small",
+        find="self.tol / share", put="self.tol",
+        test="tests/neural_network/test_defaults.py::"
+        "test_last_round_is_one_after_which_another_would_gain_less_than_tol[1.9-48]"),
 ]

@@ -202,6 +202,23 @@ VARIANTS = [
     Variant("flow-determinant-added", where="FlowPosterior.draw_white",
         find="_log_normal(noise) - log_det", put="_log_normal(noise) + log_det",
         test="tests/test_extending.py::test_flow"),
+    Variant("pass-determinant-of-the-wrong-sign", where="_Pass.backward",
+        find="by_tail - of_det * (x / before)", put="by_tail + of_det * (x / before)",
+        test="tests/posteriors/test_flow.py::"
+             "test_derivatives_of_a_pass_are_finite_differences"),
+    Variant("pass-without-a-bend", where="_run",
+        find="(after / before).log_()", put="after.log()",
+        test="tests/posteriors/test_flow.py::test_log_determinant_of_a_pass"),
+    Variant("score-without-log-scales", where="InverseAutoregressive.score",
+        find="torch.cat([score, score * moved], 1)",
+        put="torch.cat([score, torch.zeros_like(moved)], 1)",
+        test="tests/posteriors/test_flow.py::"
+             "test_log_density_that_changes_along_the_path_only"),
+    Variant("score-with-bends-added", where="InverseAutoregressive.score",
+        find="score * before - tail * (y / after) + x / before",
+        put="score * before + tail * (y / after) - x / before",
+        test="tests/posteriors/test_flow.py::"
+             "test_log_density_that_changes_along_the_path_only"),
     Variant("auxiliary-bound-without-own-noise", where="AuxiliaryPosterior.draw_white",
         find="self.log_terms(u, e, given, self.params, generator)",
         put="self.log_terms(u, e, given, self.params, generator)[1:]",
