@@ -19,6 +19,8 @@ __all__ = ["RoundedLikelihood"]
 
 # Values on each side whose probabilities are summed for moments.
 NEIGHBORS = 5
+# Size of logs of distribution functions in the tails.
+LARGE_LOG = 100.0
 
 
 class RoundedLikelihood(Likelihood):
@@ -122,12 +124,12 @@ class RoundedLikelihood(Likelihood):
         noise = self.smooth.at_rows(f)
         # Noise is symmetric; its lower tail has all digits.
         middle = -(y - f[..., 0]).abs() / noise.scale
-        half = self._step / 2 / noise.scale
-        low, high = middle - half, middle + half
+        half = (self._step / 2 / noise.scale) + torch.zeros_like(middle)
         with torch.no_grad():
-            value, for_low, for_high = _probability(noise, low, high)
-        # Zero, with the derivatives in both ends.
-        slopes = for_high * (high - high.detach()) - for_low * (low - low.detach())
+            value, for_middle, for_half = _probability(noise, middle, half)
+        # Zero, with the derivatives in both.
+        slopes = for_middle * (middle - middle.detach())
+        slopes = slopes + for_half * (half - half.detach())
         return value + slopes - math.log(self._step)
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
@@ -202,16 +204,29 @@ class RoundedLikelihood(Likelihood):
 
 
 def _probability(
-    noise: NoiseLikelihood, low: torch.Tensor, high: torch.Tensor
+    noise: NoiseLikelihood, middle: torch.Tensor, half: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log probability between two ends, and relative densities at both."""
+    """Log probability of an interval, and its derivatives in the middle and the width.
+
+    Of a narrow one that of the midpoint rule, where the difference of distribution
+    functions has no digits left.
+    """
+    low, high = middle - half, middle + half
     value = noise.standard_log_cdf(high)
     below = noise.standard_log_cdf(low) - value
+    # Both errors, LARGE_LOG * eps / -below and below^2 / 24, are about equal there.
+    eps = torch.finfo(below.dtype).eps
+    is_narrow = below > -((24 * LARGE_LOG * eps) ** (1 / 3))
     value = value + torch.log(-torch.expm1(below))
-    for_low, for_high = (
-        torch.exp(noise.standard_log_prob(end) - value) for end in (low, high)
+    at_ends = (torch.exp(noise.standard_log_prob(end) - value) for end in (low, high))
+    for_low, for_high = at_ends
+    density = noise.standard_log_prob(middle) + torch.log(2 * half)
+    slope = -noise.standard_slope(middle)
+    return (
+        torch.where(is_narrow, density, value),
+        torch.where(is_narrow, slope, for_high - for_low),
+        torch.where(is_narrow, 1 / half, for_high + for_low),
     )
-    return value, for_low, for_high
 
 
 class _RoundedPass(NoisePass):
@@ -229,7 +244,6 @@ class _RoundedPass(NoisePass):
         self, z: torch.Tensor, log_scale: torch.Tensor, inverse: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         middle, half = -z.abs(), self._half_step * inverse
-        low, high = middle - half, middle + half
-        value, for_low, for_high = _probability(self._noise, low, high)
-        slope = z.sign() * (for_high - for_low)
-        return self._log_step - value, slope, for_high * high - for_low * low
+        value, slope, for_half = _probability(self._noise, middle, half)
+        of_scale = slope * middle + for_half * half
+        return self._log_step - value, z.sign() * slope, of_scale

@@ -39,9 +39,8 @@ MAX_DECIMALS = 6
 # Steps in the scale of a target up to which noise may be as narrow as one: it is where
 # a fit explains 99 % of the variance. Wider noise has a density.
 COARSE = 10.0
-# Digits of numbers relative to their range, also in single precision, and the largest
-# distance from a grid, in steps.
-DIGITS, OFF = 6, 1e-2
+# Largest distance from a grid, in steps.
+OFF = 1e-2
 
 Grid = tuple[float, float]
 
@@ -140,15 +139,15 @@ def coarse_grid(y: np.ndarray, weight: np.ndarray | None) -> Grid | None:
     if weight is not None:
         y, weight = y[weight > 0], weight[weight > 0]
         n_rows = float(weight.sum())
-    low, width = float(y.min()), float(np.ptp(y))
-    values = np.unique(np.round((y - low) / (width or 1.0), DIGITS))
+    values = np.unique(y)
     if not 2 <= len(values) <= n_rows / 2:
         return None
-    n_steps = np.round(1 / np.diff(values).min())
-    off = np.abs(values * n_steps - np.round(values * n_steps))
+    low, gap = values[0], np.diff(values).min()
+    numbers = np.round((values - low) / gap)
+    step = float((values - low) @ numbers / (numbers @ numbers))
+    off = np.abs(values - low - step * numbers)
     scale = units_of(y, weight, None, True, True, robust=True).y_scale
-    step = float(width / n_steps)
-    return None if off.max() > OFF or scale > COARSE * step else (step, low)
+    return None if off.max() > OFF * step or scale > COARSE * step else (step, low)
 
 
 def _step_of(y: np.ndarray) -> float:

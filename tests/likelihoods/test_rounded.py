@@ -211,3 +211,19 @@ def test_what_has_no_step():
         model.partial_fit(X, np.round(LATENT))
     with pytest.raises(IncompatibleComponentsError, match="goes with loss='log'"):
         model.set_params(loss="beta").fit(X, np.round(LATENT))
+
+
+@pytest.mark.parametrize("noise", [GaussianLikelihood(1.0), StudentTLikelihood(10.0, 1.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_far_and_narrow_intervals_have_the_density_of_their_middle(noise, dtype):
+    """Values and slopes, where distribution functions of both ends agree.
+
+    Wrong variant: always their difference, which has no logarithm there.
+    """
+    y = torch.tensor([0.5, 3e3, 3e5, 1e6], dtype=dtype)
+    f = torch.zeros(1, 4, 1, dtype=dtype, requires_grad=True)
+    found = RoundedLikelihood(noise, 1e-4).log_prob(f, y)
+    expected = noise.log_prob(f, y)
+    slopes = (torch.autograd.grad(x.sum(), f)[0] for x in (found, expected))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-4)

@@ -32,8 +32,9 @@ def grid(y, weight=None):
 def test_which_targets_have_a_coarse_grid():
     """Integers in any units and precision, and binary ones.
 
-    Not numbers that do not repeat, one value, decimals, or many steps. Wrong variants:
-    steps in decimals; any number of steps.
+    Not numbers that do not repeat, one value, decimals, or many steps; one row far away
+    changes nothing. Wrong variants: numbers up to digits of the largest; any number of
+    steps.
     """
     ages = np.round(40 + 15 * RNG.normal(size=2000))
     assert grid(GRADES) == (1.0, GRADES.min())
@@ -41,7 +42,10 @@ def test_which_targets_have_a_coarse_grid():
     step, origin = grid(0.4536 * GRADES + 1e4)
     assert (step, origin) == pytest.approx((0.4536, 0.4536 * GRADES.min() + 1e4))
     assert grid(np.float32(0.1) * GRADES.astype(np.float32))[0] == pytest.approx(0.1)
-    assert grid(np.r_[GRADES, 900, 900]) == (1.0, GRADES.min())
+    for far in (900, 1023, 9999, 1234567, -1e9):
+        step, origin = grid(np.r_[GRADES, far])
+        assert (step, origin) == (1.0, min(GRADES.min(), far))
+        assert grid(np.r_[X[:, 0], far]) is None
     for other in (X[:, 0], np.repeat(X[:, 0], 2), np.ones(50), [1.0, 2.0], [1.0]):
         assert grid(other) is None
     for other in (ages, 1000 * ages, RNG.integers(0, 100_000, 10_000)):

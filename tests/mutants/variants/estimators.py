@@ -92,8 +92,8 @@ VARIANTS = [
         find="write_line(network, STAGE)", put="pass",
         test="tests/neural_network/test_weights.py::"
              "test_the_choice_is_a_stage_of_its_own"),
-    Variant("grid-in-decimals", where="coarse_grid",
-        find="(y - low) / (width or 1.0)", put="y - low",
+    Variant("grid-of-numbers-that-one-row-hides", where="coarse_grid",
+        find="np.unique(y)", put="np.unique(np.round(y / np.abs(y).max(), 6))",
         test="tests/neural_network/test_integer_targets.py::"
              "test_which_targets_have_a_coarse_grid"),
     Variant("grid-of-any-number-of-steps", where="coarse_grid",
