@@ -114,7 +114,7 @@ class _Constant:
         index = torch.from_numpy(spaced_rows(target.n_rows)).to(start.device)
         rows, n_outputs = target.rows.take(index), spec.n_outputs
         n_own = len(spec.learned)
-        low, high = (x[:n_own] for x in target.point_layout.limits())
+        low, high = (x[:n_own].to(start) for x in target.point_layout.limits())
 
         def noise(z: torch.Tensor) -> torch.Tensor:
             return (

@@ -232,7 +232,7 @@ def explain_ridge(target: DensityTarget, normal: NormalForm) -> str:
         values, vectors = torch.linalg.eigh(normal.covariance())
         axes = torch.cat([(vectors * values.clamp(min=0).sqrt()).T, axes])
     axes = torch.cat([axes, -axes])
-    steps = 10.0 ** torch.tensor(POWERS, dtype=axes.dtype)[:, None, None]
+    steps = 10.0 ** axes.new_tensor(POWERS)[:, None, None]
     with suppress(RuntimeError, ValueError):
         found = target.log_joint((normal.mean + steps * axes).flatten(0, 1))
         found = found.reshape(len(steps), len(axes))
@@ -242,7 +242,7 @@ def explain_ridge(target: DensityTarget, normal: NormalForm) -> str:
             names = _names_at(target, torch.nonzero(share > 0.1 * share.max())[:, 0])
             return (
                 f"the density does not fall far out along {names}, and its integral "
-                "is infinite there: is a prior missing?"
+                "is infinite there; a prior may be missing"
             )
     return ""
 
