@@ -167,10 +167,8 @@ def _compare(estimator: Any, found: dict[str, Any], target: Any) -> None:
     has_ended = has_ended and not diagnostics["message"]
     if has_ended:
         diagnostics["message"] = message
-    if diagnostics["message"]:
-        diagnostics["message"] += fitted._input_remedy(target)
-    texts = filter(None, [always, diagnostics["message"]])
-    diagnostics["message"] = "; ".join(texts)
+    texts = [always, diagnostics["message"], fitted._input_remedy(target)]
+    diagnostics["message"] = "; ".join(filter(None, texts))
     category = SkviWarning if has_ended else ConvergenceWarning
     estimator._warn(diagnostics["message"], category)
 

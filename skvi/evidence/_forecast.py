@@ -24,9 +24,9 @@ __all__ = [
 # Coefficients times rows from which chains take minutes, where nothing else will do:
 # they need some 100,000 gradients.
 MAX_WORK = 1.2e6
-# The same for a path from the prior of a network, which is tuned in one piece: three
-# minutes of that alone (2026-11-26, 2 cores, x86_64; 30 s for 75,000), before chains.
-MAX_PATH = 5e5
+# The same for a path from the prior of a network, which is tuned in one piece: 40 s of
+# that alone (2026-11-26, 2 cores, x86_64; 30 s for 75,000), before chains.
+MAX_PATH = 1e5
 # Variance of the logs of weights beyond which no proposal is near, and draws behind it:
 # 1,000 sparse rows of 1,300 features under N(0, 1) have 3.7, and take minutes.
 FAR, N_DRAWS = 1.0, 256

@@ -326,6 +326,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _input_remedy(self, target):
         """Name features whose size is not what networks expect."""
+        if self._continues:
+            return ""
         return unscaled_message(target.X[spaced_rows(target.n_rows)].cpu().numpy())
 
     def _evidence(self, X, y, rows, random_state, options):

@@ -73,7 +73,7 @@ def remedies(
 def unscaled_message(X: np.ndarray) -> str:
     """Say that features are far from the scale that networks expect, about 1.
 
-    Empty if the scales are fine; to be appended to another message.
+    Empty if the scales are fine.
     """
     columns = np.abs(X.reshape(len(X), -1)).astype(np.float64)
     largest = np.maximum(columns.max(0), 1e-300)
@@ -82,7 +82,7 @@ def unscaled_message(X: np.ndarray) -> str:
     if not len(sizes) or (1 / FAR_INPUT < sizes.max() < FAR_INPUT):
         return ""
     return (
-        f"; the features have sizes from {sizes.min():.2g} to {sizes.max():.2g}, and "
+        f"the features have sizes from {sizes.min():.2g} to {sizes.max():.2g}, and "
         "networks expect about 1: standardize them first, as StandardScaler does"
     )
 

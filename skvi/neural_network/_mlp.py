@@ -136,7 +136,8 @@ class MLPMixin:
 
     def _remedies(self):
         """Possible remedies for a fit that misses a signal."""
-        learns = self._learns_scales or bool(self._model.prior.learned)
+        is_chosen = self._is_auto("prior")
+        learns = is_chosen or bool(self._model.prior.learned)
         return remedies(
             self.hidden_layer_sizes_, self.activation_, self.divergence_, learns
         )

@@ -213,7 +213,9 @@ def test_what_has_no_step():
         model.set_params(loss="beta").fit(X, np.round(LATENT))
 
 
-@pytest.mark.parametrize("noise", [GaussianLikelihood(1.0), StudentTLikelihood(10.0, 1.0)])
+@pytest.mark.parametrize(
+    "noise", [GaussianLikelihood(1.0), StudentTLikelihood(10.0, 1.0)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_far_and_narrow_intervals_have_the_density_of_their_middle(noise, dtype):
     """Values and slopes, where distribution functions of both ends agree.

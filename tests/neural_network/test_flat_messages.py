@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import SkviWarning
-from skvi.neural_network import BayesianMLPRegressor
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.neural_network._flatness import (
     explained_variance,
     has_outliers,
@@ -212,3 +212,16 @@ def test_worse_than_a_constant(as_trained):
     ratio = 1 - model.score(X, -3 * X[:, 0])
     assert f"{ratio:.3g} times" in model.diagnostics_["message"]
     assert worse_message(-0.05, "{}") == worse_message(None, "{}") == ""
+
+
+def test_unscaled_features_are_named_beside_a_good_fit():
+    """Also without another complaint. Wrong variant: only beside one."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    labels = X[:, 0] > 0
+    network = BayesianMLPClassifier(hidden_layer_sizes=4, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network.fit(X, labels)
+    with pytest.warns(SkviWarning, match=r"sizes from .* standardize them first"):
+        network.fit(X * [1.0, 1e3], labels)

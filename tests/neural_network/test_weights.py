@@ -208,16 +208,26 @@ def test_a_length_that_was_chosen_is_no_fault(monkeypatch):
 
 
 def test_few_rows_do_not_choose():
-    """Wrong variant: a score of two rows."""
+    """Numbers take a small weight, classes 1. Wrong variant: a score of two rows."""
     network = BayesianMLPRegressor(
         posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
     )
-    assert network.fit(X[:39], y[:39]).divergence_.weight == 1.0
+    assert network.fit(X[:39], y[:39]).divergence_.weight == 0.1
     labels = np.r_[[0], np.ones(79)]  # a class with one row
     network = BayesianMLPClassifier(
         posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
     )
     assert network.fit(X[:80], labels).divergence_.weight == 1.0
+
+
+def test_candidates_say_nothing():
+    """Of a constant y the fit speaks of all rows. Wrong variant: candidates do, too."""
+    network = BayesianMLPRegressor(max_iter=2, **SMALL)
+    with pytest.warns(SkviWarning) as found:
+        network.fit(X[:60], np.ones(60))
+    said = [str(w.message) for w in found if "equal values" in str(w.message)]
+    assert len(said) == 1
+    assert "60 rows" in said[0]
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
