@@ -142,7 +142,7 @@ def coarse_grid(y: np.ndarray, weight: np.ndarray | None) -> Grid | None:
     values = np.unique(y)
     if not 2 <= len(values) <= n_rows / 2:
         return None
-    low, gap = values[0], np.diff(values).min()
+    low, gap = float(values[0]), float(np.diff(values).min())
     numbers = np.round((values - low) / gap)
     step = float((values - low) @ numbers / (numbers @ numbers))
     off = np.abs(values - low - step * numbers)
