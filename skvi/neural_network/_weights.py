@@ -22,9 +22,9 @@ __all__ = ["weight_of_divergence"]
 WEIGHTS, USUAL = (0.1, 0.3, 1.0), 0.3
 # Held-out fraction of the rows; scores of fewer rows are mostly chance.
 FRACTION, MIN_ROWS = 0.2, 40
-# Weights for fewer rows. Of 20 and 38 numbers networks learn nothing with larger ones,
-# and lose less by them if there is nothing to learn; labels that are coins cost with
-# smaller ones up to a nat each.
+# Weights for fewer rows. Of 12 to 39 numbers networks learn little with larger ones,
+# and of 20 simulated problems 19 have a higher log density with .1 than with 1, also
+# pure noise, although 90 % intervals cover some 80 %; coins lose up to 1.7 nats each.
 FEW_NUMBERS, FEW_LABELS = 0.1, 1.0
 # Members of a candidate. Each trains as long as the fit: small weights learn faster, so
 # that shorter fits would prefer them.

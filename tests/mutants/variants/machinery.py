@@ -206,6 +206,9 @@ VARIANTS = [
         find="np.sqrt(gains.shape[1]) * gains.std(1)", put="gains.std(1)",
         test="tests/neural_network/test_weights.py::"
              "test_another_weight_must_gain_more_than_its_error"),
+    Variant("candidates-that-warn", where="weight_of_divergence",
+        find='warnings.simplefilter("ignore", SkviWarning)', put="pass",
+        test="tests/neural_network/test_weights.py::test_candidates_say_nothing"),
     Variant("larger-weights-by-chance", where="best_weight",
         find="np.where(np.array(WEIGHTS) > USUAL, 2.0, 1.0) * error", put="error",
         test="tests/neural_network/test_weights.py::"
