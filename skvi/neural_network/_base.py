@@ -1,6 +1,7 @@
 """Base class of Bayesian neural networks."""
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
@@ -18,24 +19,23 @@ from skvi._registry import SHORTHANDS
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._batches import check_stream, posterior_to_continue
-from skvi.neural_network._constant import at_least_constant
+from skvi.neural_network._choice import choose
 from skvi.neural_network._flatness import (
     MAX_ROWS,
     spaced_rows,
     unscaled_message,
     worse_message,
 )
-from skvi.neural_network._priors import built_prior
+from skvi.neural_network._mixed import mixed, says
 from skvi.neural_network._sparsity import SparsityMixin
 from skvi.neural_network._training import (
     checkpoint_file,
     first_state,
     solver_for,
 )
-from skvi.neural_network._weights import weight_of_divergence
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal
-from skvi.priors import Normal
+from skvi.priors import Normal, build_prior
 from skvi.solvers import Solver, Stochastic
 from skvi.targets._rows import mean_log_density
 from skvi.utils._arrays import as_tensor
@@ -97,8 +97,12 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     }
     #: Whether fits have several optima, as far as it is known.
     _has_hidden_units = True
-    #: Block of weights whose rows belong to features, if it is known.
-    _block_of_features = None
+    #: What held-out rows chose in the last fit, if they did.
+    _choice = None
+    #: Whether this is a candidate of that choice, and of which simple kind.
+    _is_candidate, _is_simple = False, None
+    #: Kinds of simpler models among the candidates.
+    _simple_kinds = ()
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
 
@@ -115,13 +119,12 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return math.inf
 
     def _build_prior(self, layout):
-        return built_prior(self, layout)
-
-    @property
-    def _learns_scales(self):
-        """Whether "auto" is the prior, beside a posterior whose evidence matters."""
-        is_chosen = self._is_auto("prior") and not self._continues
-        return is_chosen and not self._is_accurate
+        """Prior of all parameters, without that of intercepts if there are none."""
+        prior, roles = self.prior_, {block.role for block in layout.values()}
+        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
+        if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
+            prior = {"coef": prior["coef"]}
+        return build_prior(prior, layout)
 
     def _check_stream(self):
         check_stream(self)
@@ -144,9 +147,9 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         if name == "divergence" and self._is_auto(name):
             return self._usual_divergence()
         if name == "posterior" and self._is_auto(name):
-            return Ensemble(n_members=4) if self._is_accurate else MeanFieldNormal()
+            return Ensemble(n_members=4) if self._is_generalized else MeanFieldNormal()
         if name == "prior" and self._is_auto(name):
-            return Normal()  # where no scale is learned
+            return Normal()
         return super()._resolve(name)
 
     def _is_auto(self, name):
@@ -155,8 +158,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return isinstance(given, str) and given == "auto"
 
     def _usual_divergence(self):
-        """What "auto" stands for; the evidence asks for a weight of 1."""
-        return KL(weight="auto") if self._is_accurate else KL()
+        """What "auto" stands for; evidences and streams ask for a weight of 1."""
+        return KL(weight="auto") if self._is_generalized else KL()
 
     @property
     def _is_generalized(self):
@@ -168,33 +171,21 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return self._stream is None and is_elbo and self._resolve("loss").is_log_loss
 
     @property
-    def _is_accurate(self):
-        """Whether "auto" stands for what predicts best: in a mixture of networks."""
-        if not self._is_generalized:
-            return False
-        if self._is_auto("posterior"):
+    def _is_tempered(self):
+        """Whether predictions count, and not the ELBO: it has another divergence."""
+        if self._is_candidate:
             return True
-        return isinstance(self._resolve("posterior"), Ensemble)
+        found = self._resolve("divergence")
+        is_whole = isinstance(found, KL) and found.weight == 1
+        return self._is_generalized and not is_whole
 
     def _resolve_divergence(self, X, y, sample_weight):
-        """With a weight from held-out rows, if it is "auto"; the last one goes on."""
-        found = super()._resolve_divergence(X, y, sample_weight)
+        """With a weight from held-out rows, if it is "auto"."""
+        found, self._choice = super()._resolve_divergence(X, y, sample_weight), None
         if not isinstance(found, KL) or found.weight != "auto":
             return found
-        last = getattr(self, "divergence_", None)
-        if (self.warm_start or self._continues) and isinstance(last, KL):
-            return last
-        return KL(weight_of_divergence(self, X, y, sample_weight))
-
-    def _resolve_prior(self):
-        """Resolve the prior; "auto" waits for the layers, with that of intercepts."""
-        if self._continues:
-            return self._stream.posterior
-        if not self._learns_scales:
-            return super()._resolve_prior()
-        if self.intercept_prior is None:
-            return {}
-        return {"intercept": self._resolve("intercept_prior")}
+        self._choice = choose(self, X, y, sample_weight)
+        return KL(self._choice.weight)
 
     def _given_solver(self, n_rows):
         return solver_for(self, n_rows)
@@ -228,11 +219,12 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     def _solver_options(self, target):
         options = super()._solver_options(target)
         max_iter = self._max_iter(target.n_rows)
-        is_whole = getattr(self.divergence_, "weight", 1.0) == 1.0
-        is_long = is_whole and not self._is_accurate
+        is_whole = not self._is_tempered
         options = replace(
-            options, max_iter=max_iter, warm_up=WARM_UP, long_steps=is_long
+            options, max_iter=max_iter, warm_up=WARM_UP, long_steps=is_whole
         )
+        if zeros := self._zeros:
+            options = replace(options, fixed=target.predictor.zeros_of(zeros))
         # Noise of draws exceeds rounding, which costs half of the time.
         options = replace(options, dtype=torch.float32)
         options = replace(options, has_fixed_length=self._has_fixed_length)
@@ -280,14 +272,16 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         found |= {"validation_scores_": None, "best_validation_score_": None}
         return found | {"_kept": None}
 
+    @property
+    def _zeros(self):
+        """Kind of a simple model that is fitted instead of the network, or None."""
+        return self._choice.zeros if self._choice else self._is_simple
+
     def _checked(self, problem, solution):
-        """As long as training makes it better than a constant; not for batches."""
-        if self._continues:
+        """Mixed with what predicts held-out rows as well."""
+        if solution.interrupted or self._choice is None:
             return solution
-        try:
-            found = at_least_constant(problem, solution)
-        except KeyboardInterrupt:
-            return solution.cut_short()
+        found = mixed(self, problem, solution)
         if found is solution or problem.target.held_out is None:
             return found
         return replace(found, score=self._score(found.state))
@@ -306,7 +300,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         share = target.n_rows / len(rows)
         numbers, message = self._compare_with_constant(X, y, weight, share)
         worse = worse_message(numbers["explained"], self._error_of_rows)
-        return numbers, worse, message
+        if self._choice is None:
+            return numbers, worse, message
+        shares, is_line = dict(self._choice.shares), self._choice.best == "linear"
+        return numbers | {"shares": shares}, worse, says(shares) if is_line else message
 
     def _remedy(self, causes=(), others=()):
         """What to change about a fit that misses a signal.

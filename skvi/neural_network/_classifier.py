@@ -2,7 +2,7 @@
 
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._classification import NetworkClassifierMixin
-from skvi.neural_network._mlp import ACCURATE_CLASSES, MLPMixin
+from skvi.neural_network._mlp import CLASS_CHOICES, CLASS_TRAINING, MLPMixin
 from skvi.neural_network._new_classes import with_new_classes
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
@@ -190,7 +190,7 @@ or Objective, default="elbo"
     # Log odds of 3 are a probability of 0.95: the prior reaches confident predictions.
     _scales = (2.0, 3.0)
     _takes_new_classes = True
-    _accurate = ACCURATE_CLASSES
+    _choices, _training = CLASS_CHOICES, CLASS_TRAINING
     _with_new_classes = with_new_classes
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,
@@ -208,6 +208,7 @@ or Objective, default="elbo"
         intercept_prior=None,
         hidden_layer_sizes="auto",
         activation="relu",
+        skip_connection=True,
         class_weight=None,
         solver="auto",
         n_draws="auto",
@@ -234,6 +235,7 @@ or Objective, default="elbo"
         self.intercept_prior = intercept_prior
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.skip_connection = skip_connection
         self.class_weight = class_weight
         self.solver = solver
         self.n_draws = n_draws

@@ -1,5 +1,6 @@
 """Multilayer perceptrons, for regressors and classifiers."""
 
+import math
 from dataclasses import replace
 from numbers import Integral
 
@@ -7,41 +8,27 @@ import numpy as np
 
 from skvi._registry import SHORTHANDS
 from skvi.neural_network._flatness import remedies
-from skvi.posteriors import Family
+from skvi.posteriors import Ensemble, Family, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["MLPMixin"]
 
-#: What "auto" stands for, and above this number of rows. More units then cost little
-#: evidence per row; softplus, which suits waves in few rows, trains too slowly; and
-#: minibatches are noisier than draws.
-MANY_ROWS = 2000
-CHOICES = {
-    "hidden_layer_sizes": ((20,), (50,)),
-    "activation": ("softplus", "relu"),
-    "n_draws": (10, 4),
-}
-#: What it stands for where predictions are what counts; see `_is_accurate`.
-ACCURATE = {
-    "hidden_layer_sizes": (50, 50),
-    "activation": "relu",
-    "n_draws": 2,
-    "batch_size": 100,
-    "n_steps": 5000,
-    "rate": None,
-}
+#: What "auto" stands for: what predicts best by `benchmarks/network_defaults.py`. The
+#: step size is the solver's.
+CHOICES = {"hidden_layer_sizes": (50, 50), "activation": "relu"}
+TRAINING = {"n_draws": 2, "batch_size": 100, "n_steps": 5000, "rate": None}
 #: The same for classes. Longer trainings with larger steps are more certain of rotated
 #: digits, and no better on others; see `benchmarks/bench_default_classifier.py`.
-ACCURATE_CLASSES = ACCURATE | {
-    "hidden_layer_sizes": (100,),
-    "n_steps": 3000,
-    "rate": 0.01,
-}
-# Epochs, or sweeps, of a fit; where predictions are what counts a number of steps, and
-# at least so many passes over the rows.
-MAX_ITER, N_PASSES = 4000, 8
+CLASS_CHOICES = {"hidden_layer_sizes": (100,), "activation": "relu"}
+CLASS_TRAINING = TRAINING | {"n_steps": 3000, "rate": 0.01}
+# Passes over the rows in a fit of a chosen length, at least; the fraction of it that
+# linear models take.
+N_PASSES, SIMPLE_SHARE = 8, 0.4
+# Epochs, or sweeps, of a fit to the optimum; draws of its steps, and of minibatches of
+# many rows, which are noisier than draws.
+MAX_ITER, N_DRAWS, FEW_DRAWS, MANY_ROWS = 4000, 10, 4, 2000
 
 
 class MLPMixin:
@@ -53,14 +40,14 @@ class MLPMixin:
             "array-like",
             Interval(Integral, 1, None, closed="left"),
         ],
-        "activation": [StrOptions(set(ACTIVATIONS))],
+        "activation": [StrOptions({"auto", *ACTIVATIONS})],
+        "skip_connection": ["boolean"],
         "posterior": [StrOptions({"auto", *SHORTHANDS["posterior"]}), Family],
         "max_iter": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
-    _block_of_features = "coef_0"
-    _accurate = ACCURATE
+    _choices, _training = CHOICES, TRAINING
 
     def _network(self, X, likelihood):
         """Predictor with the requested hidden layers."""
@@ -83,6 +70,7 @@ class MLPMixin:
             self.activation_,
             *self._scales,
             likelihood.scale_outputs,
+            skip_connection=self.skip_connection,
         )
 
     def _choose(self, name, n_rows):
@@ -90,54 +78,59 @@ class MLPMixin:
         given = getattr(self, name)
         if not isinstance(given, str) or given != "auto":
             return given
-        chosen = CHOICES[name][n_rows > MANY_ROWS]
-        chosen = self._accurate[name] if self._is_accurate else chosen
+        chosen = self._choices[name]
         if self.warm_start or self._continues:
             return getattr(self, f"{name}_", chosen)
         return chosen
 
     def _draws_per_step(self, n_rows, has_batches):
-        """Few for the ELBO of minibatches of many rows."""
-        if self._is_accurate:
-            return self._accurate["n_draws"]
+        """Few where predictions count, and for the ELBO of minibatches of many rows."""
+        if self._is_tempered:
+            return self._training["n_draws"]
         has_noise = has_batches and self.objective_.kind == "expectation"
-        return CHOICES["n_draws"][has_noise and n_rows > MANY_ROWS]
+        return FEW_DRAWS if has_noise and n_rows > MANY_ROWS else N_DRAWS
 
     def _batch_size(self, n_rows):
-        if self._is_accurate and n_rows > self._accurate["batch_size"]:
-            return self._accurate["batch_size"]
+        if self._is_tempered and n_rows > self._training["batch_size"]:
+            return self._training["batch_size"]
         return super()._batch_size(n_rows)
 
     @property
     def _has_fixed_length(self):
-        return self.max_iter == "auto" and self._is_accurate
+        return self.max_iter == "auto" and self._is_tempered
 
     def _max_iter(self, n_rows):
         """Steps, not epochs, where predictions are what counts."""
         if self.max_iter != "auto":
             return self.max_iter
-        if not self._is_accurate:
+        if not self._is_tempered:
             return MAX_ITER
         solver = self._given_solver(n_rows)
         n_batches = -(-n_rows // solver.rows_per_step(n_rows))
         per_iter = n_batches if n_batches > 1 else self._steps_per_iter
-        return max(
-            -(-self._accurate["n_steps"] // per_iter), N_PASSES if n_batches > 1 else 1
-        )
+        share = 1.0 if self._is_simple is None else SIMPLE_SHARE
+        n_epochs = math.ceil(share * self._training["n_steps"] / per_iter)
+        return max(n_epochs, N_PASSES if n_batches > 1 else 1)
 
     def _solver_options(self, target):
         options = super()._solver_options(target)
-        rate = self._accurate["rate"] if self._is_accurate else None
+        rate = self._training["rate"] if self._is_tempered else None
         return replace(options, rate=rate)
 
     @property
+    def _simple_kinds(self):
+        """Linear model and constant, which are networks with weights that stay 0."""
+        family = self.posterior_family_
+        family = family._family() if isinstance(family, Ensemble) else family
+        if not isinstance(family, MeanFieldNormal):
+            return ()
+        has_line = self.skip_connection and self._has_hidden_units
+        return ("linear", "constant") if has_line else ("constant",)
+
+    @property
     def _has_hidden_units(self):
-        return bool(self.hidden_layer_sizes_)
+        return not np.shape(self.hidden_layer_sizes) == (0,)
 
     def _remedies(self):
         """Possible remedies for a fit that misses a signal."""
-        is_chosen = self._is_auto("prior")
-        learns = is_chosen or bool(self._model.prior.learned)
-        return remedies(
-            self.hidden_layer_sizes_, self.activation_, self.divergence_, learns
-        )
+        return remedies(self.hidden_layer_sizes_, self.activation_, self.divergence_)

@@ -12,7 +12,6 @@ from torch import nn
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network._flatness import remedies, spaced_rows
-from skvi.neural_network._weights import USUAL
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
@@ -22,6 +21,8 @@ from skvi.utils._sparse import as_rows
 __all__ = ["ModuleMixin", "OutputLimits"]
 
 PREFIX = "module__"
+# Weight of the divergence by default: candidates would cost several long fits.
+USUAL_WEIGHT = 0.3
 # A linear layer of small features has small outputs, which grow with its weights.
 GROWTH = 1.5
 
@@ -91,7 +92,7 @@ class ModuleMixin:
 
     def _usual_divergence(self):
         """A weight that predicts well; candidates would cost several long fits."""
-        return KL(weight=USUAL) if self._is_generalized else KL()
+        return KL(weight=USUAL_WEIGHT) if self._is_generalized else KL()
 
     def _network(self, X, likelihood):
         """Predictor of the module, without the deterministic blocks."""

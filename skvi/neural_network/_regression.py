@@ -96,7 +96,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             if self.likelihood == "negative_binomial":
                 return NegativeBinomialLikelihood("learn")
             if self.likelihood == "auto":
-                last, is_heavy = self._last_noise, self._is_accurate
+                last, is_heavy = self._last_noise, self._resolve("loss").is_log_loss
                 is_heavy = is_heavy if last is None else not last.is_normal
                 return StudentTLikelihood() if is_heavy else GaussianLikelihood()
         return super()._resolve(name)
@@ -107,7 +107,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         if self.noise != "auto":
             return self.noise
         learns, last = isinstance(self.noise_scale, str), self._last_noise
-        varies = learns and self._is_accurate
+        varies = learns and self._resolve("loss").is_log_loss
         if last is not None:
             varies = isinstance(last, HeteroscedasticLikelihood)
         return "heteroscedastic" if varies else "constant"
@@ -178,7 +178,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 else None
                 for part in last
             ]
-        if is_auto and self._is_accurate:
+        if is_auto and self._resolve("loss").is_log_loss:
             return [coarse_grid(y, data.weight) for y in columns]
         return [None] * len(columns)
 

@@ -8,14 +8,16 @@ import torch
 from sklearn.base import clone
 
 from skvi._identity import identity_of
+from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.neural_network._mixed import at_candidate
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.solvers import Ivon, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._solution import State
+from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
 
 __all__ = ["checkpoint_file", "first_state", "solver_for"]
@@ -76,17 +78,30 @@ def checkpoint_file(
 def first_state(network: Any, problem: Problem) -> State:
     """Whatever the solver: another start for each member."""
     target, generator = problem.target, problem.generator
-    initial_normal = target.predictor.initial_normal  # another one for each
-    posterior = problem.posterior.with_components(
-        [c.near(initial_normal(generator)) for c in problem.posterior.components]
-    )
+    members = [  # from another start for each
+        c.near(_start(network, target.predictor, generator))
+        for c in problem.posterior.components
+    ]
+    posterior = problem.posterior.with_components(members)
     posterior = posterior.at(posterior.params.to(network._posterior_dtype(target)))
     network._draw_seed = int(
         torch.randint(2**31, (1,), generator=generator, device=generator.device)
     )
+    if network._choice is not None and network._choice.kept is not None:
+        state = State(posterior, target)
+        raise PhaseInterrupted(at_candidate(network._choice.kept, state))
     if isinstance(posterior, WhitenedPosterior):
         return at_normal_fit(network, problem.at(State(posterior, target)))
     return State(posterior, target)
+
+
+def _start(network: Any, predictor: Any, generator: torch.Generator) -> NormalForm:
+    """Random start, at 0 where parameters stay there."""
+    normal: NormalForm = predictor.initial_normal(generator)
+    if zeros := network._zeros:
+        still = predictor.zeros_of(zeros).to(normal.mean.device)
+        return replace(normal, mean=normal.mean.masked_fill(still, 0.0))
+    return normal
 
 
 def at_normal_fit(network: Any, problem: Problem) -> State:

@@ -123,6 +123,12 @@ class _EnsemblePosterior(Mixture):
     def components(self) -> tuple[Posterior, ...]:
         return self.members
 
+    def weighted(
+        self, members: Sequence[Posterior], log_weights: torch.Tensor
+    ) -> Posterior:
+        """Mixture of these members with these weights, which are not learned."""
+        return _EnsemblePosterior(members, log_weights)
+
     def with_components(self, components: Sequence[Posterior]) -> Self:
         return self.with_members(components)
 

@@ -49,7 +49,9 @@ class MLPPredictor(Predictor):
     multiply the gains of the first hidden and of the last layer: 1 for standardized
     targets, more for log odds, which are large, and change quickly, if classes are well
     separated. Columns `flat_outputs` of f are 0 everywhere at the start, such as the
-    log of a scale.
+    log of a scale. With `skip_connection` the block ``coef_skip`` leads from the
+    features to the other outputs: the network is a linear model, plus what its hidden
+    units add, and what they add is switched off where it does not pay.
     """
 
     has_local_draws = True
@@ -63,6 +65,7 @@ class MLPPredictor(Predictor):
         input_scale: float = 1.0,
         output_scale: float = 1.0,
         flat_outputs: Sequence[int] = (),
+        skip_connection: bool = False,
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
         self.flat_outputs = list(flat_outputs)
@@ -76,6 +79,11 @@ class MLPPredictor(Predictor):
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
+        self.skips = skip_connection and bool(hidden_layer_sizes)
+        if self.skips:
+            n_direct = len(range(n_outputs)[self._direct])
+            shapes["coef_skip"] = (n_features, n_direct)
+            scales["coef_skip"] = output_scale / math.sqrt(n_features)
         inputs = {name: 0 for name in scales}
         self.layout = Layout(shapes, None, scales, roles, input_axes=inputs)
         self.n_outputs = n_outputs
@@ -95,9 +103,14 @@ class MLPPredictor(Predictor):
         return ACTIVATIONS[self.activation_name][0]
 
     @property
+    def _direct(self) -> slice:
+        """Outputs of skip connections: all, or those between which flat ones are."""
+        return slice(None, None, 2 if self.flat_outputs else 1)
+
+    @property
     def structure(self) -> tuple:
         """Structure that networks trained in one stack have in common."""
-        return self.sizes, self.activation_name
+        return self.sizes, self.activation_name, self.skips
 
     @property
     def row_width(self) -> int:
@@ -130,6 +143,23 @@ class MLPPredictor(Predictor):
         places = torch.arange(self.layout.size, device=CPU)
         return places[self.layout[name].slice].reshape(self.layout[name].shape)
 
+    @property
+    def last_intercept(self) -> torch.Tensor:
+        """Positions of the intercepts of the outputs in theta, (K,)."""
+        return self._indices(f"intercept_{self.n_layers - 1}")
+
+    def zeros_of(self, kind: str) -> torch.Tensor:
+        """Parameters that are 0 in a network that is simpler, a mask of shape (P,).
+
+        "linear" has no hidden units, "constant" no features either.
+        """
+        names = [f"coef_{self.n_layers - 1}"] if self.n_layers > 1 else []
+        if kind == "constant":
+            names += ["coef_skip"] if self.skips else ["coef_0"]
+        found = torch.zeros(self.layout.size, dtype=torch.bool, device=CPU)
+        found[self.layout.positions(dict.fromkeys(names))] = True
+        return found
+
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Random start: with equal weights all units of a layer would stay equal.
 
@@ -146,6 +176,8 @@ class MLPPredictor(Predictor):
         last *= LAST_SHARE
         for output in self.flat_outputs:
             last.view(-1, self.n_outputs)[:, output] = 0
+        if self.skips:
+            mean[self.layout["coef_skip"].slice] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def _intercept_scale(self, layer: int) -> float:
@@ -162,6 +194,8 @@ class MLPPredictor(Predictor):
         for i in range(self.n_layers):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
+        if self.skips:
+            h[..., self._direct] += X.to(theta.dtype) @ blocks["coef_skip"]
         return h
 
     def passes(
@@ -173,11 +207,13 @@ class MLPPredictor(Predictor):
         and the device.
         """
         name = self.activation_name
-        return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, like)
+        shape, direct = (n_members, n_draws, n_rows), self._direct
+        return MLPPasses(self.sizes, name, *shape, like, direct if self.skips else None)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
         """In buffers; see `Predictor.block_forward`."""
-        return MLPBlocks(self.layout, self.n_layers, self.activation, theta, n_rows)
+        settings = self.n_layers, self.activation, self._direct
+        return MLPBlocks(self.layout, *settings, theta, n_rows)
 
     def sample_locally(
         self,
@@ -200,6 +236,9 @@ class MLPPredictor(Predictor):
             h = self.activation(h) if i else h
             m = h @ mean[f"coef_{i}"][0] + mean[f"intercept_{i}"][0]
             v = h.square() @ variance[f"coef_{i}"][0] + variance[f"intercept_{i}"][0]
+            if self.skips and i == self.n_layers - 1:
+                m[..., self._direct] += X.to(dtype) @ mean["coef_skip"][0]
+                v[..., self._direct] += X.to(dtype).square() @ variance["coef_skip"][0]
             shape = m.shape if i else (n_draws, *m.shape)
             h = m + v.sqrt() * randn(generator, *shape, dtype=dtype)
         return h

@@ -36,6 +36,7 @@ class MLPBlocks(BlockForward):
         layout: Layout,
         n_layers: int,
         activation: Callable[[torch.Tensor], torch.Tensor],
+        direct: slice,
         theta: torch.Tensor,
         n_rows: int,
     ) -> None:
@@ -52,6 +53,7 @@ class MLPBlocks(BlockForward):
         self.features = theta.new_ones(first.shape[2], n_rows)
         self.outputs = theta.new_empty(len(theta), sizes[-1], n_rows)
         hidden = [theta.new_empty(step, size, n_rows) for size in sizes[:-1]]
+        self.skip, self.direct = blocks.get("coef_skip"), direct
         self.passes = []
         for i in range(0, len(theta), step):
             draws = slice(i, i + step)
@@ -72,4 +74,6 @@ class MLPBlocks(BlockForward):
             torch.mm(first, self.features, out=result.flatten(0, 1))
             for shift, coef, below, above in upper:
                 torch.baddbmm(shift, coef, self.activation(below), out=above)
+        if self.skip is not None:
+            self.outputs[:, self.direct] += self.skip.mT @ self.features[:-1]
         return self.outputs.transpose(1, 2)

@@ -83,6 +83,7 @@ class MLPPasses:
         n_draws: int,
         n_rows: int,
         like: torch.Tensor,
+        direct: slice | None = None,
     ) -> None:
         self._activate, self._multiply, one = STEPS[activation]
         self._shapes = [(a + 1, b) for a, b in pairwise(sizes)]
@@ -133,6 +134,27 @@ class MLPPasses:
             for_weights = _weight_product(values[i], slope, for_upper[i][0])
             self._backward.append((for_weights, product, to_units, values[i]))
         self._last = slopes[0].view(M, -1, n_rows).mT, for_first[0].flatten(2)
+        self._direct: tuple | None = None
+        if direct is not None:
+            self._link_directly(direct, values[-1], slopes[-1])
+
+    def _link_directly(
+        self, direct: slice, f: torch.Tensor, slope: torch.Tensor
+    ) -> None:
+        """Buffers of the weights from features to the outputs `direct`, (d, K').
+
+        The networks of a member are side by side, as in the first layer.
+        """
+        M, d, S, _ = self.gradients[0][0].transpose(1, 2).shape
+        of_f, of_slope = (x.view(M, S, *x.shape[1:])[:, :, direct] for x in (f, slope))
+        K = of_f.shape[2]
+        self._shapes.append((d - 1, K))
+        weights, gradients = f.new_empty(M, d - 1, S, K), f.new_empty(2, M, d - 1, S, K)
+        self.weights.append(weights.transpose(1, 2))
+        self.gradients.append(gradients.transpose(2, 3))
+        room = f.new_empty(M, S * K, f.shape[2])
+        forward = weights.flatten(2).mT, of_f
+        self._direct = room, forward, (of_slope, gradients[0].flatten(2))
 
     def blocks(self, theta: torch.Tensor) -> list[torch.Tensor]:
         """Views of theta, (..., P), as weights of every layer, intercepts last.
@@ -157,10 +179,18 @@ class MLPPasses:
         for values, weights, out in self._forward:
             self._activate(values)
             torch.bmm(weights, values, out=out)
+        if self._direct is not None:
+            room, (weights, f), _ = self._direct
+            torch.bmm(weights, columns[:, :-1], out=room)
+            f += room.view(f.shape)
         return self.f
 
     def pull_back(self) -> None:
         """Compute the gradient of a sum over rows, after `forward` and `slope`."""
+        if self._direct is not None:
+            room, _, (slope, gradient) = self._direct
+            room.view(slope.shape).copy_(slope)
+            torch.bmm(self._columns[:, :-1], room.mT, out=gradient)
         for (left, right, gradient), product, to_units, values in self._backward:
             torch.bmm(left, right, out=gradient)
             weights, slope, out = to_units

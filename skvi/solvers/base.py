@@ -204,6 +204,8 @@ class SolverOptions:
         Whether steps of the stochastic solver that are left to it, and the weight at
         the start of the warm-up, suit a network with the whole divergence: longer ones,
         and 3 %. With less weight such networks predict worse, at better objectives.
+    fixed : Tensor of bool of shape (P,), default=None
+        Parameters whose factorized posterior stays as it is at the start.
     rate : float, default=None
         The largest step that the stochastic solver chooses; None is its own.
     n_iter_no_change : int, default=None
@@ -240,6 +242,7 @@ class SolverOptions:
     warm_up: float = 0.0
     has_fixed_length: bool = False
     long_steps: bool = False
+    fixed: torch.Tensor | None = None
     rate: float | None = None
     n_iter_no_change: int | None = None
     warm_start: bool = False

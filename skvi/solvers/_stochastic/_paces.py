@@ -8,7 +8,7 @@ from skvi.solvers.base import Problem
 from skvi.targets.base import Target
 from skvi.utils._device import CPU
 
-__all__ = ["paces"]
+__all__ = ["paces", "without_steps"]
 
 # Step of a weight's mean, in steps of other parameters, times the number of inputs of a
 # unit; and the largest one. Chosen on training rows, with steps of 0.05: a quarter ends
@@ -36,6 +36,18 @@ def paces(problem: Problem) -> torch.Tensor | None:
     of_theta = _of_layout(target.layout) / _size_of_features(target)
     parts = [part.paces(of_theta) for part in posterior.components]
     return torch.cat([*parts, _of_layout(target.point_layout)])
+
+
+def without_steps(
+    problem: Problem, fixed: torch.Tensor, pace: torch.Tensor | None
+) -> torch.Tensor:
+    """Factors that are 0 for means and deviations of some parameters, (V,)."""
+    n_components, params = len(problem.posterior.components), problem.params
+    if pace is None:
+        pace = torch.ones_like(params)
+    still = fixed.to(params.device).repeat(2 * n_components)
+    rest = still.new_zeros(len(params) - len(still))
+    return pace.to(params).masked_fill(torch.cat([still, rest]), 0.0)
 
 
 def _size_of_features(target: Target) -> float:

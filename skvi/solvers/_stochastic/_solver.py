@@ -9,7 +9,7 @@ from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._ivon import IvonSteps
 from skvi.solvers._stochastic._members import train
 from skvi.solvers._stochastic._optimizers import Adam, Optimizer
-from skvi.solvers._stochastic._paces import paces
+from skvi.solvers._stochastic._paces import paces, without_steps
 from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.utils._validation import Interval, StrOptions
@@ -128,7 +128,10 @@ class Stochastic(Solver):
             rate = shares * (self.rate if has_paces else self._rate(problem, options))
 
         def make(problem: Problem, params: torch.Tensor) -> Optimizer:
-            return self._optimizer(problem, params, float(rate), has_paces)
+            pace = paces(problem) if has_paces else None
+            if options.fixed is not None:
+                pace = without_steps(problem, options.fixed, pace)
+            return self._optimizer(problem, params, float(rate), pace)
 
         n_rows = self.rows_per_step(problem.target.n_rows)
         n_draws = self.draws_per_step
@@ -150,10 +153,13 @@ class Stochastic(Solver):
 
     @staticmethod
     def _optimizer(
-        problem: Problem, params: torch.Tensor, rate: float, has_paces: bool
+        problem: Problem,
+        params: torch.Tensor,
+        rate: float,
+        pace: torch.Tensor | None,
     ) -> Optimizer:
         """The optimizer of a member."""
-        return Adam(params, rate, paces(problem) if has_paces else None)
+        return Adam(params, rate, pace)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
@@ -230,7 +236,10 @@ class Ivon(Stochastic):
 
     @staticmethod
     def _optimizer(
-        problem: Problem, params: torch.Tensor, rate: float, has_paces: bool
+        problem: Problem,
+        params: torch.Tensor,
+        rate: float,
+        pace: torch.Tensor | None,
     ) -> Optimizer:
         """The optimizer of a member; natural gradients have no units."""
         components = problem.posterior.components

@@ -1,0 +1,332 @@
+"""What a network predicts with, chosen by held-out rows: ``KL(weight="auto")``.
+
+Candidates are networks with several weights of the divergence, a linear model and a
+constant. The linear model is the network whose hidden units add nothing, so that all of
+them are posteriors over the same parameters, and their mixture is one, too.
+"""
+
+import warnings
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.utils import check_random_state
+
+from skvi._progress import write_line
+from skvi._side_by_side import fit_side_by_side, pose
+from skvi.divergences import KL
+from skvi.exceptions import SkviWarning
+from skvi.neural_network._mixed import can_mix
+from skvi.posteriors import Ensemble
+
+__all__ = ["Choice", "choose", "stacked"]
+
+# Candidates, as far apart as their scores tell. The first ones are tried at once,
+# smaller ones as long as the smallest is the best.
+WEIGHTS, AT_ONCE = (1.0, 0.3, 0.1, 0.03, 0.01), 4
+# With many rows fewer: a whole divergence wins where a linear model or a constant do.
+MANY_ROWS, AMONG_MANY = 2000, slice(1, 3)
+# Weights of rows that are too few to be held out.
+MIN_ROWS, FEW_NUMBERS, FEW_LABELS = 10, 0.1, 1.0
+# Parts of the rows, each held out in turn: as many of them as it takes for so many
+# rows, and at most so many of each.
+N_PARTS, ENOUGH_ROWS, MOST_ROWS = 5, 200, 1000
+# Candidates that are left after the first fold: so many, none of them so many paired
+# standard errors behind the best one.
+N_LEFT, N_ERRORS = 2, 2.0
+# Share of a mixture that is chance: it costs as much where the others are certain.
+SMALL_SHARE = 0.1
+# Logs of factors of the noise between which held-out rows choose.
+FACTORS = np.linspace(-1.2, 3.6, 9)
+# Draws of a candidate's predictions.
+N_DRAWS = 50
+
+STAGE = "chooses the weight of the divergence by held-out rows"
+NOTHING_YET = (
+    "Ctrl-C in the first seconds of the choice of the weight of the divergence: "
+    "nothing is fitted yet"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What held-out rows chose.
+
+    `shares` of the mixture, logs of the factors of the noise, `log_factors`, and
+    fitted estimators, `simple`, have the names "network", "linear" and "constant".
+    `kept` is the best candidate so far if Ctrl-C ended the choice; `zeros` the name of
+    a simple model that is fitted instead of a network.
+    """
+
+    weight: float
+    shares: dict[str, float] = field(default_factory=lambda: {"network": 1.0})
+    log_factors: dict[str, float] = field(default_factory=dict)
+    simple: dict[str, Any] = field(default_factory=dict)
+    kept: Any = None
+    zeros: str | None = None
+
+    @property
+    def best(self) -> str:
+        """What has the largest share."""
+        return max(self.shares, key=lambda name: self.shares[name])
+
+
+def choose(
+    network: Any, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None
+) -> Choice:
+    """Choose by the log density of held-out rows; a usual weight for too few of them.
+
+    Raises KeyboardInterrupt on Ctrl-C before any candidate is fitted.
+    """
+    labels = y if is_classifier(network) else None
+    splits = _splits(network, X, labels)
+    if not splits:
+        return Choice(FEW_NUMBERS if labels is None else FEW_LABELS)
+    write_line(network, STAGE)
+    race = _Race(network, X, y, sample_weight, splits)
+    with warnings.catch_warnings():  # the fit itself will say it of all rows
+        warnings.simplefilter("ignore", SkviWarning)
+        try:
+            race.run()
+        except KeyboardInterrupt:
+            if not race.held:
+                raise KeyboardInterrupt(NOTHING_YET) from None
+            return race.choice(interrupted=True)
+    return race.choice()
+
+
+def _splits(network: Any, X: np.ndarray, labels: np.ndarray | None) -> list:
+    """Pairs of training and held-out rows; none if rows, or those of a class, are few.
+
+    Held-out rows are at most a fifth, and as many folds are taken as they need.
+    """
+    n_rows, seed = len(X), _seed(network)
+    fewest = (
+        n_rows if labels is None else np.unique(labels, return_counts=True)[1].min()
+    )
+    if n_rows < MIN_ROWS or fewest < 2:
+        return []
+    n_parts = int(min(N_PARTS, fewest))
+    kind = KFold if labels is None else StratifiedKFold
+    splits = kind(n_parts, shuffle=True, random_state=seed).split(X, labels)
+    n_folds = int(np.clip(ENOUGH_ROWS * n_parts / n_rows, 1, n_parts))
+    return [(train, test[:MOST_ROWS]) for train, test in splits][:n_folds]
+
+
+def _seed(network: Any) -> int:
+    seed = network.random_state
+    if isinstance(seed, (int, np.integer)):
+        return int(seed)
+    return int(check_random_state(seed).randint(2**31 - 1))
+
+
+class _Held:
+    """Log densities of held-out rows, as functions of the log of a factor of the noise.
+
+    Without outputs that are logs of scales that factor is 1.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[np.ndarray] = []
+
+    def add(self, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
+        """Evaluate the rows of another fold."""
+        factors = FACTORS if len(_noise_positions(fitted)) else FACTORS[:1] * 0
+        tried = [with_noise(fitted, factor) for factor in factors]
+        self.rows.append(np.stack([t.predict_log_density(X, y) for t in tried], 1))
+
+    def best(self, weight: np.ndarray) -> tuple[float, np.ndarray]:
+        """Log of the best factor, and the log densities with it."""
+        table = np.concatenate(self.rows)[: len(weight)]
+        if table.shape[1] == 1:
+            return 0.0, table[:, 0]
+        table = np.maximum(table, np.finfo(np.float32).min)
+        curve = CubicSpline(FACTORS, table, axis=1)
+        finer = np.linspace(FACTORS[0], FACTORS[-1], 97)
+        total = weight @ curve(finer)
+        factor = float(finer[np.argmax(total)])
+        return factor, curve(factor)
+
+
+class _Race:
+    """Candidates, fold by fold; those that are clearly behind are left out."""
+
+    def __init__(self, network: Any, X: Any, y: Any, weight: Any, splits: list) -> None:
+        self.network, self.X, self.y, self.splits = network, X, y, splits
+        self.weight = np.ones(len(y)) if weight is None else weight
+        self.has_weight, self.seed = weight is not None, _seed(network)
+        #: Held-out densities by candidate, weights of the divergence or names.
+        self.held: dict[float | str, _Held] = {}
+        self.fitted: dict[float | str, Any] = {}
+        self.simple: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Fit simple models to all folds, networks to one, and those left to others."""
+        self._fit_simple()
+        is_long = len(self.y) >= MANY_ROWS
+        weights = list(WEIGHTS[AMONG_MANY if is_long else slice(AT_ONCE)])
+        self._fit(weights, [0])
+        while not is_long and self._best(weights)[0] == min(weights) > WEIGHTS[-1]:
+            weights.append(WEIGHTS[WEIGHTS.index(min(weights)) + 1])
+            self._fit(weights[-1:], [0])
+        left = self._best(weights)[:N_LEFT]
+        if len(left) > 1 or len(self._best([*left, *self.simple])) > 1:
+            self._fit(left, range(1, len(self.splits)))
+
+    def choice(self, interrupted: bool = False) -> Choice:
+        """What the rows held out so far choose."""
+        networks = [key for key in self.held if not isinstance(key, str)]
+        if interrupted:
+            best = self._best([*networks, *self.simple])[0]
+            kept = self.simple.get(best, self.fitted.get(best))
+            return Choice(best if best in networks else 1.0, kept=kept)
+        most = max(len(self.held[key].rows) for key in networks)
+        network = self._best([k for k in networks if len(self.held[k].rows) == most])[0]
+        names = {network: "network"} | {name: name for name in self.simple}
+        weight = self._held_weight(self._n_folds(names))
+        found = {names[key]: self.held[key].best(weight) for key in names}
+        scores = np.stack([scores for _, scores in found.values()])
+        shares = dict(zip(found, stacked(scores, weight).tolist(), strict=True))
+        factors = {name: factor for name, (factor, _) in found.items()}
+        parts, zeros = (shares, factors, self.simple, None), None
+        if self.simple:
+            likelihood = self.simple["constant"]._model.likelihood
+            if not can_mix(self.network.posterior_family_, likelihood):
+                zeros = self._best([network, *self.simple])[0]
+        if isinstance(zeros, str):
+            return Choice(1.0, *parts, zeros)
+        return Choice(float(network), *parts)
+
+    def _n_folds(self, keys: Any) -> int:
+        return min(len(self.held[key].rows) for key in keys)
+
+    def _held_weight(self, n_folds: int) -> np.ndarray:
+        rows = np.concatenate([test for _, test in self.splits[:n_folds]])
+        return self.weight[rows]
+
+    def _scores(self, keys: Sequence) -> tuple[np.ndarray, np.ndarray]:
+        """Log densities of the rows that all have seen, (keys, rows), and weights."""
+        weight = self._held_weight(self._n_folds(keys))
+        return np.stack([self.held[key].best(weight)[1] for key in keys]), weight
+
+    def _best(self, keys: Sequence) -> list:
+        """The best candidate, and those not clearly behind it, best ones first."""
+        scores, weight = self._scores(keys)
+        order = np.argsort(-(scores @ weight))
+        lost = (scores[order[0]] - scores) * weight
+        error = np.sqrt(lost.shape[1]) * lost.std(1)
+        is_left = lost.sum(1) <= N_ERRORS * error
+        return [keys[k] for k in order if is_left[k]]
+
+    def _fit(self, weights: Sequence[float], folds: Sequence[int]) -> None:
+        """Fit networks to some folds, and evaluate the held-out rows."""
+        tried = [
+            (w, fold, _candidate(self.network, KL(w), self.seed))
+            for fold in folds
+            for w in weights
+        ]
+        self._train([(network, self.splits[fold][0]) for _, fold, network in tried])
+        for weight, fold, network in tried:
+            self._evaluate(weight, network, self.splits[fold][1])
+            self.fitted[weight] = network
+
+    def _evaluate(self, key: float | str, fitted: Any, test: np.ndarray) -> None:
+        held = self.held.setdefault(key, _Held())
+        held.add(fitted, self.X[test], self.y[test])
+
+    def _fit_simple(self) -> None:
+        """Fit a linear model and a constant to all folds and to all rows."""
+        tried = []
+        for kind in self.network._simple_kinds:
+            for rows in (*(train for train, _ in self.splits), slice(None)):
+                tried.append((_simple(self.network, kind, self.seed), rows))
+        self._train(tried)
+        for kind in self.network._simple_kinds:
+            own = [network for network, _ in tried if network._is_simple == kind]
+            for network, (_, test) in zip(own[:-1], self.splits, strict=True):
+                self._evaluate(kind, network, test)
+            self.simple[kind] = own[-1]
+
+    def _train(self, tried: Sequence[tuple[Any, Any]]) -> None:
+        """Fit networks to their rows, as far as possible in one stack."""
+        posed = []
+        for network, rows in tried:
+            weight = self.weight[rows] if self.has_weight else None
+            fit = pose(network, self.X[rows], self.y[rows], weight)
+            if fit is None:
+                network.fit(self.X[rows], self.y[rows], weight)
+            else:
+                posed.append(fit)
+        fit_side_by_side(posed)
+
+
+def stacked(scores: np.ndarray, weight: np.ndarray, n_iter: int = 200) -> np.ndarray:
+    """Weights of the mixture with the best log density of held-out rows, (K,).
+
+    `scores` are log densities, (K, rows). By expectation maximization from equal
+    weights (Yao et al. 2018, *Using stacking to average Bayesian predictive
+    distributions*, equation 2); small weights, which are chance, are 0.
+    """
+    shares = np.full(len(scores), 1 / len(scores))
+    likelihood = np.exp(scores - scores.max(0))
+    for _ in range(n_iter):
+        own = shares[:, None] * likelihood
+        shares = own / own.sum(0) @ weight / weight.sum()
+    shares[shares < SMALL_SHARE] = 0.0
+    return shares / shares.sum()
+
+
+def _noise_positions(fitted: Any) -> np.ndarray:
+    """Intercepts of the outputs that are logs of scales, in theta."""
+    predictor, outputs = fitted._model.predictor, fitted._model.likelihood.scale_outputs
+    if not outputs:
+        return np.zeros(0, int)
+    return predictor.last_intercept.numpy()[list(outputs)]
+
+
+def with_noise(fitted: Any, log_factor: float) -> Any:
+    """Copy of an estimator whose predictions have another scale of the noise."""
+    if not log_factor:
+        return fitted
+    other = copy(fitted)
+    other._theta = fitted._theta.copy()
+    other._theta[:, _noise_positions(fitted)] += log_factor
+    return other
+
+
+def _candidate(network: Any, divergence: KL, seed: int) -> Any:
+    """An unfitted network with one member.
+
+    It trains as long as the fit: small weights learn faster, so that shorter fits would
+    prefer them.
+    """
+    found = clone(network).set_params(
+        divergence=divergence,
+        warm_start=False,
+        early_stopping=False,
+        validation_fraction=None,
+        checkpoint_path=None,
+        n_predict_draws=min(N_DRAWS, network.n_predict_draws),
+        verbose=0,
+        random_state=seed,
+    )
+    found._is_candidate = True
+    if isinstance(family := network.posterior_family_, Ensemble):
+        found.posterior = clone(family).set_params(n_members=1)
+    return found
+
+
+def _simple(network: Any, kind: str, seed: int) -> Any:
+    """An unfitted linear model or constant: a network with units that add nothing."""
+    found = _candidate(network, KL(), seed).set_params(
+        posterior="mean_field", prior="normal", solver="auto", max_iter="auto"
+    )
+    found._is_simple = kind
+    if network._has_hidden_units:
+        found.hidden_layer_sizes = (1,)
+    return found

@@ -1,0 +1,110 @@
+"""The mixture of a network with simpler models, over the parameters of the network."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from skvi.base import NormalForm
+from skvi.likelihoods import Likelihood
+from skvi.posteriors import Ensemble, MeanFieldNormal, Posterior
+from skvi.predictors._mlp import INITIAL_SHARE
+from skvi.solvers import Problem, Solution
+from skvi.solvers._solution import State
+
+# Share of a network in a mixture with models that are better.
+LEAST_SHARE = 1e-3
+
+__all__ = ["at_candidate", "can_mix", "mixed", "says"]
+
+
+def can_mix(family: Any, likelihood: Likelihood) -> bool:
+    """Whether a mixture can hold the network and simpler models.
+
+    They share what the likelihood learns, so that each needs outputs for its noise.
+    """
+    is_mixture = isinstance(family, Ensemble)
+    n_learned = len(likelihood.learned)
+    has_own = n_learned in (0, len(likelihood.scale_outputs))
+    return is_mixture and isinstance(family._family(), MeanFieldNormal) and has_own
+
+
+def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
+    """The solution with the noise of held-out rows, mixed with what predicts them."""
+    choice, (posterior, target) = network._choice, solution.state
+    if not all(part.is_mean_field for part in posterior.components):
+        return solution
+    likelihood, name = network._model.likelihood, choice.zeros or "network"
+    shares, factors = choice.shares, choice.log_factors
+    if choice.zeros or not can_mix(network.posterior_family_, likelihood):
+        shares = {name: 1.0}
+    shares = {kind: share for kind, share in shares.items() if share}
+    factor = factors.get(name, 0.0)
+    parts = [_with_noise(network, part, factor) for part in posterior.components]
+    # The network stays, whatever its share is: the training was its own.
+    own = max(shares.get(name, 0.0), LEAST_SHARE)
+    logs = [np.log(own / len(parts))] * len(parts)
+    levels = target.hyper.detach().double().cpu().numpy()[: len(likelihood.learned)]
+    for kind in shares.keys() - {name}:
+        model, factor = choice.simple[kind], factors[kind]
+        if len(levels):  # they share the level of the network
+            factor = factor + model._hyper[: len(levels)] - levels
+        part = _as_network(model, parts[0], network._model.predictor)
+        parts.append(_with_noise(network, part, factor))
+        logs.append(np.log(shares[kind]))
+    if len(shares) > 1:
+        posterior = posterior.weighted(parts, posterior.params.new_tensor(logs))
+    else:
+        posterior = posterior.with_components(parts)
+    return replace(solution, state=State(posterior, target))
+
+
+def at_candidate(fitted: Any, state: State) -> State:
+    """The state in which all members are a candidate that was fitted to some rows."""
+    posterior, predictor = state.posterior, state.target.predictor
+    parts = [_as_network(fitted, part, predictor) for part in posterior.components]
+    posterior = posterior.with_components(parts)
+    hyper = torch.from_numpy(fitted._hyper)
+    if len(hyper) < len(state.target.hyper):
+        return State(posterior, state.target)
+    return State(posterior, state.target.at(hyper.to(state.target.hyper)))
+
+
+def says(shares: dict[str, float]) -> str:
+    """Warn that the units of a network were of little use."""
+    return (
+        "held-out rows are predicted best by a linear model, which has "
+        f"{shares['linear']:.0%} of the mixture that predicts (and the network "
+        f"{shares['network']:.0%}): a linear model of skvi.linear_model is as good, "
+        "faster, and has an evidence"
+    )
+
+
+def _with_noise(network: Any, part: Posterior, log_factor: Any) -> Posterior:
+    """A factorized posterior whose noise is larger by a factor."""
+    outputs = list(network._model.likelihood.scale_outputs)
+    if not outputs:
+        return part
+    params = part.params.clone()
+    at = network._model.predictor.last_intercept[outputs].to(params.device)
+    params[at] += torch.as_tensor(log_factor).to(params)
+    return part.at(params)
+
+
+def _as_network(fitted: Any, like: Posterior, predictor: Any) -> Posterior:
+    """The posterior of a candidate as one of the parameters of a larger network."""
+    own = fitted.posterior_.components[0].as_normal()
+    layout, inner = predictor.layout, fitted._model.predictor
+    if dict(layout) == dict(inner.layout):
+        return like.near(own)
+    scale = layout.natural_scales()
+    normal = NormalForm(torch.zeros_like(scale), scale.clone())
+    still = predictor.zeros_of("linear")
+    normal.scale[still] *= INITIAL_SHARE
+    for to, source in (
+        (layout["coef_skip"].slice, inner.layout["coef_skip"].slice),
+        (predictor.last_intercept, inner.last_intercept),
+    ):
+        normal.mean[to], normal.scale[to] = own.mean[source], own.scale[source]
+    return like.near(normal)
