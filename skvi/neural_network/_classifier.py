@@ -29,8 +29,10 @@ or Objective, default="elbo"
     divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``. "auto" is "kl", in a mixture
-        ``KL(weight="auto")``: the weight that predicts held-out rows best.
+        posterior and needs ``objective="elbo"``. "auto" is ``KL(weight="auto")``: rows
+        held out choose its weight, and whether a linear model predicts better (see
+        :doc:`/parameters`). Bounds and evidences ask for "kl", which is "auto" in
+        `partial_fit`, beside another loss or an objective that weighs draws.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds
@@ -39,26 +41,27 @@ or Objective, default="elbo"
 "ensemble", ...} or Family, default="auto"
         "mean_field" gives every weight a mean and a standard deviation, "low_rank" and
         "full_rank" add correlations, "dropout" learns a rate per layer; "ensemble" is a
-        mixture of eight "mean_field", "auto" of four. In mixtures every other "auto"
-        stands for what predicts best, see :doc:`/parameters`; "mean_field" is what
-        evidence, streams and speed ask for, and "auto" in `partial_fit`, beside another
-        loss or an objective that weighs draws.
+        mixture of eight "mean_field", "auto" of four, or a single one where
+        ``divergence="auto"`` is "kl". The family changes no other parameter.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Prior of the weights, in units of the layer's natural scale. "auto" is normal
-        with scale 1, or else learns a scale for each block, in the first layer for each
-        feature, where the posterior is no mixture. A dict has one for "coef" and one
-        for "intercept", or for each layer ("coef_0").
+        Prior of the weights, in units of the layer's natural scale; "auto" is normal
+        with scale 1. A dict has one for "coef" and one for "intercept", or for each
+        layer ("coef_0"): ``{"coef_0": Normal("learn_rows"), "coef": Normal("learn"),
+        "intercept": Normal()}`` learns scales, in the first layer for each feature.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is the choice of "auto", or a normal prior with the scale of `prior`, or 10
-        if that has none or learns it: an intercept is never shrunk by a sparse prior.
+        None is the normal prior with the scale of `prior`, or 10 if that has none or
+        learns it: an intercept is never shrunk by a sparse prior.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
-        Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
-        units, with more than 2,000 rows 50, and in a mixture 100; `lower_bound_` is the
-        number to choose other sizes by.
+        Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of
+        100; `lower_bound_` is the number to choose sizes for evidences by.
     activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
         and takes longer; "tanh" and "logistic" level off far outside the data.
+    skip_connection : bool, default=True
+        Whether the features also act on the outputs directly, as in a linear model, of
+        which the hidden layers then learn what is missing. Scales of noise have no such
+        connection.
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
@@ -67,21 +70,21 @@ or Objective, default="elbo"
         next three are its settings; an object has its own, and they must be "auto".
     n_draws : int or "auto", default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
-        is 10, 4 for the ELBO of more than 2,000 rows in minibatches, which are noisier
-        than that, and 2 in a mixture. One is the cheapest, for "elbo" only.
+        is 2; with the whole divergence ("kl") 10, and 4 for the ELBO of more than 2,000
+        rows in minibatches, which are noisier. One is the cheapest, for "elbo" only.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
-        them, at least 64 and at most 512, and 100 in a mixture; all rows for
+        Rows per gradient step. "auto" is 100; with the whole divergence all of up to
+        200 rows, then a sixteenth of them, at least 64 and at most 512; all rows for
         objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, in a mixture 0.01, less for noisy objectives,
-        0.2 for "ivon".
+        over its inputs), at most 0.01, with the whole divergence 0.05, less for noisy
+        objectives, 0.2 for "ivon".
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
-        is 16 gradient steps. "auto" is 4000, of which most fits need fewer, see
-        `early_stopping`, and in a mixture 3,000 steps, or eight epochs: lengths that
-        predict well, at which the bound may still rise.
+        is 16 gradient steps. "auto" is 3,000 steps, or eight epochs: lengths that
+        predict well, at which the bound may still rise. With the whole divergence it is
+        4000 epochs, of which most fits need fewer, see `early_stopping`.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
         the distance from the optimum. 0 makes all `max_iter` iterations.
@@ -147,9 +150,8 @@ or Objective, default="elbo"
         almost no reduction warns.
     posterior_ : Posterior
     prior_scale_ : float or dict of str to float or ndarray
-        The scale that `prior` learned, by block if there are several; only if it learns
-        one. With prior="auto" that of "coef_0" is (n_features,), near 0 for features
-        that hardly matter; a float for one feature, or fewer than five units.
+        The scale that `prior` learned, by block if there are several, by row if it is
+        "learn_rows"; only if it learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     hidden_layer_sizes_ : tuple of int
