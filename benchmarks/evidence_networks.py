@@ -149,6 +149,7 @@ def run_small(activation, units, d, seed):
 
     X, y = small_data(activation, units, d, seed)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=units,
         activation=activation,
@@ -189,6 +190,7 @@ def run_search(seed, n=40, noise=0.3, width=4.0):
     units = 1 + seed % 3
     X, y = small_data("tanh", units, 2, 500 + seed, n, noise, width)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         activation="tanh",
         prior=Normal(width),
@@ -238,11 +240,13 @@ def run_ten(name, seed, max_seconds):
     options = {"hidden_layer_sizes": 10, "activation": "tanh"}
     options |= {"prior": "normal", "max_iter": 100, "random_state": seed}
     if name == "moons":
-        model = BayesianMLPClassifier(posterior="mean_field", **options)
+        model = BayesianMLPClassifier(
+            divergence="kl", posterior="mean_field", **options
+        )
     else:
         noise = {"yacht": 0.1, "boston": 0.3}[name] * y.std()
         model = BayesianMLPRegressor(
-            posterior="mean_field", noise_scale=noise, **options
+            divergence="kl", posterior="mean_field", noise_scale=noise, **options
         )
     model.fit(X, y)
     begin, work = time.perf_counter(), time.process_time()

@@ -211,7 +211,10 @@ def sine(repeats):
             X = source.uniform(-3, 3, (n_rows, 1))
             y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(n_rows)
             model = BayesianMLPRegressor(
-                posterior="mean_field", activation=activation, random_state=seed
+                divergence="kl",
+                posterior="mean_field",
+                activation=activation,
+                random_state=seed,
             )
             seconds = fit(model, X, y)
             error = model.predict(grid) - np.sin(2 * grid[:, 0])
@@ -258,7 +261,10 @@ def far(repeats):
         X = source.uniform(-3, 3, (5000, 1))
         y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(len(X))
         model = BayesianMLPRegressor(
-            posterior="mean_field", activation=activation, random_state=seed
+            divergence="kl",
+            posterior="mean_field",
+            activation=activation,
+            random_state=seed,
         )
         fit(model, X, y)
         std = model.predict([[9.0]], return_std=True)[1]
@@ -280,7 +286,7 @@ def validate(name, label, repeats, **parameters):
     found = []
     for seed in range(repeats):
         model = BayesianMLPRegressor(
-            posterior="mean_field", random_state=seed, **parameters
+            divergence="kl", posterior="mean_field", random_state=seed, **parameters
         )
         train, test = train_test_split(
             splits[seed][0], test_size=0.2, random_state=seed
@@ -345,11 +351,15 @@ def compare(name, X, y, splits):
         scaler = StandardScaler().fit(X[train])
         Z, Z_test = scaler.transform(X[train]), scaler.transform(X[test])
         if y.dtype.kind == "f":
-            own = BayesianMLPRegressor(posterior="mean_field", random_state=seed)
+            own = BayesianMLPRegressor(
+                divergence="kl", posterior="mean_field", random_state=seed
+            )
             plain = MLPRegressor(random_state=seed)
             peer = GaussianPeer(plain)
         else:
-            own = BayesianMLPClassifier(posterior="mean_field", random_state=seed)
+            own = BayesianMLPClassifier(
+                divergence="kl", posterior="mean_field", random_state=seed
+            )
             peer = plain = MLPClassifier(random_state=seed)
         times = fit(own, Z, y[train]), fit(plain, Z, y[train])
         if peer is not plain:

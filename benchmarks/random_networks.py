@@ -229,7 +229,7 @@ def restarts(n_sets):
         bounds, start = [], time.process_time()
         for seed in range(5):
             one = networks.BayesianMLPRegressor(
-                posterior="mean_field", random_state=seed
+                divergence="kl", posterior="mean_field", random_state=seed
             )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

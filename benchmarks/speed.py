@@ -153,6 +153,7 @@ def steps(n_rows=9000, epochs=10):
     for dtype in ("float32", "float64"):
         X, y = (part.astype(dtype) for part in normal(n_rows, 8))
         ours = BayesianMLPRegressor(
+            divergence="kl",
             posterior="mean_field",
             hidden_layer_sizes=50,
             activation="relu",
@@ -273,6 +274,7 @@ def prediction(n_rows=100_000):
     for dtype in ("float32", "float64"):
         X, y = normal(500, 8)
         model = BayesianMLPRegressor(
+            divergence="kl",
             posterior="mean_field",
             hidden_layer_sizes=50,
             activation="relu",

@@ -195,6 +195,7 @@ def as_in_the_papers(name, n_features, **parameters):
         "max_iter": 40 if name == HUGE else 500,
     }
     return BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(units,),
         activation="relu",
@@ -282,7 +283,9 @@ SETTINGS = {
     "gvi renyi 1.5": objective(divergence=Renyi(1.5)),
     "kl 0.3": objective(divergence=KL(weight=0.3)),
     "default": lambda name, X: BayesianMLPRegressor(),
-    "one network": lambda name, X: BayesianMLPRegressor(posterior="mean_field"),
+    "one network": lambda name, X: BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field"
+    ),
 }
 for likelihood, weight in product(("gaussian", "student_t"), (0.1, 0.3, 1.0)):
     SETTINGS[f"ensemble {likelihood} {weight}"] = ensemble(likelihood, weight)

@@ -56,6 +56,7 @@ X_train, X_test, y_train, y_test = train_test_split(
     X / 16, y, test_size=0.5, stratify=y, random_state=0
 )
 classifier = BayesianMLPClassifier(
+    divergence="kl",
     posterior="mean_field",
     hidden_layer_sizes=50,
     learning_rate=0.02,
@@ -75,9 +76,9 @@ digits = nll_curve(log_p)
 X, y = load_diabetes(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 scaler = StandardScaler().fit(X_train)
-regressor = BayesianMLPRegressor(posterior="mean_field", random_state=0).fit(
-    scaler.transform(X_train), y_train
-)
+regressor = BayesianMLPRegressor(
+    divergence="kl", posterior="mean_field", random_state=0
+).fit(scaler.transform(X_train), y_train)
 networks = [regressor.sample_function(random_state=k) for k in range(N_NETWORKS)]
 means = np.array([f(scaler.transform(X_test)) for f in networks])
 z = (y_test - means) / regressor.noise_scale_

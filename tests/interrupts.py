@@ -96,18 +96,24 @@ MODELS = {
     ),
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
     "network": (
-        BayesianMLPClassifier(posterior="mean_field", max_iter=10, **SMALL),
+        BayesianMLPClassifier(
+            divergence="kl", posterior="mean_field", max_iter=10, **SMALL
+        ),
         classes,
     ),
     "weighted network": (
         BayesianMLPRegressor(
-            posterior="mean_field", objective="eubo", max_iter=2, **SMALL
+            divergence="kl",
+            posterior="mean_field",
+            objective="eubo",
+            max_iter=2,
+            **SMALL,
         ),
         numbers,
     ),
     "natural gradients of a network": (
         BayesianMLPRegressor(
-            posterior="mean_field", max_iter=10, solver="ivon", **SMALL
+            divergence="kl", posterior="mean_field", max_iter=10, solver="ivon", **SMALL
         ),
         numbers,
     ),

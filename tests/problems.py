@@ -67,7 +67,7 @@ REGRESSIONS = {
         solver="coordinate_ascent",
         tol=1e-9,
     ),
-    "mlp": BayesianMLPRegressor(posterior="mean_field", **NETWORK),
+    "mlp": BayesianMLPRegressor(divergence="kl", posterior="mean_field", **NETWORK),
     "mlp, minibatches": BayesianMLPRegressor(
         posterior="mean_field",
         divergence=KL(weight=0.5),
@@ -108,7 +108,7 @@ CLASSES = {
     "multinomial, mean field": logistic(posterior="mean_field", n_jobs=1),
     "multinomial, renyi": logistic(divergence=Renyi(0.8), fit_intercept=False),
     "mlp, classes": BayesianMLPClassifier(
-        posterior="mean_field", objective="iwelbo", **NETWORK
+        divergence="kl", posterior="mean_field", objective="iwelbo", **NETWORK
     ),
 }
 COUNTS = {
@@ -119,7 +119,10 @@ COUNTS = {
     ),
     "negative binomial": poisson(likelihood=NegativeBinomialLikelihood(0.5)),
     "mlp, counts": BayesianMLPRegressor(
-        posterior="mean_field", likelihood="negative_binomial", **NETWORK
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="negative_binomial",
+        **NETWORK,
     ),
 }
 PROBLEMS = REGRESSIONS | BINARY | CLASSES | COUNTS

@@ -122,7 +122,7 @@ def test_impossible_data(X, y, weight, error, message):
     [
         BayesianLinearRegression(),
         BayesianPoissonRegressor(),
-        BayesianMLPRegressor(posterior="mean_field"),
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
     ],
 )
 def test_names_of_classes_are_no_numbers(model):
@@ -151,7 +151,7 @@ DATES = {
     [
         BayesianLinearRegression(),
         BayesianPoissonRegressor(),
-        BayesianMLPRegressor(posterior="mean_field"),
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
     ],
 )
 def test_dates_are_no_numbers(model, y):
@@ -520,7 +520,9 @@ def test_weights_may_leave_one_class_out():
         BayesianLinearRegression(),
         BayesianLogisticRegression(),
         BayesianPoissonRegressor(),
-        BayesianMLPRegressor(posterior="mean_field", max_iter=1, random_state=0),
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", max_iter=1, random_state=0
+        ),
     ],
     ids=lambda model: type(model).__name__,
 )

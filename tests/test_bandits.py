@@ -124,7 +124,11 @@ def test_late_missing_and_joint_rewards():
         (BayesianPoissonRegressor(prior="normal"), {"n_initial": 10}),
         (
             BayesianMLPRegressor(
-                posterior="mean_field", hidden_layer_sizes=4, max_iter=3, random_state=0
+                divergence="kl",
+                posterior="mean_field",
+                hidden_layer_sizes=4,
+                max_iter=3,
+                random_state=0,
             ),
             {"encoding": "append", "refit": True, "batch_size": 20},
         ),

@@ -71,13 +71,18 @@ NOISY = {
         BayesianMLPRegressor(posterior="multiplicative_flow", **SMALL),
         NUMBERS,
     ),
-    "network": (BayesianMLPRegressor(posterior="mean_field", **SMALL), NUMBERS),
+    "network": (
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **SMALL),
+        NUMBERS,
+    ),
     "network-classes": (
-        BayesianMLPClassifier(posterior="mean_field", **SMALL),
+        BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SMALL),
         CLASSES,
     ),
     "network-weights": (
-        BayesianMLPClassifier(posterior="mean_field", objective="iwelbo", **SMALL),
+        BayesianMLPClassifier(
+            divergence="kl", posterior="mean_field", objective="iwelbo", **SMALL
+        ),
         LABELS,
     ),
     "module-with-points": (
@@ -140,17 +145,28 @@ def test_fits_on_a_device(name, problems):
 
 
 WITHOUT_WAITING = {
-    "regressor": (BayesianMLPRegressor(posterior="mean_field"), NUMBERS),
-    "classifier": (BayesianMLPClassifier(posterior="mean_field"), LABELS),
+    "regressor": (
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
+        NUMBERS,
+    ),
+    "classifier": (
+        BayesianMLPClassifier(divergence="kl", posterior="mean_field"),
+        LABELS,
+    ),
     "learned-scale": (
-        BayesianMLPRegressor(posterior="mean_field", prior=LEARNED),
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field", prior=LEARNED),
         NUMBERS,
     ),
     "weights": (
-        BayesianMLPRegressor(posterior="mean_field", objective="iwelbo"),
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", objective="iwelbo"
+        ),
         NUMBERS,
     ),
-    "robust": (BayesianMLPRegressor(posterior="mean_field", loss="beta"), NUMBERS),
+    "robust": (
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field", loss="beta"),
+        NUMBERS,
+    ),
 }
 
 

@@ -213,7 +213,11 @@ def test_solver(page):
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         clone(model).set_params(max_iter=1, solver__n_draws=5).fit(X, y)
     network = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=2, random_state=0, max_iter=1
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=2,
+        random_state=0,
+        max_iter=1,
     )
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         network.set_params(solver=page.FixedDraws(3)).fit(X, X[:, 0])

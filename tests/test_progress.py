@@ -38,9 +38,15 @@ MODELS = {
     "minibatches": BayesianLogisticRegression(
         solver=Stochastic(batch_size=50), max_iter=4, random_state=0, prior="normal"
     ),
-    "mlp_regressor": BayesianMLPRegressor(posterior="mean_field", **SMALL),
-    "mlp_classifier": BayesianMLPClassifier(posterior="mean_field", **SMALL),
-    "mlp_eubo": BayesianMLPRegressor(posterior="mean_field", objective="eubo", **SMALL),
+    "mlp_regressor": BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", **SMALL
+    ),
+    "mlp_classifier": BayesianMLPClassifier(
+        divergence="kl", posterior="mean_field", **SMALL
+    ),
+    "mlp_eubo": BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", objective="eubo", **SMALL
+    ),
 }
 models = pytest.mark.parametrize("name", list(MODELS))
 

@@ -32,7 +32,9 @@ ESTIMATORS = [
     ),
     BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK, posterior="dropout"),
-    BayesianMLPClassifier(posterior="mean_field", **NETWORK, activation="tanh"),
+    BayesianMLPClassifier(
+        divergence="kl", posterior="mean_field", **NETWORK, activation="tanh"
+    ),
     BayesianModuleClassifier(TEMPLATE, max_iter=3),
     BayesianModuleRegressor(module=TEMPLATE, max_iter=3, deterministic="2"),
 ]

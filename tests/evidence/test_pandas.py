@@ -83,7 +83,7 @@ def test_several_targets_know_their_features(frame, all_warnings):
         QUICK,
         BayesianPoissonRegressor(prior="normal"),
         BayesianMLPRegressor(
-            posterior="mean_field", hidden_layer_sizes=(2,), max_iter=1
+            divergence="kl", posterior="mean_field", hidden_layer_sizes=(2,), max_iter=1
         ),
     ],
     ids=lambda model: type(model).__name__,

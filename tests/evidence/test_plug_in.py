@@ -104,7 +104,11 @@ def test_networks_and_several_targets(monkeypatch):
         lambda *a, **k: EvidenceBounds(*[0.0] * 8, True, "", "stub"),
     )
     network = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=(2,), noise_scale=1.0, max_iter=5
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=(2,),
+        noise_scale=1.0,
+        max_iter=5,
     )
     for normalize_y, names in ((True, ("y_mean", "y_scale")), (False, ())):
         network.set_params(normalize_y=normalize_y).fit(X, Y[:, 0])

@@ -124,6 +124,7 @@ def test_small_networks(activation, units, monkeypatch):
     monkeypatch.setattr(_bounds, "FROM_PRIOR", short)
     X, y = small_data(activation, units, 1, seed=3)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=units,
         activation=activation,

@@ -147,7 +147,11 @@ def test_a_network_of_integers():
     """
     y = np.round(LATENT)
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood="rounded", random_state=0, **SETTINGS
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="rounded",
+        random_state=0,
+        **SETTINGS,
     )
     model.fit(X, y)
     assert model.noise_scale_ == pytest.approx(0.4, abs=0.06)
@@ -181,7 +185,11 @@ def test_the_step_is_found(normalize_y, step, origin):
     both = np.c_[y, np.round(3 * LATENT) / 10]
     options = {**SETTINGS, "max_iter": 2, "normalize_y": normalize_y}
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood="rounded", random_state=0, **options
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="rounded",
+        random_state=0,
+        **options,
     )
     draws = model.fit(X, both).sample_y(X[:50], 3, random_state=0)
     steps = (draws[:, 0] - origin) / step
@@ -203,7 +211,7 @@ def clone_with_step(model, step, origin):
 def test_what_has_no_step():
     """Wrong variant: a step of rounding errors."""
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood="rounded", **SETTINGS
+        divergence="kl", posterior="mean_field", likelihood="rounded", **SETTINGS
     )
     with pytest.raises(ValueError, match="finds no step of y"):
         model.fit(X, LATENT)

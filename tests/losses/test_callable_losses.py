@@ -165,6 +165,7 @@ def test_gibbs_posterior_of_a_regressor():
     x, y = x[:, :2] * 20, y / 75 - 2
     y[:40] = 1e3
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         loss=absolute,
         hidden_layer_sizes=(),
@@ -185,9 +186,9 @@ def test_what_functions_cannot_do():
             x, y
         )
     with pytest.raises(IncompatibleComponentsError, match="nothing to learn from"):
-        BayesianMLPRegressor(posterior="mean_field", loss=absolute, max_iter=1).fit(
-            x, y
-        )
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", loss=absolute, max_iter=1
+        ).fit(x, y)
     with pytest.raises(ValueError, match=r"give an instance, BetaLoss\(\)"):
         BayesianLogisticRegression(loss=BetaLoss, prior="normal").fit(X, Y)
     with pytest.raises(ValueError, match="one number for each draw and row"):
@@ -210,6 +211,7 @@ def test_several_classes_in_a_network():
         return torch.relu(1 + f - own).sum(2) - 1
 
     model = BayesianMLPClassifier(
+        divergence="kl",
         posterior="mean_field",
         loss=margin,
         hidden_layer_sizes=(),

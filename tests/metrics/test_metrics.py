@@ -234,6 +234,7 @@ def test_crps_of_networks(regression):
     """A mixture of the drawn networks, against quadrature over its quantiles."""
     X, y = regression
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(3,),
         max_iter=5,

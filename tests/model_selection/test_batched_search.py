@@ -184,7 +184,9 @@ def test_classes_and_several_scores():
     X, y = load_iris(return_X_y=True)
     X, y = pandas.DataFrame(scale(X), columns=list("abcd")), np.array([*"xyz"])[y]
     model = BayesianMLPClassifier(
-        posterior="mean_field", **SMALL | {"divergence": KL(), "max_iter": 10}
+        divergence="kl",
+        posterior="mean_field",
+        **SMALL | {"divergence": KL(), "max_iter": 10},
     )
     grid = {"divergence__weight": [0.2, 1.0], "class_weight": [None, "balanced"]}
     scoring = ["accuracy", "neg_log_loss"]

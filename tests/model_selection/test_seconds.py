@@ -52,7 +52,10 @@ def test_fits_share_half_of_the_seconds(data, monkeypatch):
     "model",
     [
         BayesianMLPRegressor(
-            posterior="mean_field", hidden_layer_sizes=2, random_state=0
+            divergence="kl",
+            posterior="mean_field",
+            hidden_layer_sizes=2,
+            random_state=0,
         ),
         BayesianLogisticRegression(solver="lbfgs", prior="normal"),
     ],

@@ -31,10 +31,16 @@ def fit(model, n_rows, target=y):
 def test_fits_are_those_of_the_values(n_rows, params, same):
     # Fails if a threshold, a size or a number of draws is another one.
     chosen = fit(
-        BayesianMLPRegressor(posterior="mean_field", **SHORT, **params), n_rows
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", **SHORT, **params
+        ),
+        n_rows,
     )
     given = fit(
-        BayesianMLPRegressor(posterior="mean_field", **SHORT, **params, **same), n_rows
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", **SHORT, **params, **same
+        ),
+        n_rows,
     )
     np.testing.assert_array_equal(chosen.predict(X[:5]), given.predict(X[:5]))
     assert chosen.lower_bound_ == given.lower_bound_
@@ -45,9 +51,12 @@ def test_fits_are_those_of_the_values(n_rows, params, same):
 def test_classes():
     for n_rows, size, n_draws in ((2000, 20, 10), (2001, 50, 4)):
         chosen = fit(
-            BayesianMLPClassifier(posterior="mean_field", **SHORT), n_rows, y > 0
+            BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SHORT),
+            n_rows,
+            y > 0,
         )
         given = BayesianMLPClassifier(
+            divergence="kl",
             posterior="mean_field",
             **SHORT,
             hidden_layer_sizes=size,
@@ -64,7 +73,10 @@ def test_classes():
 def test_fits_that_continue_keep_the_network(first, second):
     # Fails if a later fit chooses again: its posterior would have another size.
     model = fit(
-        BayesianMLPRegressor(posterior="mean_field", **SHORT, warm_start=True), first
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", **SHORT, warm_start=True
+        ),
+        first,
     )
     sizes, activation = model.hidden_layer_sizes_, model.activation_
     fit(model, second)
@@ -80,4 +92,6 @@ def test_fits_that_continue_keep_the_network(first, second):
 @pytest.mark.parametrize("name", ["hidden_layer_sizes", "activation", "n_draws"])
 def test_other_strings_are_refused(name):
     with pytest.raises(ValueError, match=rf"(?s)'{name}' parameter.*'auto'"):
-        BayesianMLPRegressor(posterior="mean_field", **{name: "automatic"}).fit(X, y)
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", **{name: "automatic"}
+        ).fit(X, y)

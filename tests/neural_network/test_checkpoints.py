@@ -33,19 +33,22 @@ from tests.modules import relu_network
 pytestmark = quick
 N = 120
 SMALL = {"hidden_layer_sizes": (3,), "n_draws": 4, "random_state": 0}
-MLP = BayesianMLPRegressor(posterior="mean_field", batch_size=13, max_iter=15, **SMALL)
+MLP = BayesianMLPRegressor(
+    divergence="kl", posterior="mean_field", batch_size=13, max_iter=15, **SMALL
+)
 #: Estimators, and checkpoints after which the fit is ended.
 FITS = {
     "minibatches": (MLP, 1, 3, 5),
     "all rows": (
         BayesianMLPRegressor(
-            posterior="mean_field", batch_size=N, max_iter=15, **SMALL
+            divergence="kl", posterior="mean_field", batch_size=N, max_iter=15, **SMALL
         ),
         2,
         8,
     ),
     "early stopping": (
         BayesianMLPRegressor(
+            divergence="kl",
             posterior="mean_field",
             early_stopping=True,
             n_iter_no_change=2,
@@ -56,6 +59,7 @@ FITS = {
     ),
     "held-out rows": (
         BayesianMLPRegressor(
+            divergence="kl",
             posterior="mean_field",
             validation_fraction=0.2,
             batch_size=13,
@@ -66,6 +70,7 @@ FITS = {
     ),
     "waiting for held-out rows": (
         BayesianMLPRegressor(
+            divergence="kl",
             posterior="mean_field",
             validation_fraction=0.5,
             early_stopping=True,
@@ -82,14 +87,23 @@ FITS = {
     # A start that another objective finds, and then autograd.
     "two phases": (
         BayesianMLPRegressor(
-            posterior="mean_field", objective="iwelbo", max_iter=2, **SMALL
+            divergence="kl",
+            posterior="mean_field",
+            objective="iwelbo",
+            max_iter=2,
+            **SMALL,
         ),
         2,
         4,
     ),
     "natural gradients": (
         BayesianMLPRegressor(
-            posterior="mean_field", solver="ivon", batch_size=13, max_iter=15, **SMALL
+            divergence="kl",
+            posterior="mean_field",
+            solver="ivon",
+            batch_size=13,
+            max_iter=15,
+            **SMALL,
         ),
         2,
     ),
@@ -101,7 +115,11 @@ FITS = {
     ),
     "classes": (
         BayesianMLPClassifier(
-            posterior="mean_field", prior="laplace", max_iter=9, **SMALL
+            divergence="kl",
+            posterior="mean_field",
+            prior="laplace",
+            max_iter=9,
+            **SMALL,
         ),
         3,
     ),

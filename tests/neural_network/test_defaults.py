@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from skvi.neural_network._priors import layerwise_prior
 
 from skvi.divergences import Renyi
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import remedies
-from skvi.neural_network._priors import layerwise_prior
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers._stochastic._ends import Validation
@@ -113,9 +113,9 @@ def test_without_a_tolerance_all_observations_are_made():
     assert schedule.converged
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = BayesianMLPRegressor(posterior="mean_field", tol=0, max_iter=2).fit(
-            [[0.0], [1.0]], [0, 1]
-        )
+        model = BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", tol=0, max_iter=2
+        ).fit([[0.0], [1.0]], [0, 1])
     assert model.n_iter_ == 2
 
 
@@ -168,6 +168,7 @@ def test_irrelevant_features_are_switched_off():
     X = source.standard_normal((120, 4))
     y = X[:, 1] + 0.1 * source.standard_normal(120)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=5,
         tol=1.0,
@@ -184,7 +185,11 @@ def test_estimators_resolve_it():
     """The scales are there by block, and what was given stays what it is."""
     X = np.random.default_rng(0).normal(size=(30, 2))
     model = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=6, max_iter=2, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=6,
+        max_iter=2,
+        random_state=0,
     )
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model.fit(X, X[:, 0])
@@ -204,6 +209,7 @@ def test_a_narrow_prior_is_named():
     X = rng.uniform(-2, 2, size=(80, 1))
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=80)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         activation="relu",
         prior=Normal(0.02),
@@ -241,6 +247,7 @@ def test_early_stopping_waits_for_the_divergence(fraction):
     X = rng.uniform(-2, 2, size=(400, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=400)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         early_stopping=True,
         validation_fraction=fraction,
@@ -325,7 +332,11 @@ def test_saturating_units_find_a_wave():
     X = source.uniform(-3, 3, (500, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(500)
     model = BayesianMLPRegressor(
-        posterior="mean_field", activation="tanh", max_iter=150, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        activation="tanh",
+        max_iter=150,
+        random_state=0,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -38,6 +38,7 @@ def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
     X, y = make_data(dtype=dtype)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
         noise_scale=NOISE,
@@ -71,6 +72,7 @@ def test_one_hidden_unit(monkeypatch, global_random_seed):
     X, y = make_data()
     labels = (y > 0).astype(int)
     model = BayesianMLPClassifier(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=1,
         activation="tanh",

@@ -31,6 +31,7 @@ def test_a_missed_wave_is_reported():
     """
     X, y = wave()
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=2,
         n_draws=20,
@@ -56,7 +57,7 @@ def test_no_draw_of_a_wave_ends_at_a_constant():
     X = source.uniform(-2, 2, (120, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(120)
     model = BayesianMLPRegressor(
-        posterior="mean_field", max_iter=400, random_state=0
+        divergence="kl", posterior="mean_field", max_iter=400, random_state=0
     ).fit(X, y)
     assert model.lower_bound_ > -15
     error = model.predict(X) - np.sin(2 * X[:, 0])
@@ -72,7 +73,10 @@ def test_a_wave_is_found(global_random_seed):
     """
     X, y = wave(500)
     model = BayesianMLPRegressor(
-        posterior="mean_field", max_iter=600, random_state=global_random_seed
+        divergence="kl",
+        posterior="mean_field",
+        max_iter=600,
+        random_state=global_random_seed,
     )
     error = model.fit(X, y).predict(X) - np.sin(2 * X[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.03
@@ -88,9 +92,9 @@ def test_a_wave_is_found(global_random_seed):
 def test_the_remedies_help(options):
     X, y = wave(options.get("n", 100))
     options = {k: v for k, v in options.items() if k != "n"}
-    model = BayesianMLPRegressor(posterior="mean_field", random_state=0, **options).fit(
-        X, y
-    )
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", random_state=0, **options
+    ).fit(X, y)
     assert model.score(X, y) > 0.8
     assert model.diagnostics_["missed"] < 0.2
 
@@ -103,7 +107,7 @@ def test_noise_is_no_alarm():
     X, _ = wave(40)
     y = np.random.default_rng(1).normal(size=40)
     model = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=(2,), **QUICK
+        divergence="kl", posterior="mean_field", hidden_layer_sizes=(2,), **QUICK
     )
     with pytest.warns(SkviWarning, match="right if there is nothing to lea"):
         model.fit(X, y)
@@ -114,7 +118,7 @@ def test_classes_without_a_signal():
     X, _ = wave(40)
     y = np.random.default_rng(1).random(40) < 0.3
     model = BayesianMLPClassifier(
-        posterior="mean_field", hidden_layer_sizes=(2,), **QUICK
+        divergence="kl", posterior="mean_field", hidden_layer_sizes=(2,), **QUICK
     )
     with pytest.warns(SkviWarning, match="than the class frequencies would"):
         model.fit(X, y)
@@ -126,7 +130,9 @@ def test_a_good_fit_is_silent():
     X, _ = wave(40)
     y = X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=40)
     weight = np.r_[np.zeros(5), np.ones(35)]
-    model = BayesianMLPRegressor(posterior="mean_field", hidden_layer_sizes=(), **QUICK)
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", hidden_layer_sizes=(), **QUICK
+    )
     model.fit(X, y, sample_weight=weight)
     expected = model.score(X[5:], y[5:])
     assert model.diagnostics_["explained"] == pytest.approx(expected, abs=1e-6)
@@ -191,7 +197,11 @@ def test_huge_weights_are_only_relative():
     """Wrong variant: squares of sums of weights as they are, which overflow."""
     X, y = wave(30)
     model = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=(), max_iter=2, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=(),
+        max_iter=2,
+        random_state=0,
     )
     model.fit(X, y, sample_weight=np.full(30, 1e200))
     assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))
@@ -201,14 +211,16 @@ def test_features_of_another_size():
     """The remedy is named, and works. Wrong variant: only features that are large."""
     X = np.random.default_rng(0).normal(size=(200, 2))
     y, size = X[:, 0] + X[:, 1] ** 2, 300.0
-    model = BayesianMLPRegressor(posterior="mean_field", max_iter=40, random_state=0)
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", max_iter=40, random_state=0
+    )
     with pytest.warns(UserWarning, match="standardize them first") as record:
         model.fit(X * size, y)
     assert len(record) == 1
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scaled = BayesianMLPRegressor(
-            posterior="mean_field", max_iter=40, random_state=0
+            divergence="kl", posterior="mean_field", max_iter=40, random_state=0
         ).fit(X, y)
     assert all("standardize" not in str(w.message) for w in caught)
     assert scaled.score(X, y) > max(model.score(X * size, y), 0.8) + 0.02

@@ -76,7 +76,7 @@ def outliers():
 def test_rows_without_weight_are_not_missed():
     """Wrong variant: all pairs of neighbors weigh the same."""
     X, y, weight = outliers()
-    model = BayesianMLPRegressor(posterior="mean_field", **LINEAR)
+    model = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **LINEAR)
     assert fit(model, X, y, weight) == []
     assert model.diagnostics_["explained"] > 0.95
     assert abs(model.diagnostics_["missed"]) < 0.1
@@ -129,7 +129,9 @@ def test_an_offset_of_weighted_rows_is_no_signal():
 def test_a_fit_that_stops_early_is_another_matter():
     """Wrong variant: a SkviWarning whatever is said."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(40, 1))
-    model = BayesianMLPRegressor(posterior="mean_field", **LINEAR | {"max_iter": 2})
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", **LINEAR | {"max_iter": 2}
+    )
     with pytest.warns(ConvergenceWarning, match="increase max_iter") as caught:
         model.fit(X, X[:, 0] ** 2)
     assert len(caught) == 1
@@ -157,7 +159,9 @@ def test_few_rows_have_no_outliers():
 def test_outliers_hide_no_good_fit():
     """Wrong variant: variances of all rows, of which outliers are nearly all."""
     X, y = far_rows()
-    model = BayesianMLPRegressor(posterior="mean_field", likelihood="student_t", **LONG)
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", likelihood="student_t", **LONG
+    )
     assert fit(model, X, y) == []
     assert model.diagnostics_["explained"] > 0.9
     clean = np.random.default_rng(1).normal(size=300)
@@ -169,7 +173,8 @@ def test_outliers_hide_no_good_fit():
 def test_outliers_under_normal_noise_are_named():
     """Wrong variant: KL(weight=0.1) whatever the cause."""
     [(category, text)] = fit(
-        BayesianMLPRegressor(posterior="mean_field", **LONG), *far_rows()
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **LONG),
+        *far_rows(),
     )
     assert category is SkviWarning
     assert "likelihood='student_t'" in text
@@ -184,7 +189,9 @@ def test_outliers_under_normal_noise_are_named():
 def test_early_stopping_is_named():
     """Wrong variant: the remedies of a complete fit alone."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
-    model = BayesianMLPRegressor(posterior="mean_field", early_stopping=True, **LONG)
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", early_stopping=True, **LONG
+    )
     [(_, text)] = fit(model, X, X[:, 0] ** 2)
     assert "early_stopping=False or hidden_layer_sizes=(20,)" in text
 
@@ -200,7 +207,11 @@ def test_worse_than_a_constant(as_trained):
     """Of a fit that has not converged, too. Wrong variant: only of others."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(50, 1))
     model = BayesianMLPRegressor(
-        posterior="mean_field", warm_start=True, normalize_y=False, **LINEAR
+        divergence="kl",
+        posterior="mean_field",
+        warm_start=True,
+        normalize_y=False,
+        **LINEAR,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

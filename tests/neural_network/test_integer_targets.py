@@ -87,7 +87,9 @@ def test_the_default_takes_intervals():
     smooth = clone(model).set_params(likelihood="student_t", noise_scale=0.7)
     smooth.fit(X, GRADES)
     assert repr(smooth.likelihood_) == "StudentTLikelihood(noise_scale=0.7)"
-    one = clone(model).set_params(posterior="mean_field").fit(X, GRADES)
+    one = (
+        clone(model).set_params(divergence="kl", posterior="mean_field").fit(X, GRADES)
+    )
     assert isinstance(one.likelihood_, GaussianLikelihood)
 
 

@@ -40,6 +40,7 @@ def wave(n=300, seed=0, noise=0.2):
 def fitted():
     X, y = wave()
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=10,
         activation="relu",  # needs the fewest iterations
@@ -152,7 +153,11 @@ def test_probabilities_are_averages(n_classes):
     keep = y < n_classes
     X, names = scale(X[keep]), np.array(["b", "a", "c"])[y[keep]]
     model = BayesianMLPClassifier(
-        posterior="mean_field", hidden_layer_sizes=5, max_iter=80, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=5,
+        max_iter=80,
+        random_state=0,
     )
     model.fit(X, names)
     f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1))
@@ -181,20 +186,24 @@ def test_bounds_are_on_the_density_of_y():
     With a fixed noise scale the fit in standardized units is the same.
     """
     X, y = wave(40)
-    first = BayesianMLPRegressor(posterior="mean_field", noise_scale=4.0, **FAST).fit(
-        X, y
-    )
-    other = BayesianMLPRegressor(posterior="mean_field", noise_scale=40.0, **FAST).fit(
-        X, 10 * y + 3
-    )
+    first = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", noise_scale=4.0, **FAST
+    ).fit(X, y)
+    other = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", noise_scale=40.0, **FAST
+    ).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
     value = other.objective_value_, first.objective_value_ - shift
     assert math.isclose(*value, rel_tol=1e-6)
     assert np.allclose(other.predict(X), 10 * first.predict(X) + 3)
-    weighted = BayesianMLPRegressor(posterior="mean_field", noise_scale=4.0, **FAST)
+    weighted = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", noise_scale=4.0, **FAST
+    )
     weighted.fit(X, y, sample_weight=np.full(40, 2.0))
-    again = BayesianMLPRegressor(posterior="mean_field", noise_scale=40.0, **FAST)
+    again = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", noise_scale=40.0, **FAST
+    )
     again.fit(X, 10 * y + 3, sample_weight=np.full(40, 2.0))
     assert math.isclose(
         again.lower_bound_, weighted.lower_bound_ - 2 * shift, rel_tol=1e-6
@@ -207,14 +216,16 @@ def test_priors_by_layer():
     X, y = wave(40)
     prior = {"coef_0": Normal(), "coef_1": Laplace(1e-4), "intercept": Normal()}
     model = (
-        BayesianMLPRegressor(posterior="mean_field", prior=prior, **FAST)
+        BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", prior=prior, **FAST
+        )
         .set_params(max_iter=60)
         .fit(X, y)
     )
     assert np.ptp(model.predict(X)) < 0.1 * np.ptp(y)
     with pytest.raises(IncompatibleComponentsError, match="coef_0"):
         BayesianMLPRegressor(
-            posterior="mean_field", prior={"weights": Normal()}, **FAST
+            divergence="kl", posterior="mean_field", prior={"weights": Normal()}, **FAST
         ).fit(X, y)
 
 
@@ -230,6 +241,7 @@ def test_only_a_first_fit_warms_up(monkeypatch):
     monkeypatch.setattr(Stochastic, "solve", solve)
     X, y = np.arange(20.0)[:, None], np.arange(20.0)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=2,
         max_iter=1,
@@ -247,7 +259,11 @@ def test_warm_start_goes_on(fitted):
     """A second fit starts where the first ended; another layout is refused."""
     X, y = wave()
     model = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=5, max_iter=30, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=5,
+        max_iter=30,
+        random_state=0,
     )
     cold = model.fit(X, y).loss_curve_[0]
     end, noise = model.loss_curve_[-1], model.noise_scale_
@@ -271,9 +287,9 @@ def test_bad_arguments(fitted):
         model.predict_log_density(X, y[:-1])
     for sizes in ((0,), (2.5,), -1, [[2]]):
         with pytest.raises(ValueError, match="hidden_layer_sizes"):
-            BayesianMLPRegressor(posterior="mean_field", hidden_layer_sizes=sizes).fit(
-                X, y
-            )
+            BayesianMLPRegressor(
+                divergence="kl", posterior="mean_field", hidden_layer_sizes=sizes
+            ).fit(X, y)
     with pytest.raises(ValueError, match="full-rank"):
         BayesianMLPRegressor(hidden_layer_sizes=(200, 200), posterior="full_rank").fit(
             X, y
@@ -285,6 +301,7 @@ def test_constant_target():
     """A target without scale keeps its units; the noise does not fall to zero."""
     X, _ = wave(30)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
         max_iter=60,
@@ -300,14 +317,20 @@ def test_constant_target():
 @quick
 def test_huge_scales_and_one_row():
     X, y = wave(40)
-    model = BayesianMLPRegressor(posterior="mean_field", **FAST).fit(X, 1e12 * y)
+    model = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST).fit(
+        X, 1e12 * y
+    )
     assert np.all(np.isfinite(model.predict(X, return_std=True)))
-    one = BayesianMLPRegressor(posterior="mean_field", **FAST)
+    one = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST)
     with pytest.warns(SkviWarning, match="one row .* give noise_scale"):
         one.fit(X[:1], y[:1])
     assert np.all(np.isfinite(one.predict(X, return_std=True)))
     given = BayesianMLPRegressor(
-        posterior="mean_field", noise_scale=2.0, normalize_y=False, **FAST
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=2.0,
+        normalize_y=False,
+        **FAST,
     )
     _, std = given.fit(X[:1], y[:1]).predict(X[:1], return_std=True)
     assert std[0] > 2

@@ -41,7 +41,13 @@ def make_data(n, seed, heavy=False):
 @pytest.fixture(scope="module")
 def fitted():
     X, y = make_data(600, 0)
-    return BayesianMLPRegressor(posterior="mean_field", **SETTINGS).fit(X, y), X, y
+    return (
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **SETTINGS).fit(
+            X, y
+        ),
+        X,
+        y,
+    )
 
 
 def test_a_known_scale_is_found(fitted):
@@ -54,7 +60,7 @@ def test_a_known_scale_is_found(fitted):
     std = model.predict(Z, return_std=True)[1]
     assert np.abs(np.log(std / spread(Z))).mean() < 0.15
     constant = BayesianMLPRegressor(
-        posterior="mean_field", **{**SETTINGS, "noise": "constant"}
+        divergence="kl", posterior="mean_field", **{**SETTINGS, "noise": "constant"}
     ).fit(X, y)
     gain = model.predict_log_density(Z, t) - constant.predict_log_density(Z, t)
     assert gain.mean() > 0.4
@@ -97,9 +103,11 @@ def test_it_starts_with_constant_noise(as_trained):
     """The first value is that of constant noise. Wrong variant: a random scale."""
     X, y = make_data(100, 0)
     start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}
-    model = BayesianMLPRegressor(posterior="mean_field", **start).fit(X, y)
+    model = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **start).fit(
+        X, y
+    )
     constant = BayesianMLPRegressor(
-        posterior="mean_field", **{**start, "noise": "constant"}
+        divergence="kl", posterior="mean_field", **{**start, "noise": "constant"}
     ).fit(X, y)
     stds = model._predictive_normals(X)[1]
     assert np.allclose(stds, constant.noise_scale_, rtol=0.1)
@@ -111,10 +119,10 @@ def test_a_fixed_level_is_in_units_of_y():
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
     first = BayesianMLPRegressor(
-        posterior="mean_field", noise_scale=4.0, **options
+        divergence="kl", posterior="mean_field", noise_scale=4.0, **options
     ).fit(X, y)
     other = BayesianMLPRegressor(
-        posterior="mean_field", noise_scale=40.0, **options
+        divergence="kl", posterior="mean_field", noise_scale=40.0, **options
     ).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
@@ -135,9 +143,14 @@ def test_heavy_tails():
     y = 30 + 10 * np.sin(2 * X[:, 0]) + rng.standard_normal(300)
     y[::20] += 60
     options = {**SETTINGS, "noise": "constant"}
-    normal = BayesianMLPRegressor(posterior="mean_field", **options).fit(X, y)
+    normal = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", **options
+    ).fit(X, y)
     heavy = BayesianMLPRegressor(
-        posterior="mean_field", likelihood=StudentTLikelihood(df=2.5), **options
+        divergence="kl",
+        posterior="mean_field",
+        likelihood=StudentTLikelihood(df=2.5),
+        **options,
     ).fit(X, y)
     truth = 30 + 10 * np.sin(2 * X[:, 0])
     error = [np.abs(m.predict(X) - truth).mean() for m in (normal, heavy)]
@@ -162,7 +175,9 @@ def test_several_targets():
     X, y = make_data(200, 0)
     Y = np.stack([y, 1e-3 * (X[:, 0] ** 2 + 0.1 * np.sin(50 * y))], 1)
     options = {**SETTINGS, "max_iter": 40}
-    model = BayesianMLPRegressor(posterior="mean_field", **options).fit(X, Y)
+    model = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", **options
+    ).fit(X, Y)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == (200, 2)
     assert model.noise_scale_.shape == (2,)
@@ -188,9 +203,9 @@ def test_several_targets():
     assert np.isfinite(NegCRPS()(model, X, Y))
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict(X), model.predict(X))
-    scaled = BayesianMLPRegressor(posterior="mean_field", **options).fit(
-        X, Y * [1.0, 100.0]
-    )
+    scaled = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", **options
+    ).fit(X, Y * [1.0, 100.0])
     shift = 200 * math.log(100)
     assert scaled.lower_bound_ == pytest.approx(model.lower_bound_ - shift, rel=1e-6)
     with pytest.raises(ValueError, match="2 columns"):
@@ -206,7 +221,9 @@ def test_one_column():
     column = y[:, None]
     options = {**SETTINGS, "max_iter": 5}
     flat, model = (
-        BayesianMLPRegressor(posterior="mean_field", **options).fit(X, t)
+        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **options).fit(
+            X, t
+        )
         for t in (y, column)
     )
     assert model.lower_bound_ == flat.lower_bound_
@@ -233,7 +250,11 @@ def test_a_number_for_several_targets():
     """Of units of y. Wrong variant: the exponentials of nothing that was learned."""
     X, y = make_data(60, 0)
     model = BayesianMLPRegressor(
-        posterior="mean_field", noise_scale=2.5, max_iter=1, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=2.5,
+        max_iter=1,
+        random_state=0,
     )
     model.fit(X, np.column_stack([y, 100 * y]))
     np.testing.assert_allclose(model.noise_scale_, [2.5, 2.5])
@@ -246,9 +267,12 @@ def test_refused():
     X, y = make_data(30, 0)
     with pytest.raises(ValueError, match=r"noise_scale=2\.0"):
         BayesianMLPRegressor(
-            posterior="mean_field", likelihood=StudentTLikelihood(4.0, 2.0)
+            divergence="kl",
+            posterior="mean_field",
+            likelihood=StudentTLikelihood(4.0, 2.0),
         ).fit(X, y)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         noise="heteroscedastic",
         noise_scale=1.0,

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.filterwarnings(
 )
 FAST = {"max_iter": 3, "learning_rate": 0.03, "n_predict_draws": 20, "random_state": 0}
 NETWORKS = {
-    "normal": BayesianMLPRegressor(posterior="mean_field", **FAST),
+    "normal": BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST),
     "heteroscedastic": BayesianMLPRegressor(
-        posterior="mean_field", noise="heteroscedastic", **FAST
+        divergence="kl", posterior="mean_field", noise="heteroscedastic", **FAST
     ),
     "student": BayesianMLPRegressor(
-        posterior="mean_field", likelihood="student_t", **FAST
+        divergence="kl", posterior="mean_field", likelihood="student_t", **FAST
     ),
     "ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
@@ -29,7 +29,9 @@ NETWORKS = {
         divergence="kl",
         **FAST,
     ),
-    "robust": BayesianMLPRegressor(posterior="mean_field", loss="beta", **FAST),
+    "robust": BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", loss="beta", **FAST
+    ),
     "module": BayesianModuleRegressor(relu_network, **FAST),
 }
 UNITS = [

@@ -60,7 +60,11 @@ def test_a_linear_network_is_a_regression_of_counts(name):
     """
     y = COUNTS[name]
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood=name, learning_rate=0.05, **LINEAR
+        divergence="kl",
+        posterior="mean_field",
+        likelihood=name,
+        learning_rate=0.05,
+        **LINEAR,
     )
     model.fit(X, y)
     other = BayesianPoissonRegressor(likelihood=name).fit(X, y)
@@ -83,7 +87,7 @@ def test_outputs_start_at_the_best_constant(as_trained):
     start = {**SMALL, "max_iter": 1, "learning_rate": 1e-9, "prior": "normal"}
     y = COUNTS["poisson"] + 10_000
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood="poisson", **start
+        divergence="kl", posterior="mean_field", likelihood="poisson", **start
     ).fit(X, y)
     assert np.abs(np.log(model.predict(X) / y.mean())).max() < 1.0
     plain = clone(model).set_params(normalize_y=False).fit(X, y)
@@ -98,7 +102,10 @@ def test_several_counts_in_columns():
     """
     y = np.c_[COUNTS["poisson"], COUNTS["negative_binomial"]]
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood="negative_binomial", **LINEAR
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="negative_binomial",
+        **LINEAR,
     ).fit(X, y)
     assert model.predict_interval(X).shape == (300, 2, 2)
     assert model.dispersion_[0] < 0.05 < 0.2 < model.dispersion_[1]
@@ -116,7 +123,7 @@ def test_a_likelihood_of_ones_own():
     """
     y = RNG.exponential(np.exp(X @ [0.5, -0.3, 0.0] + 4))
     model = BayesianMLPRegressor(
-        posterior="mean_field", likelihood=Exponential(), **LINEAR
+        divergence="kl", posterior="mean_field", likelihood=Exponential(), **LINEAR
     ).fit(X, y)
     f = model._drawn().by_rows(X, lambda f: f[..., 0].T) - model._model.units.f_mean
     np.testing.assert_allclose(model.predict(X), np.exp(-f).mean(1))
@@ -149,7 +156,9 @@ def test_a_likelihood_of_ones_own():
 def test_what_does_not_go_together(params, y, message):
     """Wrong variant: parameters that are ignored."""
     model = BayesianMLPRegressor(
-        posterior="mean_field", **{"likelihood": PoissonLikelihood(), **params}
+        divergence="kl",
+        posterior="mean_field",
+        **{"likelihood": PoissonLikelihood(), **params},
     )
     with pytest.raises((IncompatibleComponentsError, ValueError), match=message):
         model.fit(X, np.full(300, float(y)))

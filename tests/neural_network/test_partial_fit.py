@@ -22,7 +22,7 @@ from tests.neural_network.test_conjugate import closed_form, kl
 
 pytestmark = quick
 SMALL = {"hidden_layer_sizes": (4,), "n_draws": 4, "max_iter": 10, "random_state": 0}
-MLP = BayesianMLPRegressor(posterior="mean_field", **SMALL)
+MLP = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **SMALL)
 CLASSES = ["a", "b", "c"]
 
 
@@ -50,6 +50,7 @@ def test_batches_come_to_the_posterior_of_all_rows():
     y = X @ [0.8, -0.3] + 0.5 * rng.normal(size=60)
     y = (y - y.mean()) / y.std()
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
         noise_scale=0.5,
@@ -126,7 +127,9 @@ def test_single_precision_goes_on_in_double():
 def test_batches_with_some_of_the_classes():
     """Wrong variants: a batch needs two classes; its codes are those of its own."""
     X, y = classes(300)
-    model = BayesianMLPClassifier(posterior="mean_field", **{**SMALL, "max_iter": 100})
+    model = BayesianMLPClassifier(
+        divergence="kl", posterior="mean_field", **{**SMALL, "max_iter": 100}
+    )
     model.partial_fit(X[:150], y[:150], classes=CLASSES)
     assert model.score(X, y) > 0.6
     for label in ("c", "a", "b"):
@@ -134,16 +137,16 @@ def test_batches_with_some_of_the_classes():
         model.partial_fit(X[own], y[own], np.full(len(own), 1.5))
         assert model.predict_proba(X).shape == (300, 3)
     assert model.score(X, y) > 0.6
-    few = BayesianMLPClassifier(posterior="mean_field", **SMALL).partial_fit(
-        X[:2], ["b", "b"], classes=CLASSES
-    )
+    few = BayesianMLPClassifier(
+        divergence="kl", posterior="mean_field", **SMALL
+    ).partial_fit(X[:2], ["b", "b"], classes=CLASSES)
     assert list(few.classes_) == CLASSES
     np.testing.assert_allclose(few.predict_proba(X).sum(1), 1.0)
 
 
 def test_classes_are_known_from_the_start():
     X, y = classes()
-    model = BayesianMLPClassifier(posterior="mean_field", **SMALL)
+    model = BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SMALL)
     with pytest.raises(ValueError, match="classes must be passed on the first call"):
         model.partial_fit(X, y)
     with pytest.raises(ValueError, match="only one class"):

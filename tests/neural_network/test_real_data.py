@@ -60,7 +60,9 @@ def test_concrete():
     differences = []
     for i, *data in concrete():
         X, y, X_test, y_test = standardized(*data)
-        ours = BayesianMLPRegressor(posterior="mean_field", random_state=i).fit(X, y)
+        ours = BayesianMLPRegressor(
+            divergence="kl", posterior="mean_field", random_state=i
+        ).fit(X, y)
         theirs = MLPRegressor(random_state=i).fit(X, y)
         variance = np.mean((theirs.predict(X) - y) ** 2)
         squared = (theirs.predict(X_test) - y_test) ** 2

@@ -27,6 +27,7 @@ def sparse_data(n=150, seed=0):
 def network():
     X, y = sparse_data()
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         prior="horseshoe",
         hidden_layer_sizes=8,

@@ -316,7 +316,11 @@ def test_networks_start_at_a_factorized_fit():
     X, y = load_iris(return_X_y=True)
     X, y = scale(X[:, :3]).astype(np.float32), X[:, 3]
     model = BayesianMLPRegressor(
-        posterior="mean_field", hidden_layer_sizes=(3,), max_iter=20, random_state=0
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=(3,),
+        max_iter=20,
+        random_state=0,
     )
     family = SemiImplicit(n_mixture=1, **SMALL)
     bent = clone(model).set_params(posterior=family).fit(X, y)

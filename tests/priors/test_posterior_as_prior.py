@@ -137,12 +137,16 @@ def test_a_network_keeps_the_units_of_its_prior():
     X = rng.uniform(-2, 2, size=(128, 1))
     y = 10 + 5 * X[:, 0] + 0.1 * rng.normal(size=128)
     options = {"hidden_layer_sizes": (), "noise_scale": 0.1, "random_state": 0}
-    first = BayesianMLPRegressor(posterior="mean_field", max_iter=40, **options).fit(
-        X, y
-    )
+    first = BayesianMLPRegressor(
+        divergence="kl", posterior="mean_field", max_iter=40, **options
+    ).fit(X, y)
     near = np.abs(X[:, 0]) < 0.3
     second = BayesianMLPRegressor(
-        posterior="mean_field", prior=first.posterior_, max_iter=40, **options
+        divergence="kl",
+        posterior="mean_field",
+        prior=first.posterior_,
+        max_iter=40,
+        **options,
     )
     second.fit(X[near], y[near])
     grid = np.linspace(-2, 2, 9)[:, None]

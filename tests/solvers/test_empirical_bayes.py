@@ -353,6 +353,7 @@ def test_network_learns_a_prior_scale():
     X = RNG.normal(size=(60, 2))
     y = X[:, 0] + 0.1 * RNG.normal(size=60)
     model = BayesianMLPRegressor(
+        divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
         prior=Normal("learn"),

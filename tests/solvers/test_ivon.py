@@ -154,7 +154,11 @@ def test_networks_take_it():
     X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).numpy()
     fits = [
         BayesianMLPRegressor(
-            posterior="mean_field", solver=solver, max_iter=5, random_state=0
+            divergence="kl",
+            posterior="mean_field",
+            solver=solver,
+            max_iter=5,
+            random_state=0,
         ).fit(X, X[:, 0])
         for solver in ("auto", "stochastic", "ivon")
     ]

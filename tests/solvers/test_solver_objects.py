@@ -15,7 +15,11 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::skvi.exceptions.SkviWarning",
 )
 NETWORK = BayesianMLPRegressor(
-    posterior="mean_field", hidden_layer_sizes=3, max_iter=3, random_state=0
+    divergence="kl",
+    posterior="mean_field",
+    hidden_layer_sizes=3,
+    max_iter=3,
+    random_state=0,
 )
 
 
