@@ -97,12 +97,20 @@ MODELS = {
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
     "network": (
         BayesianMLPClassifier(
-            divergence="kl", posterior="mean_field", max_iter=10, **SMALL
+            skip_connection=False,
+            divergence="kl",
+            posterior="mean_field",
+            max_iter=10,
+            **SMALL,
         ),
         classes,
     ),
     "weighted network": (
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             objective="eubo",
@@ -113,7 +121,15 @@ MODELS = {
     ),
     "natural gradients of a network": (
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", max_iter=10, solver="ivon", **SMALL
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            max_iter=10,
+            solver="ivon",
+            **SMALL,
         ),
         numbers,
     ),

@@ -67,7 +67,15 @@ REGRESSIONS = {
         solver="coordinate_ascent",
         tol=1e-9,
     ),
-    "mlp": BayesianMLPRegressor(divergence="kl", posterior="mean_field", **NETWORK),
+    "mlp": BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **NETWORK,
+    ),
     "mlp, minibatches": BayesianMLPRegressor(
         posterior="mean_field",
         divergence=KL(weight=0.5),
@@ -108,7 +116,11 @@ CLASSES = {
     "multinomial, mean field": logistic(posterior="mean_field", n_jobs=1),
     "multinomial, renyi": logistic(divergence=Renyi(0.8), fit_intercept=False),
     "mlp, classes": BayesianMLPClassifier(
-        divergence="kl", posterior="mean_field", objective="iwelbo", **NETWORK
+        skip_connection=False,
+        divergence="kl",
+        posterior="mean_field",
+        objective="iwelbo",
+        **NETWORK,
     ),
 }
 COUNTS = {
@@ -119,6 +131,9 @@ COUNTS = {
     ),
     "negative binomial": poisson(likelihood=NegativeBinomialLikelihood(0.5)),
     "mlp, counts": BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         likelihood="negative_binomial",

@@ -122,7 +122,14 @@ def test_impossible_data(X, y, weight, error, message):
     [
         BayesianLinearRegression(),
         BayesianPoissonRegressor(),
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+        ),
     ],
 )
 def test_names_of_classes_are_no_numbers(model):
@@ -151,7 +158,14 @@ DATES = {
     [
         BayesianLinearRegression(),
         BayesianPoissonRegressor(),
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+        ),
     ],
 )
 def test_dates_are_no_numbers(model, y):
@@ -521,7 +535,14 @@ def test_weights_may_leave_one_class_out():
         BayesianLogisticRegression(),
         BayesianPoissonRegressor(),
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", max_iter=1, random_state=0
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            max_iter=1,
+            random_state=0,
         ),
     ],
     ids=lambda model: type(model).__name__,

@@ -124,6 +124,10 @@ def test_late_missing_and_joint_rewards():
         (BayesianPoissonRegressor(prior="normal"), {"n_initial": 10}),
         (
             BayesianMLPRegressor(
+                skip_connection=False,
+                noise="constant",
+                likelihood="gaussian",
+                activation="softplus",
                 divergence="kl",
                 posterior="mean_field",
                 hidden_layer_sizes=4,

@@ -72,16 +72,30 @@ NOISY = {
         NUMBERS,
     ),
     "network": (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **SMALL),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **SMALL,
+        ),
         NUMBERS,
     ),
     "network-classes": (
-        BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SMALL),
+        BayesianMLPClassifier(
+            skip_connection=False, divergence="kl", posterior="mean_field", **SMALL
+        ),
         CLASSES,
     ),
     "network-weights": (
         BayesianMLPClassifier(
-            divergence="kl", posterior="mean_field", objective="iwelbo", **SMALL
+            skip_connection=False,
+            divergence="kl",
+            posterior="mean_field",
+            objective="iwelbo",
+            **SMALL,
         ),
         LABELS,
     ),
@@ -146,25 +160,56 @@ def test_fits_on_a_device(name, problems):
 
 WITHOUT_WAITING = {
     "regressor": (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+        ),
         NUMBERS,
     ),
     "classifier": (
-        BayesianMLPClassifier(divergence="kl", posterior="mean_field"),
+        BayesianMLPClassifier(
+            skip_connection=False, divergence="kl", posterior="mean_field"
+        ),
         LABELS,
     ),
     "learned-scale": (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", prior=LEARNED),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            prior=LEARNED,
+        ),
         NUMBERS,
     ),
     "weights": (
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", objective="iwelbo"
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            objective="iwelbo",
         ),
         NUMBERS,
     ),
     "robust": (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", loss="beta"),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            loss="beta",
+        ),
         NUMBERS,
     ),
 }

@@ -42,7 +42,9 @@ DEFAULTS = [
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
     BayesianMLPRegressor(**CHEAP),
-    BayesianMLPClassifier(divergence="kl", posterior="mean_field", **CHEAP),
+    BayesianMLPClassifier(
+        skip_connection=False, divergence="kl", posterior="mean_field", **CHEAP
+    ),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},

@@ -213,6 +213,10 @@ def test_solver(page):
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         clone(model).set_params(max_iter=1, solver__n_draws=5).fit(X, y)
     network = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=2,

@@ -39,13 +39,26 @@ MODELS = {
         solver=Stochastic(batch_size=50), max_iter=4, random_state=0, prior="normal"
     ),
     "mlp_regressor": BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **SMALL
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **SMALL,
     ),
     "mlp_classifier": BayesianMLPClassifier(
-        divergence="kl", posterior="mean_field", **SMALL
+        skip_connection=False, divergence="kl", posterior="mean_field", **SMALL
     ),
     "mlp_eubo": BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", objective="eubo", **SMALL
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        objective="eubo",
+        **SMALL,
     ),
 }
 models = pytest.mark.parametrize("name", list(MODELS))

@@ -33,7 +33,11 @@ ESTIMATORS = [
     BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK, posterior="dropout"),
     BayesianMLPClassifier(
-        divergence="kl", posterior="mean_field", **NETWORK, activation="tanh"
+        skip_connection=False,
+        divergence="kl",
+        posterior="mean_field",
+        **NETWORK,
+        activation="tanh",
     ),
     BayesianModuleClassifier(TEMPLATE, max_iter=3),
     BayesianModuleRegressor(module=TEMPLATE, max_iter=3, deterministic="2"),

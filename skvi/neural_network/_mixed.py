@@ -53,7 +53,7 @@ def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
         part = _as_network(model, parts[0], network._model.predictor)
         parts.append(_with_noise(network, part, factor))
         logs.append(np.log(shares[kind]))
-    if len(shares) > 1:
+    if len(parts) > len(posterior.components):
         posterior = posterior.weighted(parts, posterior.params.new_tensor(logs))
     else:
         posterior = posterior.with_components(parts)

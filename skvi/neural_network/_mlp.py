@@ -133,4 +133,7 @@ class MLPMixin:
 
     def _remedies(self):
         """Possible remedies for a fit that misses a signal."""
-        return remedies(self.hidden_layer_sizes_, self.activation_, self.divergence_)
+        is_wide = self._is_auto("prior") or bool(self._model.prior.learned)
+        return remedies(
+            self.hidden_layer_sizes_, self.activation_, self.divergence_, is_wide
+        )

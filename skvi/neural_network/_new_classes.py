@@ -31,7 +31,13 @@ def with_new_classes(estimator, past, labels):
         )
     old, n_classes = estimator._model.predictor, len(labels.classes)
     inner = old.sizes[1:-1], old.activation_name
-    new = MLPPredictor(old.sizes[0], n_classes, *inner, *estimator._scales)
+    new = MLPPredictor(
+        old.sizes[0],
+        n_classes,
+        *inner,
+        *estimator._scales,
+        skip_connection=old.skips,
+    )
     where = np.searchsorted(labels.classes, estimator.classes_)
     family = MeanFieldNormal().build(new.layout)
     prior = _widened(first, first, old.layout, new.layout, where)

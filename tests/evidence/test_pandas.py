@@ -83,7 +83,14 @@ def test_several_targets_know_their_features(frame, all_warnings):
         QUICK,
         BayesianPoissonRegressor(prior="normal"),
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", hidden_layer_sizes=(2,), max_iter=1
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            hidden_layer_sizes=(2,),
+            max_iter=1,
         ),
     ],
     ids=lambda model: type(model).__name__,

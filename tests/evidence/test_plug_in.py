@@ -104,6 +104,10 @@ def test_networks_and_several_targets(monkeypatch):
         lambda *a, **k: EvidenceBounds(*[0.0] * 8, True, "", "stub"),
     )
     network = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(2,),

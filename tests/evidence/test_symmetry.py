@@ -124,6 +124,9 @@ def test_small_networks(activation, units, monkeypatch):
     monkeypatch.setattr(_bounds, "FROM_PRIOR", short)
     X, y = small_data(activation, units, 1, seed=3)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=units,

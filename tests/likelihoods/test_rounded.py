@@ -147,6 +147,9 @@ def test_a_network_of_integers():
     """
     y = np.round(LATENT)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         likelihood="rounded",
@@ -185,6 +188,9 @@ def test_the_step_is_found(normalize_y, step, origin):
     both = np.c_[y, np.round(3 * LATENT) / 10]
     options = {**SETTINGS, "max_iter": 2, "normalize_y": normalize_y}
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         likelihood="rounded",
@@ -211,7 +217,13 @@ def clone_with_step(model, step, origin):
 def test_what_has_no_step():
     """Wrong variant: a step of rounding errors."""
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", likelihood="rounded", **SETTINGS
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="rounded",
+        **SETTINGS,
     )
     with pytest.raises(ValueError, match="finds no step of y"):
         model.fit(X, LATENT)

@@ -165,6 +165,10 @@ def test_gibbs_posterior_of_a_regressor():
     x, y = x[:, :2] * 20, y / 75 - 2
     y[:40] = 1e3
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         loss=absolute,
@@ -187,7 +191,14 @@ def test_what_functions_cannot_do():
         )
     with pytest.raises(IncompatibleComponentsError, match="nothing to learn from"):
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", loss=absolute, max_iter=1
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            loss=absolute,
+            max_iter=1,
         ).fit(x, y)
     with pytest.raises(ValueError, match=r"give an instance, BetaLoss\(\)"):
         BayesianLogisticRegression(loss=BetaLoss, prior="normal").fit(X, Y)
@@ -211,6 +222,7 @@ def test_several_classes_in_a_network():
         return torch.relu(1 + f - own).sum(2) - 1
 
     model = BayesianMLPClassifier(
+        skip_connection=False,
         divergence="kl",
         posterior="mean_field",
         loss=margin,

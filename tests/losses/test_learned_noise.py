@@ -43,11 +43,26 @@ def test_a_fit_at_the_floor_is_an_error(loss, monkeypatch):
         NoOptimumError, match=r"noise_scale degenerates to 0.*Fix the scale"
     ):
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", loss=loss, **FAST
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            loss=loss,
+            **FAST,
         ).fit(X, y)
     # With a fixed scale the same combination has an optimum.
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", loss=loss, noise_scale=0.5, **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        loss=loss,
+        noise_scale=0.5,
+        **FAST,
     )
     assert np.isfinite(model.fit(X, y).objective_value_)
 
@@ -55,7 +70,14 @@ def test_a_fit_at_the_floor_is_an_error(loss, monkeypatch):
 def test_on_the_way_to_the_floor():
     X, y = equal_targets(0.8)
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", loss=GammaLoss(1.5), **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        loss=GammaLoss(1.5),
+        **FAST,
     ).set_params(max_iter=6)
     with pytest.warns(ConvergenceWarning, match=r"increase max_iter; a learned scale"):
         model.fit(X, y)
@@ -70,9 +92,15 @@ def test_the_log_loss_at_the_floor_warns(monkeypatch):
         pytest.warns(SkviWarning, match="100 rows with equal values of y"),
         pytest.warns(ConvergenceWarning, match=degenerates),
     ):
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST).fit(
-            X, np.zeros(100)
-        )
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **FAST,
+        ).fit(X, np.zeros(100))
 
 
 def wine():
@@ -95,6 +123,10 @@ def test_wine_quality_has_an_interior_optimum(loss, order):
     """
     X, y = wine()
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         loss=loss(order),

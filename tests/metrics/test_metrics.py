@@ -234,6 +234,10 @@ def test_crps_of_networks(regression):
     """A mixture of the drawn networks, against quadrature over its quantiles."""
     X, y = regression
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(3,),

@@ -184,6 +184,7 @@ def test_classes_and_several_scores():
     X, y = load_iris(return_X_y=True)
     X, y = pandas.DataFrame(scale(X), columns=list("abcd")), np.array([*"xyz"])[y]
     model = BayesianMLPClassifier(
+        skip_connection=False,
         divergence="kl",
         posterior="mean_field",
         **SMALL | {"divergence": KL(), "max_iter": 10},

@@ -687,7 +687,14 @@ def test_error_score_is_checked(value):
 def test_auto_of_an_ensemble_is_another_model():
     """Wrong variant: the family alone says nothing of the model."""
     one, many = (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field"),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+        ),
         BayesianMLPRegressor(posterior="ensemble"),
     )
     assert model_key(one) != model_key(many)

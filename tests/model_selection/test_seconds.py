@@ -52,6 +52,10 @@ def test_fits_share_half_of_the_seconds(data, monkeypatch):
     "model",
     [
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             hidden_layer_sizes=2,

@@ -32,13 +32,28 @@ def test_fits_are_those_of_the_values(n_rows, params, same):
     # Fails if a threshold, a size or a number of draws is another one.
     chosen = fit(
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", **SHORT, **params
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **SHORT,
+            **params,
         ),
         n_rows,
     )
     given = fit(
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", **SHORT, **params, **same
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **SHORT,
+            **params,
+            **same,
         ),
         n_rows,
     )
@@ -51,11 +66,14 @@ def test_fits_are_those_of_the_values(n_rows, params, same):
 def test_classes():
     for n_rows, size, n_draws in ((2000, 20, 10), (2001, 50, 4)):
         chosen = fit(
-            BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SHORT),
+            BayesianMLPClassifier(
+                skip_connection=False, divergence="kl", posterior="mean_field", **SHORT
+            ),
             n_rows,
             y > 0,
         )
         given = BayesianMLPClassifier(
+            skip_connection=False,
             divergence="kl",
             posterior="mean_field",
             **SHORT,
@@ -74,7 +92,14 @@ def test_fits_that_continue_keep_the_network(first, second):
     # Fails if a later fit chooses again: its posterior would have another size.
     model = fit(
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", **SHORT, warm_start=True
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **SHORT,
+            warm_start=True,
         ),
         first,
     )
@@ -93,5 +118,11 @@ def test_fits_that_continue_keep_the_network(first, second):
 def test_other_strings_are_refused(name):
     with pytest.raises(ValueError, match=rf"(?s)'{name}' parameter.*'auto'"):
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", **{name: "automatic"}
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **{name: "automatic"},
         ).fit(X, y)

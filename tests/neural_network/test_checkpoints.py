@@ -34,20 +34,40 @@ pytestmark = quick
 N = 120
 SMALL = {"hidden_layer_sizes": (3,), "n_draws": 4, "random_state": 0}
 MLP = BayesianMLPRegressor(
-    divergence="kl", posterior="mean_field", batch_size=13, max_iter=15, **SMALL
+    skip_connection=False,
+    noise="constant",
+    likelihood="gaussian",
+    activation="softplus",
+    divergence="kl",
+    posterior="mean_field",
+    batch_size=13,
+    max_iter=15,
+    **SMALL,
 )
 #: Estimators, and checkpoints after which the fit is ended.
 FITS = {
     "minibatches": (MLP, 1, 3, 5),
     "all rows": (
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", batch_size=N, max_iter=15, **SMALL
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            batch_size=N,
+            max_iter=15,
+            **SMALL,
         ),
         2,
         8,
     ),
     "early stopping": (
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             early_stopping=True,
@@ -59,6 +79,10 @@ FITS = {
     ),
     "held-out rows": (
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             validation_fraction=0.2,
@@ -70,6 +94,10 @@ FITS = {
     ),
     "waiting for held-out rows": (
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             validation_fraction=0.5,
@@ -87,6 +115,10 @@ FITS = {
     # A start that another objective finds, and then autograd.
     "two phases": (
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             objective="iwelbo",
@@ -98,6 +130,10 @@ FITS = {
     ),
     "natural gradients": (
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             solver="ivon",
@@ -115,6 +151,7 @@ FITS = {
     ),
     "classes": (
         BayesianMLPClassifier(
+            skip_connection=False,
             divergence="kl",
             posterior="mean_field",
             prior="laplace",

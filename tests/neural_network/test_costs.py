@@ -57,7 +57,15 @@ def test_targets_share_the_steps_in_closed_form(params, monkeypatch):
 
     monkeypatch.setattr(AnalyticSteps, "differentiate", counted)
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", max_iter=2, random_state=0, **params
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        max_iter=2,
+        random_state=0,
+        **params,
     )
     model.fit(*data(50, 3))
     assert set(calls) == {"_IndependentPass"}

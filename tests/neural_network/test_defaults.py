@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from skvi.neural_network._priors import layerwise_prior
 
 from skvi.divergences import Renyi
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import remedies
 from skvi.predictors import MLPPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Normal, build_prior
 from skvi.solvers._stochastic._ends import Validation
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
@@ -114,7 +113,14 @@ def test_without_a_tolerance_all_observations_are_made():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", tol=0, max_iter=2
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            tol=0,
+            max_iter=2,
         ).fit([[0.0], [1.0]], [0, 1])
     assert model.n_iter_ == 2
 
@@ -128,78 +134,17 @@ def test_a_warm_up_is_not_level():
     assert schedule.share == 1.0
 
 
-def test_layers_learn_scales_of_their_own():
-    """Wrong variants: one scale for all; few numbers learn one, which follows them; the
-    prior of intercepts is forgotten."""
-    layout = MLPPredictor(3, 1, (6,)).layout
-    found = layerwise_prior(layout, {})
-    scales = {name: prior.scale for name, prior in found.items()}
-    assert scales.pop("intercept_1") == 1.0
-    assert set(scales.values()) == {"learn"}
-    found = layerwise_prior(layout, {"intercept": Laplace(2.0)})
-    assert (
-        repr(found["intercept_0"]) == repr(found["intercept_1"]) == "Laplace(scale=2.0)"
-    )
-    assert found["coef_1"].scale == "learn"
-
-
 def test_features_learn_scales_of_their_own():
-    """Wrong variants: one scale for the first layer; rows of few numbers have their
-    own; rows in another order than in theta."""
+    """By a mapping. Wrong variants: one scale for the first layer; rows in another
+    order than in theta; the scale of other layers."""
     layout = MLPPredictor(3, 1, (6,)).layout
-    found = layerwise_prior(layout, {}, "coef_0")
-    assert [found[name].scale for name in ("coef_0", "coef_1")] == [
-        "learn_rows",
-        "learn",
-    ]
-    few = layerwise_prior(MLPPredictor(3, 1, (4,)).layout, {}, "coef_0")
-    assert few["coef_0"].scale == "learn"
-    built = build_prior(found, layout)
+    prior = {"coef_0": Normal("learn_rows"), "coef": Normal("learn")}
+    built = build_prior(prior | {"intercept": Normal()}, layout)
     assert built.learned[:2] == ("prior_scale[coef_0, 0]", "prior_scale[coef_0, 1]")
-    hyper = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    hyper = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
     scale = built.bind(hyper).as_normal().scale / layout.natural_scales()
-    expected = [1.0] * 6 + [math.e] * 6 + [math.e**2] * 6 + [math.e**3] * 6
-    assert scale.tolist() == pytest.approx([*expected, *[math.e**4] * 6, 1.0])
-
-
-def test_irrelevant_features_are_switched_off():
-    """Wrong variant: one scale for the first layer, which has no names of features."""
-    source = np.random.default_rng(0)
-    X = source.standard_normal((120, 4))
-    y = X[:, 1] + 0.1 * source.standard_normal(120)
-    model = BayesianMLPRegressor(
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=5,
-        tol=1.0,
-        max_iter=600,
-        random_state=0,
-    ).fit(X, y)
-    scale = model.prior_scale_["coef_0"]
-    assert scale.shape == (4,)
-    assert np.delete(scale, 1).max() < 0.3 * scale[1]
-    assert "prior_scale[coef_0, 3]" in model.diagnostics_["learned"]
-
-
-def test_estimators_resolve_it():
-    """The scales are there by block, and what was given stays what it is."""
-    X = np.random.default_rng(0).normal(size=(30, 2))
-    model = BayesianMLPRegressor(
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=6,
-        max_iter=2,
-        random_state=0,
-    )
-    with pytest.warns(ConvergenceWarning, match="max_iter"):
-        model.fit(X, X[:, 0])
-    assert model.prior == "auto"
-    assert set(model.prior_scale_) == {"coef_0", "intercept_0", "coef_1"}
-    model.set_params(intercept_prior=Normal(3.0))
-    with pytest.warns(ConvergenceWarning, match="max_iter"):
-        model.fit(X, X[:, 0])
-    assert set(model.prior_scale_) == {"coef_0", "coef_1"}
-    assert model.prior_["intercept_0"].scale == 3.0
+    expected = [1.0] * 6 + [math.e] * 6 + [math.e**2] * 6 + [1.0] * 6
+    assert scale.tolist() == pytest.approx([*expected, *[math.e**3] * 6, 1.0])
 
 
 def test_a_narrow_prior_is_named():
@@ -209,6 +154,9 @@ def test_a_narrow_prior_is_named():
     X = rng.uniform(-2, 2, size=(80, 1))
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=80)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
         divergence="kl",
         posterior="mean_field",
         activation="relu",
@@ -247,6 +195,10 @@ def test_early_stopping_waits_for_the_divergence(fraction):
     X = rng.uniform(-2, 2, size=(400, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=400)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         early_stopping=True,
@@ -332,6 +284,9 @@ def test_saturating_units_find_a_wave():
     X = source.uniform(-3, 3, (500, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(500)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
         divergence="kl",
         posterior="mean_field",
         activation="tanh",

@@ -38,6 +38,10 @@ def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
     X, y = make_data(dtype=dtype)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
@@ -72,6 +76,7 @@ def test_one_hidden_unit(monkeypatch, global_random_seed):
     X, y = make_data()
     labels = (y > 0).astype(int)
     model = BayesianMLPClassifier(
+        skip_connection=False,
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=1,

@@ -31,6 +31,10 @@ def test_a_missed_wave_is_reported():
     """
     X, y = wave()
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=2,
@@ -57,7 +61,14 @@ def test_no_draw_of_a_wave_ends_at_a_constant():
     X = source.uniform(-2, 2, (120, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(120)
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", max_iter=400, random_state=0
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        max_iter=400,
+        random_state=0,
     ).fit(X, y)
     assert model.lower_bound_ > -15
     error = model.predict(X) - np.sin(2 * X[:, 0])
@@ -73,6 +84,10 @@ def test_a_wave_is_found(global_random_seed):
     """
     X, y = wave(500)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         max_iter=600,
@@ -93,7 +108,14 @@ def test_the_remedies_help(options):
     X, y = wave(options.get("n", 100))
     options = {k: v for k, v in options.items() if k != "n"}
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", random_state=0, **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        random_state=0,
+        **options,
     ).fit(X, y)
     assert model.score(X, y) > 0.8
     assert model.diagnostics_["missed"] < 0.2
@@ -107,7 +129,14 @@ def test_noise_is_no_alarm():
     X, _ = wave(40)
     y = np.random.default_rng(1).normal(size=40)
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", hidden_layer_sizes=(2,), **QUICK
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=(2,),
+        **QUICK,
     )
     with pytest.warns(SkviWarning, match="right if there is nothing to lea"):
         model.fit(X, y)
@@ -118,7 +147,11 @@ def test_classes_without_a_signal():
     X, _ = wave(40)
     y = np.random.default_rng(1).random(40) < 0.3
     model = BayesianMLPClassifier(
-        divergence="kl", posterior="mean_field", hidden_layer_sizes=(2,), **QUICK
+        skip_connection=False,
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=(2,),
+        **QUICK,
     )
     with pytest.warns(SkviWarning, match="than the class frequencies would"):
         model.fit(X, y)
@@ -131,7 +164,14 @@ def test_a_good_fit_is_silent():
     y = X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=40)
     weight = np.r_[np.zeros(5), np.ones(35)]
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", hidden_layer_sizes=(), **QUICK
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        hidden_layer_sizes=(),
+        **QUICK,
     )
     model.fit(X, y, sample_weight=weight)
     expected = model.score(X[5:], y[5:])
@@ -197,6 +237,10 @@ def test_huge_weights_are_only_relative():
     """Wrong variant: squares of sums of weights as they are, which overflow."""
     X, y = wave(30)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
@@ -212,7 +256,14 @@ def test_features_of_another_size():
     X = np.random.default_rng(0).normal(size=(200, 2))
     y, size = X[:, 0] + X[:, 1] ** 2, 300.0
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", max_iter=40, random_state=0
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        max_iter=40,
+        random_state=0,
     )
     with pytest.warns(UserWarning, match="standardize them first") as record:
         model.fit(X * size, y)
@@ -220,7 +271,14 @@ def test_features_of_another_size():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scaled = BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", max_iter=40, random_state=0
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            max_iter=40,
+            random_state=0,
         ).fit(X, y)
     assert all("standardize" not in str(w.message) for w in caught)
     assert scaled.score(X, y) > max(model.score(X * size, y), 0.8) + 0.02

@@ -76,7 +76,15 @@ def outliers():
 def test_rows_without_weight_are_not_missed():
     """Wrong variant: all pairs of neighbors weigh the same."""
     X, y, weight = outliers()
-    model = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **LINEAR)
+    model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **LINEAR,
+    )
     assert fit(model, X, y, weight) == []
     assert model.diagnostics_["explained"] > 0.95
     assert abs(model.diagnostics_["missed"]) < 0.1
@@ -130,7 +138,13 @@ def test_a_fit_that_stops_early_is_another_matter():
     """Wrong variant: a SkviWarning whatever is said."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(40, 1))
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **LINEAR | {"max_iter": 2}
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **LINEAR | {"max_iter": 2},
     )
     with pytest.warns(ConvergenceWarning, match="increase max_iter") as caught:
         model.fit(X, X[:, 0] ** 2)
@@ -160,7 +174,13 @@ def test_outliers_hide_no_good_fit():
     """Wrong variant: variances of all rows, of which outliers are nearly all."""
     X, y = far_rows()
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", likelihood="student_t", **LONG
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="student_t",
+        **LONG,
     )
     assert fit(model, X, y) == []
     assert model.diagnostics_["explained"] > 0.9
@@ -173,7 +193,15 @@ def test_outliers_hide_no_good_fit():
 def test_outliers_under_normal_noise_are_named():
     """Wrong variant: KL(weight=0.1) whatever the cause."""
     [(category, text)] = fit(
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **LONG),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **LONG,
+        ),
         *far_rows(),
     )
     assert category is SkviWarning
@@ -190,7 +218,14 @@ def test_early_stopping_is_named():
     """Wrong variant: the remedies of a complete fit alone."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", early_stopping=True, **LONG
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        early_stopping=True,
+        **LONG,
     )
     [(_, text)] = fit(model, X, X[:, 0] ** 2)
     assert "early_stopping=False or hidden_layer_sizes=(20,)" in text
@@ -207,6 +242,10 @@ def test_worse_than_a_constant(as_trained):
     """Of a fit that has not converged, too. Wrong variant: only of others."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(50, 1))
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         warm_start=True,

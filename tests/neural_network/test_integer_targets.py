@@ -88,7 +88,9 @@ def test_the_default_takes_intervals():
     smooth.fit(X, GRADES)
     assert repr(smooth.likelihood_) == "StudentTLikelihood(noise_scale=0.7)"
     one = (
-        clone(model).set_params(divergence="kl", posterior="mean_field").fit(X, GRADES)
+        clone(model)
+        .set_params(skip_connection=False, divergence="kl", posterior="mean_field")
+        .fit(X, GRADES)
     )
     assert isinstance(one.likelihood_, GaussianLikelihood)
 

@@ -97,7 +97,14 @@ def test_a_module_learns_what_the_mlp_learns():
     settings = {"learning_rate": 0.05, "max_iter": 60, "random_state": 0}
     own = BayesianModuleRegressor(relu_network, n_draws=10, **settings).fit(X, y)
     mlp = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", prior="normal", **settings
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        prior="normal",
+        **settings,
     ).fit(X, y)
     assert own.lower_bound_ > mlp.lower_bound_ - 10
     assert own.score(X, y) > 0.85

@@ -40,6 +40,9 @@ def wave(n=300, seed=0, noise=0.2):
 def fitted():
     X, y = wave()
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=10,
@@ -153,6 +156,7 @@ def test_probabilities_are_averages(n_classes):
     keep = y < n_classes
     X, names = scale(X[keep]), np.array(["b", "a", "c"])[y[keep]]
     model = BayesianMLPClassifier(
+        skip_connection=False,
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=5,
@@ -187,10 +191,24 @@ def test_bounds_are_on_the_density_of_y():
     """
     X, y = wave(40)
     first = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise_scale=4.0, **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=4.0,
+        **FAST,
     ).fit(X, y)
     other = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise_scale=40.0, **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=40.0,
+        **FAST,
     ).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
@@ -198,11 +216,25 @@ def test_bounds_are_on_the_density_of_y():
     assert math.isclose(*value, rel_tol=1e-6)
     assert np.allclose(other.predict(X), 10 * first.predict(X) + 3)
     weighted = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise_scale=4.0, **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=4.0,
+        **FAST,
     )
     weighted.fit(X, y, sample_weight=np.full(40, 2.0))
     again = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise_scale=40.0, **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=40.0,
+        **FAST,
     )
     again.fit(X, 10 * y + 3, sample_weight=np.full(40, 2.0))
     assert math.isclose(
@@ -217,7 +249,14 @@ def test_priors_by_layer():
     prior = {"coef_0": Normal(), "coef_1": Laplace(1e-4), "intercept": Normal()}
     model = (
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", prior=prior, **FAST
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            prior=prior,
+            **FAST,
         )
         .set_params(max_iter=60)
         .fit(X, y)
@@ -225,7 +264,14 @@ def test_priors_by_layer():
     assert np.ptp(model.predict(X)) < 0.1 * np.ptp(y)
     with pytest.raises(IncompatibleComponentsError, match="coef_0"):
         BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", prior={"weights": Normal()}, **FAST
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            prior={"weights": Normal()},
+            **FAST,
         ).fit(X, y)
 
 
@@ -241,6 +287,10 @@ def test_only_a_first_fit_warms_up(monkeypatch):
     monkeypatch.setattr(Stochastic, "solve", solve)
     X, y = np.arange(20.0)[:, None], np.arange(20.0)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=2,
@@ -259,6 +309,10 @@ def test_warm_start_goes_on(fitted):
     """A second fit starts where the first ended; another layout is refused."""
     X, y = wave()
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=5,
@@ -288,7 +342,13 @@ def test_bad_arguments(fitted):
     for sizes in ((0,), (2.5,), -1, [[2]]):
         with pytest.raises(ValueError, match="hidden_layer_sizes"):
             BayesianMLPRegressor(
-                divergence="kl", posterior="mean_field", hidden_layer_sizes=sizes
+                skip_connection=False,
+                noise="constant",
+                likelihood="gaussian",
+                activation="softplus",
+                divergence="kl",
+                posterior="mean_field",
+                hidden_layer_sizes=sizes,
             ).fit(X, y)
     with pytest.raises(ValueError, match="full-rank"):
         BayesianMLPRegressor(hidden_layer_sizes=(200, 200), posterior="full_rank").fit(
@@ -301,6 +361,10 @@ def test_constant_target():
     """A target without scale keeps its units; the noise does not fall to zero."""
     X, _ = wave(30)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
@@ -317,15 +381,33 @@ def test_constant_target():
 @quick
 def test_huge_scales_and_one_row():
     X, y = wave(40)
-    model = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST).fit(
-        X, 1e12 * y
-    )
+    model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **FAST,
+    ).fit(X, 1e12 * y)
     assert np.all(np.isfinite(model.predict(X, return_std=True)))
-    one = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST)
+    one = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **FAST,
+    )
     with pytest.warns(SkviWarning, match="one row .* give noise_scale"):
         one.fit(X[:1], y[:1])
     assert np.all(np.isfinite(one.predict(X, return_std=True)))
     given = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         noise_scale=2.0,

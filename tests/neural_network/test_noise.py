@@ -42,9 +42,15 @@ def make_data(n, seed, heavy=False):
 def fitted():
     X, y = make_data(600, 0)
     return (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **SETTINGS).fit(
-            X, y
-        ),
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **SETTINGS,
+        ).fit(X, y),
         X,
         y,
     )
@@ -60,7 +66,13 @@ def test_a_known_scale_is_found(fitted):
     std = model.predict(Z, return_std=True)[1]
     assert np.abs(np.log(std / spread(Z))).mean() < 0.15
     constant = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **{**SETTINGS, "noise": "constant"}
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **{**SETTINGS, "noise": "constant"},
     ).fit(X, y)
     gain = model.predict_log_density(Z, t) - constant.predict_log_density(Z, t)
     assert gain.mean() > 0.4
@@ -103,11 +115,23 @@ def test_it_starts_with_constant_noise(as_trained):
     """The first value is that of constant noise. Wrong variant: a random scale."""
     X, y = make_data(100, 0)
     start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}
-    model = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **start).fit(
-        X, y
-    )
+    model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **start,
+    ).fit(X, y)
     constant = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **{**start, "noise": "constant"}
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **{**start, "noise": "constant"},
     ).fit(X, y)
     stds = model._predictive_normals(X)[1]
     assert np.allclose(stds, constant.noise_scale_, rtol=0.1)
@@ -119,10 +143,24 @@ def test_a_fixed_level_is_in_units_of_y():
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
     first = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise_scale=4.0, **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=4.0,
+        **options,
     ).fit(X, y)
     other = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise_scale=40.0, **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise_scale=40.0,
+        **options,
     ).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
@@ -144,9 +182,18 @@ def test_heavy_tails():
     y[::20] += 60
     options = {**SETTINGS, "noise": "constant"}
     normal = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **options,
     ).fit(X, y)
     heavy = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         likelihood=StudentTLikelihood(df=2.5),
@@ -176,7 +223,13 @@ def test_several_targets():
     Y = np.stack([y, 1e-3 * (X[:, 0] ** 2 + 0.1 * np.sin(50 * y))], 1)
     options = {**SETTINGS, "max_iter": 40}
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **options,
     ).fit(X, Y)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == (200, 2)
@@ -204,7 +257,13 @@ def test_several_targets():
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict(X), model.predict(X))
     scaled = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **options,
     ).fit(X, Y * [1.0, 100.0])
     shift = 200 * math.log(100)
     assert scaled.lower_bound_ == pytest.approx(model.lower_bound_ - shift, rel=1e-6)
@@ -221,9 +280,15 @@ def test_one_column():
     column = y[:, None]
     options = {**SETTINGS, "max_iter": 5}
     flat, model = (
-        BayesianMLPRegressor(divergence="kl", posterior="mean_field", **options).fit(
-            X, t
-        )
+        BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            **options,
+        ).fit(X, t)
         for t in (y, column)
     )
     assert model.lower_bound_ == flat.lower_bound_
@@ -250,6 +315,10 @@ def test_a_number_for_several_targets():
     """Of units of y. Wrong variant: the exponentials of nothing that was learned."""
     X, y = make_data(60, 0)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         noise_scale=2.5,
@@ -267,11 +336,17 @@ def test_refused():
     X, y = make_data(30, 0)
     with pytest.raises(ValueError, match=r"noise_scale=2\.0"):
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             likelihood=StudentTLikelihood(4.0, 2.0),
         ).fit(X, y)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         noise="heteroscedastic",

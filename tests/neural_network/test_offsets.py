@@ -15,12 +15,32 @@ pytestmark = pytest.mark.filterwarnings(
 )
 FAST = {"max_iter": 3, "learning_rate": 0.03, "n_predict_draws": 20, "random_state": 0}
 NETWORKS = {
-    "normal": BayesianMLPRegressor(divergence="kl", posterior="mean_field", **FAST),
+    "normal": BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **FAST,
+    ),
     "heteroscedastic": BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", noise="heteroscedastic", **FAST
+        skip_connection=False,
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        noise="heteroscedastic",
+        **FAST,
     ),
     "student": BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", likelihood="student_t", **FAST
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="student_t",
+        **FAST,
     ),
     "ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
@@ -30,7 +50,14 @@ NETWORKS = {
         **FAST,
     ),
     "robust": BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", loss="beta", **FAST
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        loss="beta",
+        **FAST,
     ),
     "module": BayesianModuleRegressor(relu_network, **FAST),
 }

@@ -60,6 +60,9 @@ def test_a_linear_network_is_a_regression_of_counts(name):
     """
     y = COUNTS[name]
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         likelihood=name,
@@ -87,7 +90,13 @@ def test_outputs_start_at_the_best_constant(as_trained):
     start = {**SMALL, "max_iter": 1, "learning_rate": 1e-9, "prior": "normal"}
     y = COUNTS["poisson"] + 10_000
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", likelihood="poisson", **start
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        likelihood="poisson",
+        **start,
     ).fit(X, y)
     assert np.abs(np.log(model.predict(X) / y.mean())).max() < 1.0
     plain = clone(model).set_params(normalize_y=False).fit(X, y)
@@ -102,6 +111,9 @@ def test_several_counts_in_columns():
     """
     y = np.c_[COUNTS["poisson"], COUNTS["negative_binomial"]]
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         likelihood="negative_binomial",
@@ -123,7 +135,13 @@ def test_a_likelihood_of_ones_own():
     """
     y = RNG.exponential(np.exp(X @ [0.5, -0.3, 0.0] + 4))
     model = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", likelihood=Exponential(), **LINEAR
+        skip_connection=False,
+        noise="constant",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        likelihood=Exponential(),
+        **LINEAR,
     ).fit(X, y)
     f = model._drawn().by_rows(X, lambda f: f[..., 0].T) - model._model.units.f_mean
     np.testing.assert_allclose(model.predict(X), np.exp(-f).mean(1))
@@ -156,6 +174,10 @@ def test_a_likelihood_of_ones_own():
 def test_what_does_not_go_together(params, y, message):
     """Wrong variant: parameters that are ignored."""
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         **{"likelihood": PoissonLikelihood(), **params},

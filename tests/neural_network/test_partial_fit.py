@@ -22,7 +22,15 @@ from tests.neural_network.test_conjugate import closed_form, kl
 
 pytestmark = quick
 SMALL = {"hidden_layer_sizes": (4,), "n_draws": 4, "max_iter": 10, "random_state": 0}
-MLP = BayesianMLPRegressor(divergence="kl", posterior="mean_field", **SMALL)
+MLP = BayesianMLPRegressor(
+    skip_connection=False,
+    noise="constant",
+    likelihood="gaussian",
+    activation="softplus",
+    divergence="kl",
+    posterior="mean_field",
+    **SMALL,
+)
 CLASSES = ["a", "b", "c"]
 
 
@@ -50,6 +58,10 @@ def test_batches_come_to_the_posterior_of_all_rows():
     y = X @ [0.8, -0.3] + 0.5 * rng.normal(size=60)
     y = (y - y.mean()) / y.std()
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),
@@ -128,7 +140,10 @@ def test_batches_with_some_of_the_classes():
     """Wrong variants: a batch needs two classes; its codes are those of its own."""
     X, y = classes(300)
     model = BayesianMLPClassifier(
-        divergence="kl", posterior="mean_field", **{**SMALL, "max_iter": 100}
+        skip_connection=False,
+        divergence="kl",
+        posterior="mean_field",
+        **{**SMALL, "max_iter": 100},
     )
     model.partial_fit(X[:150], y[:150], classes=CLASSES)
     assert model.score(X, y) > 0.6
@@ -138,7 +153,7 @@ def test_batches_with_some_of_the_classes():
         assert model.predict_proba(X).shape == (300, 3)
     assert model.score(X, y) > 0.6
     few = BayesianMLPClassifier(
-        divergence="kl", posterior="mean_field", **SMALL
+        skip_connection=False, divergence="kl", posterior="mean_field", **SMALL
     ).partial_fit(X[:2], ["b", "b"], classes=CLASSES)
     assert list(few.classes_) == CLASSES
     np.testing.assert_allclose(few.predict_proba(X).sum(1), 1.0)
@@ -146,7 +161,9 @@ def test_batches_with_some_of_the_classes():
 
 def test_classes_are_known_from_the_start():
     X, y = classes()
-    model = BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SMALL)
+    model = BayesianMLPClassifier(
+        skip_connection=False, divergence="kl", posterior="mean_field", **SMALL
+    )
     with pytest.raises(ValueError, match="classes must be passed on the first call"):
         model.partial_fit(X, y)
     with pytest.raises(ValueError, match="only one class"):

@@ -61,7 +61,13 @@ def test_concrete():
     for i, *data in concrete():
         X, y, X_test, y_test = standardized(*data)
         ours = BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", random_state=i
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            random_state=i,
         ).fit(X, y)
         theirs = MLPRegressor(random_state=i).fit(X, y)
         variance = np.mean((theirs.predict(X) - y) ** 2)

@@ -27,6 +27,9 @@ def sparse_data(n=150, seed=0):
 def network():
     X, y = sparse_data()
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
         divergence="kl",
         posterior="mean_field",
         prior="horseshoe",

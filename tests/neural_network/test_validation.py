@@ -29,7 +29,13 @@ SMALL = {
     "random_state": 0,
 }
 MLP = BayesianMLPRegressor(
-    divergence="kl", posterior="mean_field", activation="relu", **SMALL
+    skip_connection=False,
+    noise="constant",
+    likelihood="gaussian",
+    divergence="kl",
+    posterior="mean_field",
+    activation="relu",
+    **SMALL,
 )
 
 
@@ -195,9 +201,9 @@ def test_the_split():
     rare = (np.arange(N) % 10 == 0).astype(int)
     weight = np.ones(N)
     weight[:10] = 0.0
-    model = BayesianMLPClassifier(divergence="kl", posterior="mean_field", **SMALL).fit(
-        X, rare, weight
-    )
+    model = BayesianMLPClassifier(
+        skip_connection=False, divergence="kl", posterior="mean_field", **SMALL
+    ).fit(X, rare, weight)
     assert len(model._held_out) == 18
     assert rare[weight > 0][model._held_out].sum() == 2
     again, other = clone(model), clone(model).set_params(random_state=1)

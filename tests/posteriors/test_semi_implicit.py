@@ -316,6 +316,10 @@ def test_networks_start_at_a_factorized_fit():
     X, y = load_iris(return_X_y=True)
     X, y = scale(X[:, :3]).astype(np.float32), X[:, 3]
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(3,),

@@ -138,10 +138,21 @@ def test_a_network_keeps_the_units_of_its_prior():
     y = 10 + 5 * X[:, 0] + 0.1 * rng.normal(size=128)
     options = {"hidden_layer_sizes": (), "noise_scale": 0.1, "random_state": 0}
     first = BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", max_iter=40, **options
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        max_iter=40,
+        **options,
     ).fit(X, y)
     near = np.abs(X[:, 0]) < 0.3
     second = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         prior=first.posterior_,

@@ -193,6 +193,9 @@ def test_heteroscedastic_fits_with_long_steps(seed):
     X = rng.uniform(-2, 2, size=(250, 1))
     y = np.sin(2 * X[:, 0]) + np.exp(X[:, 0] - 2) * rng.normal(size=250)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         noise="heteroscedastic",

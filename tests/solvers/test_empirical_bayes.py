@@ -353,6 +353,10 @@ def test_network_learns_a_prior_scale():
     X = RNG.normal(size=(60, 2))
     y = X[:, 0] + 0.1 * RNG.normal(size=60)
     model = BayesianMLPRegressor(
+        skip_connection=False,
+        noise="constant",
+        likelihood="gaussian",
+        activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(),

@@ -154,6 +154,10 @@ def test_networks_take_it():
     X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).numpy()
     fits = [
         BayesianMLPRegressor(
+            skip_connection=False,
+            noise="constant",
+            likelihood="gaussian",
+            activation="softplus",
             divergence="kl",
             posterior="mean_field",
             solver=solver,

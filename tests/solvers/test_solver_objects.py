@@ -15,6 +15,10 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::skvi.exceptions.SkviWarning",
 )
 NETWORK = BayesianMLPRegressor(
+    skip_connection=False,
+    noise="constant",
+    likelihood="gaussian",
+    activation="softplus",
     divergence="kl",
     posterior="mean_field",
     hidden_layer_sizes=3,
