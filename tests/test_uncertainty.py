@@ -52,7 +52,9 @@ def test_networks_against_simulated_targets():
     Wrong variants: scales of rows averaged before they are squared; parts exchanged.
     """
     X, y = data("mlp, ensemble")
-    model = BayesianMLPRegressor(skip_connection=False, likelihood="gaussian", activation="softplus", divergence="kl", posterior="mean_field",
+    model = BayesianMLPRegressor(
+        skip_connection=False, likelihood="gaussian", activation="softplus",
+        divergence="kl", posterior="mean_field",
         noise="heteroscedastic", hidden_layer_sizes=5, max_iter=60, random_state=0,
         n_predict_draws=2000, tol=10.0,
     ).fit(X, y)  # fmt: skip

@@ -346,7 +346,8 @@ def test_the_choice_is_a_stage_of_its_own(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt, match="nothing is fitted yet"):
         network.fit(X, y)
     assert not hasattr(network, "posterior_")
-    for at in (2, 3):  # a linear model, and then a network, are there
+    for later in (2, 3):  # a linear model, and then a network, are there
+        at = later
         calls.clear()
         with pytest.raises(KeyboardInterrupt):
             network.fit(X, y)
