@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from skvi.changepoint._conjugate import ConjugateGroup, LevelGroup
+from skvi.changepoint._conjugate import ConjugateGroup, OwnPastGroup
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._filter import Filter
 from skvi.changepoint._groups import Group, SingleModel
@@ -239,8 +239,10 @@ class Settings:
             if isinstance(model, ObservationModel):
                 groups.append(SingleModel(i, model, scaling.burn_in, temper))
             elif isinstance(model, RegressionModel):
-                kind = LevelGroup if model.is_level else ConjugateGroup
-                key = (kind, model.shares_design) if power is None else ()
+                key: tuple = ConjugateGroup, model.shares_design
+                if model.is_autoregression:
+                    key = OwnPastGroup, model.order
+                key = key if power is None else ()
                 kinds.setdefault(key, []).append(i)
         for key, numbers in kinds.items():
             members = [self.models[i] for i in numbers]
