@@ -30,6 +30,8 @@ LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
 # The largest order of those tried on the five autoregressions (benchmarks/
 # changepoints.py) that finds both changes where they are.
 RUN_LENGTH_LOSSES = {"log": LogLoss(), "beta": BetaLoss(1.75)}
+# Autoregressions leave out the rows after missing values: too many if more are missing.
+MOST_MISSING = 0.1
 # Beyond it the arithmetic overflows.
 LARGEST_BETA = 10.0
 
@@ -47,6 +49,8 @@ MODELS = {
 
 def resolve_models(models: Any) -> list[SegmentModel]:
     """Return copies of the requested models, checked to be comparable."""
+    if isinstance(models, str) and models == "auto":
+        models = "constant_mean", "autoregression"
     given = [models] if isinstance(models, (str, SegmentModel)) else list(models)
     if not given:
         raise ValueError("models is empty. Give at least one, such as Regression().")
@@ -55,7 +59,8 @@ def resolve_models(models: Any) -> list[SegmentModel]:
         if isinstance(model, str):
             if model not in MODELS:
                 raise ValueError(
-                    f"models has {model!r}, which is not one of {sorted(MODELS)}."
+                    f"models has {model!r}, which is not 'auto' or one of "
+                    f"{sorted(MODELS)}."
                 )
             model = MODELS[model]
         elif not isinstance(model, SegmentModel):
@@ -187,11 +192,20 @@ class Settings:
     max_hypotheses: int | None
     min_probability: float
     history: int
+    normalizes: bool
 
     @classmethod
-    def of(cls, detector: Any, n_series: int) -> "Settings":
-        """Resolve the parameters of a detector; raise if they do not fit together."""
-        models = resolve_models(detector.models)
+    def of(cls, detector: Any, series: np.ndarray) -> "Settings":
+        """Resolve the parameters of a detector; raise if they do not fit together.
+
+        Takes the first rows of the series, (n, n_series).
+        """
+        given = detector.models
+        is_robust = detector.loss == "beta" or isinstance(detector.loss, BetaLoss)
+        is_auto = isinstance(given, str) and given == "auto"
+        if is_auto and (is_robust or np.isnan(series).mean(0).max() > MOST_MISSING):
+            given = "constant_mean"
+        models = resolve_models(given)
         loss = resolve_loss(detector.loss, LOSSES, models)
         given = detector.run_length_loss
         given = detector.loss if isinstance(given, str) and given == "auto" else given
@@ -203,7 +217,7 @@ class Settings:
             )
         return cls(
             models,
-            resolve_scaling(detector.scaling, n_series, models[0].support),
+            resolve_scaling(detector.scaling, series.shape[1], models[0].support),
             resolve_hazard(detector.hazard),
             resolve_prior(detector.model_prior, len(models)),
             resolve_divergence(detector.divergence, models),
@@ -212,6 +226,7 @@ class Settings:
             detector.max_hypotheses,
             detector.min_probability,
             detector.history,
+            is_auto and not is_robust and isinstance(detector.scaling, str),
         )
 
     def stream(self, scaling: Scaling, n_kept: int) -> Stream:

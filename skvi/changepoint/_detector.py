@@ -51,10 +51,13 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    models : str, SegmentModel or list of them, default="constant_mean"
+    models : str, SegmentModel or list of them, default="auto"
         Models of the rows of a segment, which compete in every segment:
         "constant_mean", "known_noise", "autoregression", "vector_autoregression",
         "linear_regression", "linear_trend", "poisson" or "bernoulli", or such objects.
+        "auto" is a constant mean and an autoregression, of the series or of their
+        normal scores, whichever have more evidence; with a beta loss, and if more than
+        a tenth of the rows is missing, a constant mean.
     hazard : float or Hazard, default=100.0
         Prior mean number of rows of a segment; or a `Hazard`, the probability that a
         segment ends as a function of its length.
@@ -220,7 +223,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        models: str | SegmentModel | Sequence[SegmentModel] = "constant_mean",
+        models: str | SegmentModel | Sequence[SegmentModel] = "auto",
         hazard: float | Hazard = 100.0,
         loss: str | LogLoss | BetaLoss = "log",
         run_length_loss: str | LogLoss | BetaLoss = "auto",
@@ -339,7 +342,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             names = getattr(self, "feature_names_in_", None)
             columns = find_columns(self.feature_columns, X.shape[1], names)
             self._series, self._features = columns
-            self._settings = found = Settings.of(self, len(self._series))
+            self._settings = found = Settings.of(self, X[:, self._series])
             self.models_, self.hazard_ = found.models, found.hazard
             self.model_prior_, self.divergence_ = found.model_prior, found.divergence
             self.loss_function_ = found.loss

@@ -84,9 +84,10 @@ class Feed:
             now, rows = rows[:n], rows[n:]
             if self.settled is None:
                 self.measured = self._burn_in_of(now, begins)
+            n_before = self.n_rows
             self.settled = self._settle(self.settled, now, begins)
             self._notice(now, begins)
-            run(self.settled, now, name)
+            run(self.settled, now[self.n_rows - n_before :], name)
 
     @property
     def n_rows(self) -> int:
@@ -102,8 +103,9 @@ class Feed:
         if self._current is None:
             rows = self.waiting
             stream = deepcopy(self.settled)
+            n_before = 0 if stream is None else stream.filter.t
             stream = self._settle(stream, rows, self._begins(rows))
-            run(stream, rows)
+            run(stream, rows[stream.filter.t - n_before :])
             self._current = stream
         return self._current
 
@@ -141,12 +143,10 @@ class Feed:
         return n
 
     def _settle(self, stream: Stream | None, rows: Batch, begins: np.ndarray) -> Stream:
-        """Stream in units that suit the rows, which it has not processed yet."""
+        """Stream in units that suit the rows, which it may have processed already."""
         columns = rows.values.T
         if stream is None:
-            parts = self._burn_in_of(rows, begins)
-            scaling = measure(parts, self.settings.scaling, rows.features.shape[1])
-            return self.settings.stream(scaling, self.n_kept)
+            return self._first(rows, self._burn_in_of(rows, begins))
         location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
         for j in np.flatnonzero(self.is_constant).tolist():
             if np.isnan(self.level[j]):
@@ -156,6 +156,20 @@ class Feed:
                 scale[j] = scale_of(np.append(location[j], varied))
         stream.scaling = replace(stream.scaling, location=location, scale=scale)
         return stream
+
+    def _first(self, rows: Batch, parts: Sequence[np.ndarray]) -> Stream:
+        """Stream of the series or of their normal scores, whose evidence is larger."""
+        given = parts, self.settings.scaling, rows.features.shape[1]
+        stream = self.settings.stream(measure(*given), self.n_kept)
+        scored = measure(*given, scores=self.settings.normalizes)
+        if not scored.n_knots:
+            return stream
+        other = self.settings.stream(scored, self.n_kept)
+        run(stream, rows)
+        run(other, rows)
+        cost = scored.n_knots / 2 * np.log(len(rows))
+        gains = other.log_evidence - cost > stream.log_evidence
+        return other if gains else stream
 
     def _burn_in_of(self, rows: Batch, begins: np.ndarray) -> Sequence[np.ndarray]:
         """First rows of every series, from the last one before it varies."""

@@ -273,8 +273,7 @@ class Results(BaseEstimator):
     @property
     def log_evidence_(self) -> float:
         """Joint log density of all rows, in nats; a lower bound if any was dropped."""
-        stream = self._stream
-        return stream.filter.log_evidence + stream.log_jacobian
+        return self._stream.log_evidence
 
     @property
     def dropped_mass_(self) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
+from skvi.changepoint._scores import N_KNOTS, NormalScore, moments
 from skvi.changepoint.base import BurnIn
 
 __all__ = ["Scaling", "first_change", "first_observed", "measure", "scale_of"]
@@ -18,21 +19,46 @@ ROUNDING = 1e-15
 
 @dataclass(frozen=True)
 class Scaling:
-    """Location and scale of every series, (n_series,), and the burn-in for models."""
+    """Location and scale of every series, (n_series,), and the burn-in for models.
+
+    If there are `scores`, one for each series or None, models see those.
+    """
 
     location: np.ndarray
     scale: np.ndarray
     burn_in: BurnIn
+    scores: Sequence[NormalScore | None] = ()
+
+    def score(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows, (n, n_series), as models see them, and the logarithms of slopes."""
+        found, slopes = units.copy(), np.zeros(units.shape)
+        for j, score in enumerate(self.scores):
+            if score is not None:
+                found[:, j], slopes[:, j] = score(units[:, j])
+        return found, slopes
+
+    def unscored(
+        self, mean: np.ndarray, std: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Moments of rows, (n, n_series), before they were scored."""
+        return moments(self.scores, mean, std)
+
+    @property
+    def n_knots(self) -> int:
+        """Number of free knots of the scores."""
+        return (N_KNOTS - 2) * sum(score is not None for score in self.scores)
 
 
 def measure(
     columns: Sequence[np.ndarray],
     given: tuple[np.ndarray, np.ndarray] | None,
     n_features: int,
+    scores: bool = False,
 ) -> Scaling:
     """Measure the first rows of every series, with NaN where missing.
 
-    Location and scale may be given.
+    Location and scale may be given. With `scores` models see normal scores of those
+    series whose density gains by them.
     """
     columns = [column[np.isfinite(column)] for column in columns]
     if given is not None:
@@ -41,9 +67,28 @@ def measure(
         location = np.array([np.median(c) if len(c) else 0.0 for c in columns])
         scale = np.array([scale_of(column) for column in columns])
     units = [(c - a) / b for c, a, b in zip(columns, location, scale, strict=True)]
+    found = [normal_score(column) if scores else None for column in units]
+    if scores:
+        units = [
+            c if score is None else score(c)[0]
+            for c, score in zip(units, found, strict=True)
+        ]
     noise = np.array([_noise(column) for column in units])
     mean = np.array([column.mean() if len(column) else 0.0 for column in units])
-    return Scaling(location, scale, BurnIn(len(columns), n_features, noise, mean))
+    burn_in = BurnIn(len(columns), n_features, noise, mean)
+    return Scaling(location, scale, burn_in, found)
+
+
+def normal_score(column: np.ndarray) -> NormalScore | None:
+    """Normal score of a series that has a higher density by it, knots paid for."""
+    score = NormalScore.of(column)
+    if score is None:
+        return None
+    z, slopes = score(column)
+    log_density = slopes.sum() - 0.5 * (z @ z + len(z) * np.log(2 * np.pi))
+    normal = -0.5 * len(z) * (np.log(2 * np.pi * column.var()) + 1)
+    cost = (N_KNOTS - 2) / 2 * np.log(len(z))
+    return score if log_density - cost > normal else None
 
 
 def scale_of(column: np.ndarray) -> float:

@@ -45,8 +45,10 @@ class Stream:
         # predictions.
         self.past = np.zeros((self.order, n_series))
         self.observed = np.zeros((self.order, n_series), bool)
-        # Values of every series that the evidence includes.
+        # Values of every series that the evidence includes, and the log of the slope
+        # of their normal scores.
         self.n_scored = np.zeros(n_series)
+        self.log_slope = 0.0
         self.next_collection = COLLECT_EVERY
         # Labels of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
@@ -64,10 +66,11 @@ class Stream:
         index = filter_.t
         if labels is not None:
             self.labels.update(zip(range(index, index + n), labels[:n], strict=True))
-        values = (values[:n] - scaling.location) / scaling.scale
+        units = (values[:n] - scaling.location) / scaling.scale
+        values, slopes = scaling.score(units)
         seen = np.isfinite(values)
         if index < self.order:
-            self._wait(values, seen)
+            self._wait(units, values, seen)
             return n
         rows, usable = self._rows(values, seen, features[:n])
         readings = filter_.read(rows, usable)
@@ -77,11 +80,14 @@ class Stream:
             gain = self._robust_gain(readings, usable, self.run_power)
         passed = filter_.advance(gain, usable.any(1))
         mean, std = predict(readings, passed.predictive)
-        density = self._densities(density, passed, usable)
-        self.n_scored += usable.sum(0)
-        row = {"mean": mean, "std": std, "scored": usable, "log_density": density}
-        self._remember(row | {"value": values}, passed)
         self._shift(np.where(seen, values, mean), seen)
+        slope = np.where(usable, slopes, 0.0).sum(1)
+        density = self._densities(density, passed, usable) + slope
+        self.n_scored += usable.sum(0)
+        self.log_slope += float(slope.sum())
+        mean, std = scaling.unscored(mean, std)
+        row = {"mean": mean, "std": std, "scored": usable, "log_density": density}
+        self._remember(row | {"value": units}, passed)
         return n
 
     def starts(self) -> list[int]:
@@ -101,7 +107,7 @@ class Stream:
         past = np.concatenate([self.past, np.zeros(nothing.shape)])
         row = Window(np.zeros(nothing.shape), past, features[None], filter_.t)
         readings = filter_.read(row, nothing)
-        mean, std = predict(readings, filter_.predictive())
+        mean, std = scaling.unscored(*predict(readings, filter_.predictive()))
         return scaling.location + scaling.scale * mean[0], scaling.scale * std[0]
 
     def _n_together(self, values: np.ndarray) -> int:
@@ -136,9 +142,10 @@ class Stream:
         return Window(known, past, features, self.filter.t), usable
 
     @property
-    def log_jacobian(self) -> float:
-        """Log density in units of the series, relative to that in units of models."""
-        return -float(self.n_scored @ np.log(self.scaling.scale))
+    def log_evidence(self) -> float:
+        """Joint log density of all rows, in units of the series."""
+        log_jacobian = self.log_slope - float(self.n_scored @ np.log(self.scaling.scale))
+        return self.filter.log_evidence + log_jacobian
 
     def _robust_gain(
         self, readings: Sequence[Reading], usable: np.ndarray, power: float
@@ -167,7 +174,7 @@ class Stream:
         mean = (passed.predictive * np.exp(density - top[:, None])).sum(1)
         return np.where(usable.any(1), top + np.log(mean), 0.0)
 
-    def _wait(self, values: np.ndarray, seen: np.ndarray) -> None:
+    def _wait(self, units: np.ndarray, values: np.ndarray, seen: np.ndarray) -> None:
         """Rows that only serve as the past of others."""
         n, n_series = values.shape
         self.filter.t += n
@@ -175,7 +182,7 @@ class Stream:
             "mean": np.zeros((n, n_series)),
             "std": np.full((n, n_series), np.inf),
             "scored": np.zeros((n, n_series), bool),
-            "value": values,
+            "value": units,
             "log_density": np.zeros(n),
             "models": np.zeros((n, len(self.models))),
             "run_length": np.zeros(n),
