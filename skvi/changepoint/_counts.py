@@ -1,21 +1,34 @@
 """Counts and binary series with conjugate priors."""
 
+from numbers import Real
+
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import betaln, gammaln
 
 from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
+from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BernoulliTrials", "PoissonCounts"]
 
+# Less is none: beside an overdispersed series a Poisson one has this.
+LEAST_DISPERSION = 1e-6
+
 
 class PoissonCounts(ObservationModel):
-    """Poisson counts; their rate changes with the segment, and has a gamma prior.
+    r"""Poisson counts; their rate changes with the segment, and has a gamma prior.
+
+    Overdispersed counts are negative binomial: with dispersion :math:`d` and mean
+    :math:`m`, their variance is :math:`m + d m^2`, and :math:`1 / (1 + d m)` has a beta
+    prior, which for :math:`d \to 0` is the gamma prior of the rate.
 
     Parameters
     ----------
     shape : float, default=1.0
         Shape of the gamma prior, whose mean is that of the burn-in: the prior is worth
         about this number of counted events.
+    dispersion : float or "auto", default="auto"
+        Dispersion of the counts, the same in all segments; 0 for Poisson counts.
+        "auto" takes it from the differences of neighboring rows.
 
     Examples
     --------
@@ -33,19 +46,33 @@ class PoissonCounts(ObservationModel):
         'Use loss="log", or Regression for 2 * sqrt(X + 3 / 8), whose noise is '
         "about 1 whatever the rate."
     )
-    _parameter_constraints: dict = {"shape": [POSITIVE]}
+    _parameter_constraints: dict = {
+        "shape": [POSITIVE],
+        "dispersion": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
+    }
 
-    def __init__(self, shape: float = 1.0) -> None:
+    def __init__(self, shape: float = 1.0, dispersion: float | str = "auto") -> None:
         self.shape = shape
+        self.dispersion = dispersion
 
     def prior(self, burn_in: BurnIn) -> State:
         """Gamma distribution of the rate; see `ObservationModel.prior`."""
         shape = np.full(burn_in.n_series, float(self.shape))
-        return {"shape": shape, "rate": shape / np.maximum(burn_in.mean, 0.1)}
+        given = self.dispersion
+        return {
+            "shape": shape,
+            "rate": shape / np.maximum(burn_in.mean, 0.1),
+            "dispersion": burn_in.dispersion if given == "auto" else given + 0 * shape,
+        }
 
     def log_predictive(self, state: State, row: Row) -> np.ndarray:
-        """Negative binomial; see `ObservationModel.log_predictive`."""
+        """(Beta) negative binomial; see `ObservationModel.log_predictive`."""
         a, b, y = state["shape"], state["rate"], row.values
+        if state["dispersion"].any():
+            size = 1 / np.maximum(state["dispersion"], LEAST_DISPERSION)
+            c = 1 + size * b
+            ways = gammaln(y + size) - gammaln(size) - gammaln(y + 1)
+            return ways + betaln(c + size, a + y) - betaln(c, a)
         return (
             gammaln(a + y)
             - gammaln(a)
@@ -66,9 +93,14 @@ class PoissonCounts(ObservationModel):
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Moments of the negative binomial; see `ObservationModel.moments`."""
-        mean = state["shape"] / state["rate"]
-        return mean, mean * (1 + 1 / state["rate"])
+        """Moments of the same; see `ObservationModel.moments`.
+
+        The variance is infinite for c <= 2: below 3 a continuous extension replaces it.
+        """
+        a, b, d = state["shape"], state["rate"], state["dispersion"]
+        # c = 1 + b / d; all terms times a power of d.
+        excess = np.maximum(b - d, (b + d) / 3)
+        return a / b, a * (b + 1) * (b + d * a) / (excess * b * b)
 
 
 class BernoulliTrials(ObservationModel):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from skvi.changepoint._regression import RegressionModel
+from skvi.changepoint._scaling import LEAST_ROWS
 from skvi.changepoint.base import SegmentModel
 
 __all__ = ["as_table", "check_values", "find_columns", "labels_of", "misfits"]
@@ -14,12 +15,8 @@ __all__ = ["as_table", "check_values", "find_columns", "labels_of", "misfits"]
 # changes: series rounded to steps of one and two standard deviations have 0.28 and
 # 0.51, Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
 MOST_TIES = 1 / 3
-# Fewer rows say too little.
-LEAST_ROWS = 20
 # Rows that the prior of the noise is worth, so that equal rows do not outweigh it.
 ENOUGH_NOISE_DF = 20.0
-# Variance of counts, relative to their mean, beyond which they are not Poisson.
-LARGEST_DISPERSION = 2.0
 
 NO_DENSITY = (
     "the models have densities, in which a run of equal values is a segment without "
@@ -126,10 +123,8 @@ def misfits(
 def misfit(column: np.ndarray, models: Sequence[SegmentModel]) -> str | None:
     """What the values are that the models do not suit, and what to do, if anything."""
     support = models[0].support
-    if len(column) < LEAST_ROWS or support == "binary":
+    if len(column) < LEAST_ROWS or support != "real":
         return None
-    if support == "count":
-        return overdispersed(column)
     return tied(column, has_noise(models))
 
 
@@ -157,7 +152,7 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
     top = values[counts.argmax()] + 0.0
     first = f"holds {top:g} in {fraction.max():.0%} of the rows; {NO_DENSITY}"
     are_counts = values[0] >= 0 and (values == np.floor(values)).all()
-    if are_counts and overdispersed(column) is None:
+    if are_counts:
         return first + 'Use models="poisson".'
     gaps = np.diff(values)
     if not are_counts and np.allclose(gaps, gaps.min() * np.rint(gaps / gaps.min())):
@@ -170,20 +165,4 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
     return (
         f'{first}Use models="bernoulli" for X != {top:g}, and the values themselves '
         f"with NaN for {top:g}."
-    )
-
-
-def overdispersed(column: np.ndarray) -> str | None:
-    """Advice on counts whose neighbors differ by more than Poisson counts do."""
-    gap, total = np.abs(np.diff(column)), column[1:] + column[:-1]
-    # The largest differences are left out, as changes and outliers. About 3/4 of the
-    # variance of Poisson counts is left.
-    kept = np.argsort(gap)[: int(0.95 * len(gap))]
-    dispersion = (gap[kept] ** 2).sum() / max(total[kept].sum(), 1.0) / 0.75
-    if dispersion < LARGEST_DISPERSION:
-        return None
-    return (
-        f"holds counts whose variance is about {dispersion:.1f} times their mean. That "
-        "of Poisson counts is equal to it: changes are reported where there are none. "
-        "Use Regression for 2 * sqrt(X + 3 / 8)."
     )

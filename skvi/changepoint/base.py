@@ -38,6 +38,8 @@ class BurnIn:
         neighboring rows, in the units in which models see the series.
     mean : ndarray of shape (n_series,)
         Mean of the rows, in the same units.
+    dispersion : ndarray of shape (n_series,) or float, default=0.0
+        Dispersion of counts: their variance is mean + dispersion * mean ** 2.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class BurnIn:
     n_features: int
     noise: np.ndarray
     mean: np.ndarray
+    dispersion: np.ndarray | float = 0.0
 
 
 @dataclass(frozen=True)
