@@ -283,8 +283,12 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         name = type(self).__name__ if self.verbose else None
         try:
             self._feed.push(rows, closes=True, name=name)
+        except Exception:
+            del self._feed
+            raise
         finally:
-            self._feed.burn_in = self.burn_in or STREAM_BURN_IN
+            if "_feed" in vars(self):
+                self._feed.burn_in = self.burn_in or STREAM_BURN_IN
         self._warn(is_complete=True)
         return self
 
@@ -323,6 +327,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self._warn(is_complete=False)
         return self
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_feed" in vars(self)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -332,6 +339,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self, X: ArrayLike, reset: bool = False, is_series: bool = False
     ) -> Batch:
         """Check rows; one dimension is one series for `fit`, and perhaps one row."""
+        if reset:
+            vars(self).pop("_feed", None)
         refuse_dates(X)
         labels = labels_of(X)
         X = as_table(X, is_series if reset else self.n_features_in_ == 1)

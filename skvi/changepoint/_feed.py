@@ -84,10 +84,12 @@ class Feed:
             now, rows = rows[:n], rows[n:]
             if self.settled is None:
                 self.measured = self._burn_in_of(now, begins)
-            n_before = self.n_rows
+            is_first = self.settled is None
             self.settled = self._settle(self.settled, now, begins)
             self._notice(now, begins)
-            run(self.settled, now[self.n_rows - n_before :], name)
+            run(self.settled, now, name)
+            if is_first:
+                self.settled = self._normalized(self.settled, now, begins)
 
     @property
     def n_rows(self) -> int:
@@ -103,10 +105,12 @@ class Feed:
         if self._current is None:
             rows = self.waiting
             stream = deepcopy(self.settled)
-            n_before = 0 if stream is None else stream.filter.t
-            stream = self._settle(stream, rows, self._begins(rows))
-            run(stream, rows[stream.filter.t - n_before :])
-            self._current = stream
+            begins, is_first = self._begins(rows), stream is None
+            stream = self._settle(stream, rows, begins)
+            run(stream, rows)
+            self._current = (
+                self._normalized(stream, rows, begins) if is_first else stream
+            )
         return self._current
 
     def replay(self, rows: Batch) -> Self:
@@ -143,10 +147,12 @@ class Feed:
         return n
 
     def _settle(self, stream: Stream | None, rows: Batch, begins: np.ndarray) -> Stream:
-        """Stream in units that suit the rows, which it may have processed already."""
+        """Stream in units that suit the rows, which it has not processed yet."""
         columns = rows.values.T
         if stream is None:
-            return self._first(rows, self._burn_in_of(rows, begins))
+            parts = self._burn_in_of(rows, begins)
+            scaling = measure(parts, self.settings.scaling, rows.features.shape[1])
+            return self.settings.stream(scaling, self.n_kept)
         location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
         for j in np.flatnonzero(self.is_constant).tolist():
             if np.isnan(self.level[j]):
@@ -157,19 +163,21 @@ class Feed:
         stream.scaling = replace(stream.scaling, location=location, scale=scale)
         return stream
 
-    def _first(self, rows: Batch, parts: Sequence[np.ndarray]) -> Stream:
-        """Stream of the series or of their normal scores, whose evidence is larger."""
-        given = parts, self.settings.scaling, rows.features.shape[1]
-        stream = self.settings.stream(measure(*given), self.n_kept)
-        scored = measure(*given, scores=self.settings.normalizes)
-        if not scored.n_knots:
+    def _normalized(self, stream: Stream, rows: Batch, begins: np.ndarray) -> Stream:
+        """The stream of the first rows, or that of their normal scores if it is better.
+
+        The evidence pays for the knots of the scores.
+        """
+        if not self.settings.normalizes:
             return stream
-        other = self.settings.stream(scored, self.n_kept)
-        run(stream, rows)
+        parts, n_features = self._burn_in_of(rows, begins), rows.features.shape[1]
+        scaling = measure(parts, self.settings.scaling, n_features, scores=True)
+        if not scaling.n_knots:
+            return stream
+        other = self.settings.stream(scaling, self.n_kept)
         run(other, rows)
-        cost = scored.n_knots / 2 * np.log(len(rows))
-        gains = other.log_evidence - cost > stream.log_evidence
-        return other if gains else stream
+        gain = other.log_evidence - stream.log_evidence
+        return other if gain > scaling.n_knots / 2 * np.log(len(rows)) else stream
 
     def _burn_in_of(self, rows: Batch, begins: np.ndarray) -> Sequence[np.ndarray]:
         """First rows of every series, from the last one before it varies."""
