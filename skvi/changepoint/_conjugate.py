@@ -103,6 +103,17 @@ class Designs:
             place[:, : part.shape[1]] = part
         return found
 
+    @staticmethod
+    def ages(state: State, row: Row) -> np.ndarray:
+        """Times since segments began, (K,), which the state keeps from their first row.
+
+        The first segment may have begun in rows that only serve as the past.
+        """
+        begin = state["begin"]
+        new = np.isnan(begin)
+        begin[new] = row.time - (row.index - state["start"][new])
+        return row.time - begin
+
     def of_hypotheses(
         self, design: np.ndarray, member: np.ndarray, age: np.ndarray
     ) -> np.ndarray:
@@ -179,7 +190,7 @@ class ConjugateGroup(RegressionGroup):
         design = self.designs.of_hypotheses(
             self.designs.of_row(row, self.n_sets),
             state["member"],
-            row.index - state["start"],
+            self.designs.ages(state, row),
         )
         factor, shape, rate = state["factor"], state["shape"], state["rate"]
         direction = (factor @ design[..., None])[..., 0]

@@ -17,6 +17,7 @@ from skvi.changepoint._input import (
     find_columns,
     labels_of,
     misfits,
+    times_of,
 )
 from skvi.changepoint._results import Results
 from skvi.changepoint.base import Hazard, SegmentModel
@@ -261,7 +262,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         ----------
         X : array-like of shape (n_samples, n_features) or (n_samples,)
             The rows of a series in their order, NaN where missing. Dates belong into
-            the index of a DataFrame or Series.
+            the index of a DataFrame or Series, which is the time of trends.
         y : None
             Ignored.
 
@@ -343,6 +344,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             vars(self).pop("_feed", None)
         refuse_dates(X)
         labels = labels_of(X)
+        times = times_of(labels)
         X = as_table(X, is_series if reset else self.n_features_in_ == 1)
         X = validate_data(
             self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
@@ -358,7 +360,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             self.run_length_loss_ = found.run_length_loss
         series = X[:, self._series]
         check_values(series, self.models_[0].support)
-        return Batch(series, X[:, self._features], labels)
+        return Batch(series, X[:, self._features], labels, times)
 
     def _begin(self, rows: Batch, burn_in: int, n_kept: int) -> None:
         self._feed = Feed(self._settings, burn_in, n_kept, rows.values.shape[1])

@@ -12,7 +12,14 @@ from typing import Self
 import numpy as np
 
 from skvi.changepoint._assembly import Settings
-from skvi.changepoint._scaling import first_change, first_observed, measure, scale_of
+from skvi.changepoint._input import check_order
+from skvi.changepoint._scaling import (
+    clock_of,
+    first_change,
+    first_observed,
+    measure,
+    scale_of,
+)
 from skvi.changepoint._stream import Stream
 
 __all__ = ["Batch", "Feed"]
@@ -20,27 +27,33 @@ __all__ = ["Batch", "Feed"]
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows: (n, n_series), (n, n_features), and (n,) labels or None."""
+    """Consecutive rows: (n, n_series), (n, n_features), and (n,) or None the others."""
 
     values: np.ndarray
     features: np.ndarray
     labels: np.ndarray | None
+    times: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, rows: slice) -> "Batch":
         labels = None if self.labels is None else self.labels[rows]
-        return Batch(self.values[rows], self.features[rows], labels)
+        times = None if self.times is None else self.times[rows]
+        return Batch(self.values[rows], self.features[rows], labels, times)
 
     @staticmethod
     def join(parts: Sequence["Batch"]) -> "Batch":
-        """Concatenate rows, and their labels if all have some."""
-        labels = [part.labels for part in parts if part.labels is not None]
+        """Concatenate rows, and their labels and times if all have some."""
+
+        def joined(columns: list) -> np.ndarray | None:
+            return None if any(c is None for c in columns) else np.concatenate(columns)
+
         return Batch(
             np.concatenate([part.values for part in parts]),
             np.concatenate([part.features for part in parts]),
-            np.concatenate(labels) if len(labels) == len(parts) else None,
+            joined([part.labels for part in parts]),
+            joined([part.times for part in parts]),
         )
 
 
@@ -59,6 +72,7 @@ class Feed:
         # The stream up to the first row that waits.
         self.settled: Stream | None = None
         self.waiting: Batch | None = None
+        self.last_time = -np.inf
         # Series that have not varied so far, and their constants; NaN: never observed.
         self.is_constant = np.full(n_series, settings.scaling is None)
         self.level = np.full(n_series, np.nan)
@@ -72,6 +86,9 @@ class Feed:
         With `closes` units are settled now, however few rows there are. Progress is
         printed under `name`.
         """
+        if rows.times is not None and len(rows):
+            check_order(np.append(self.last_time, rows.times[0]))
+            self.last_time = float(rows.times[-1])
         if self.waiting is not None:
             rows = Batch.join([self.waiting, rows])
         self.waiting = self._current = None
@@ -152,6 +169,7 @@ class Feed:
         if stream is None:
             parts = self._burn_in_of(rows, begins)
             scaling = measure(parts, self.settings.scaling, rows.features.shape[1])
+            scaling = replace(scaling, clock=clock_of(rows.times))
             return self.settings.stream(scaling, self.n_kept)
         location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
         for j in np.flatnonzero(self.is_constant).tolist():
@@ -201,7 +219,7 @@ def run(stream: Stream, rows: Batch, name: str | None = None) -> None:
         i = 0
         while i < len(rows) and not interrupt.is_set():
             rest = rows[i:]
-            i += stream.push(rest.values, rest.features, rest.labels)
+            i += stream.push(rest.values, rest.features, rest.labels, rest.times)
             if name and time.monotonic() > told + 1:
                 told = time.monotonic()
                 print(f"[{name}] row {i} of {len(rows)}", flush=True)  # noqa: T201

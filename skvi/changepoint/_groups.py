@@ -15,24 +15,25 @@ class Window:
     """Consecutive rows, as arrays; single `Row` objects are made on request.
 
     `past`, (order + n_rows, n_series), has the rows before the first and the rows
-    themselves; `index` is that of the first row.
+    themselves; `index` is that of the first row, and `times` are (n_rows,).
     """
 
     values: np.ndarray
     past: np.ndarray
     features: np.ndarray
     index: int
+    times: np.ndarray
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __iter__(self) -> Iterator[Row]:
         order = len(self.past) - len(self.values)
-        for i, (values, features) in enumerate(
-            zip(self.values, self.features, strict=True)
+        for i, (values, features, time) in enumerate(
+            zip(self.values, self.features, self.times.tolist(), strict=True)
         ):
             past = self.past[i : i + order][::-1]
-            yield Row(values, past, features, self.index + i)
+            yield Row(values, past, features, self.index + i, time)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Group:
 
     def fresh(self, n_rows: int) -> State:
         """States of the hypotheses that begin in some rows, row by row."""
-        prior = self.prior() | {"member": np.arange(len(self.models))}
+        n = len(self.models)
+        prior = self.prior() | {"member": np.arange(n), "begin": np.full(n, np.nan)}
         return {
             name: np.tile(array, (n_rows, *(1 for _ in array.shape[1:])))
             for name, array in prior.items()

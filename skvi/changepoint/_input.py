@@ -9,7 +9,15 @@ from skvi.changepoint._regression import RegressionModel
 from skvi.changepoint._scaling import LEAST_ROWS
 from skvi.changepoint.base import SegmentModel
 
-__all__ = ["as_table", "check_values", "find_columns", "labels_of", "misfits"]
+__all__ = [
+    "as_table",
+    "check_order",
+    "check_values",
+    "find_columns",
+    "labels_of",
+    "misfits",
+    "times_of",
+]
 
 # If two rows are equal with more than this probability, the default model reports false
 # changes: series rounded to steps of one and two standard deviations have 0.28 and
@@ -95,6 +103,35 @@ def labels_of(X: Any) -> np.ndarray | None:
     # Every batch of a stream is counted from 0 by default.
     is_count = type(index).__name__ == "RangeIndex" and index.start == 0
     return None if is_count and index.step == 1 else index.to_numpy()
+
+
+def times_of(labels: np.ndarray | None) -> np.ndarray | None:
+    """Labels as numbers, if they are times or numbers; raise if they decrease."""
+    if labels is None:
+        return None
+    first = labels[0] if len(labels) else None
+    if hasattr(first, "ordinal"):  # periods of pandas
+        labels = np.array([label.ordinal for label in labels])
+    elif hasattr(first, "timestamp"):  # dates with a time zone
+        labels = np.array([label.timestamp() for label in labels])
+    if labels.dtype.kind not in "Mmiuf":
+        return None
+    times = labels.astype("int64" if labels.dtype.kind in "Mm" else float) * 1.0
+    if labels.dtype.kind in "Mm":
+        times[np.isnat(labels)] = np.nan
+    if not np.isfinite(times).all():
+        return None
+    check_order(times)
+    return times
+
+
+def check_order(times: np.ndarray) -> None:
+    """Raise if times decrease."""
+    if (np.diff(times) < 0).any():
+        raise ValueError(
+            "The index of X decreases, and rows must be in the order of time. Sort "
+            "them, X.sort_index(); or reset_index(drop=True), if it is no time."
+        )
 
 
 def misfits(

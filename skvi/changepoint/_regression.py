@@ -84,8 +84,9 @@ class RegressionModel(SegmentModel):
 
         Parameters
         ----------
-        age : int ndarray of any shape
-            Number of rows of the segment before the row.
+        age : ndarray of any shape
+            Time since the first row of the segment, in typical steps between rows: the
+            number of rows, if X has no index of dates or numbers.
 
         Returns
         -------
@@ -158,8 +159,8 @@ class Regression(RegressionModel):
         unit, of features in units of the scale of the burn-in per unit of the feature,
         which is not scaled. "auto" is 0.3 with `across`, else 1.
     slope_scale : float, default=2.0
-        Prior standard deviation of the change u in a hundred rows, in units of the
-        scale of the burn-in.
+        Prior standard deviation of the change u in the time of a hundred rows, in units
+        of the scale of the burn-in.
     noise_scale : float or "auto", default="auto"
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
@@ -238,7 +239,7 @@ class Regression(RegressionModel):
         return np.concatenate([np.ones((len(past), 1)), past, same], axis=1)
 
     def segment_regressors(self, age: np.ndarray) -> np.ndarray:
-        """Age in hundreds of rows; see `RegressionModel.segment_regressors`."""
+        """Age in hundreds of steps; see `RegressionModel.segment_regressors`."""
         return age[..., None] / 100 if self.trend else super().segment_regressors(age)
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:

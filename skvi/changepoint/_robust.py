@@ -36,10 +36,11 @@ FLOOR = 1e-3
 class Seen:
     """Rows of the window, on the last axis but for the regressors.
 
-    Shapes (w,), (n_series, w), (n_models, n_series, w, p) and (n_series, w).
+    Shapes (w,), (w,), (n_series, w), (n_models, n_series, w, p) and (n_series, w).
     """
 
     index: np.ndarray
+    time: np.ndarray
     values: np.ndarray
     design: np.ndarray
     usable: np.ndarray
@@ -47,6 +48,7 @@ class Seen:
     def __getitem__(self, rows: slice) -> "Seen":
         return Seen(
             self.index[rows],
+            self.time[rows],
             self.values[:, rows],
             self.design[:, :, rows],
             self.usable[:, rows],
@@ -56,6 +58,7 @@ class Seen:
         """Rows before others."""
         return Seen(
             np.append(self.index, other.index),
+            np.append(self.time, other.time),
             np.append(self.values, other.values, 1),
             np.append(self.design, other.design, 2),
             np.append(self.usable, other.usable, 1),
@@ -98,7 +101,9 @@ class RobustGroup(RegressionGroup):
     ) -> Sequence[np.ndarray]:
         """See `Group.read_one`."""
         design = self.designs.of_row(row, len(usable))[:, :, None]
-        seen = Seen(np.array([row.index]), row.values[:, None], design, usable[:, None])
+        self.designs.ages(state, row)
+        place = np.array([row.index]), np.array([row.time])
+        seen = Seen(*place, row.values[:, None], design, usable[:, None])
         phi = self._regressors(state, seen)[:, :, 0]
         fit = (phi * state["mean"]).sum(-1)
         leverage = quadratic(state["cov"], phi)
@@ -123,7 +128,7 @@ class RobustGroup(RegressionGroup):
 
     def _regressors(self, state: State, seen: Seen) -> np.ndarray:
         """Regressors of rows by hypotheses, (K, n_series, w, p)."""
-        age = seen.index - state["start"][:, None]
+        age = seen.time - state["begin"][:, None]
         phi = self.designs.of_hypotheses(seen.design, state["member"], age)
         return np.broadcast_to(phi, (len(age), *phi.shape[1:]))
 

@@ -9,7 +9,7 @@ from scipy.special import ndtri
 from skvi.changepoint._scores import N_KNOTS, NormalScore, moments
 from skvi.changepoint.base import BurnIn
 
-__all__ = ["LEAST_ROWS", "Scaling", "first_change", "first_observed", "measure", "scale_of"]
+__all__ = ["LEAST_ROWS", "Scaling", "clock_of", "first_change", "first_observed", "measure", "scale_of"]
 
 # Fewer rows say too little of ties, or of the dispersion of counts.
 LEAST_ROWS = 20
@@ -23,13 +23,15 @@ ROUNDING = 1e-15
 class Scaling:
     """Location and scale of every series, (n_series,), and the burn-in for models.
 
-    If there are `scores`, one for each series or None, models see those.
+    If there are `scores`, one for each series or None, models see those. The `clock` is
+    the time of the first row and the typical step, if X has times.
     """
 
     location: np.ndarray
     scale: np.ndarray
     burn_in: BurnIn
     scores: Sequence[NormalScore | None] = ()
+    clock: tuple[float, float] | None = None
 
     def score(self, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows, (n, n_series), as models see them, and the logarithms of slopes."""
@@ -104,6 +106,14 @@ def scale_of(column: np.ndarray) -> float:
         if width > ROUNDING * abs(middle) and np.isfinite(width):
             return float(width)
     return 1.0
+
+
+def clock_of(times: np.ndarray | None) -> tuple[float, float] | None:
+    """First time, and the median step from one to the next; None if there is none."""
+    steps = np.diff(times) if times is not None else np.zeros(0)
+    if not (steps > 0).any():
+        return None
+    return float(times[0]), float(np.median(steps[steps > 0]))
 
 
 def first_observed(column: np.ndarray, default: float) -> float:

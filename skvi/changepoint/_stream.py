@@ -50,29 +50,39 @@ class Stream:
         self.n_scored = np.zeros(n_series)
         self.log_slope = 0.0
         self.next_collection = COLLECT_EVERY
+        # That of the last row, in typical steps; rows without times are one apart.
+        self.time = -1.0
         # Labels of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
 
     def push(
-        self, values: np.ndarray, features: np.ndarray, labels: np.ndarray | None
+        self,
+        values: np.ndarray,
+        features: np.ndarray,
+        labels: np.ndarray | None,
+        times: np.ndarray | None = None,
     ) -> int:
         """Process as many of the next rows as can be computed together; their number.
 
         Values, (n, n_series), are in the units of the series, NaN where missing;
-        labels, (n,), may be None.
+        labels and times, (n,), may be None.
         """
         filter_, scaling = self.filter, self.scaling
         n = self._n_together(values)
         index = filter_.t
         if labels is not None:
             self.labels.update(zip(range(index, index + n), labels[:n], strict=True))
+        steps = self.time + np.arange(1.0, n + 1)
+        if times is not None and scaling.clock is not None:
+            steps = (times[:n] - scaling.clock[0]) / scaling.clock[1]
+        self.time = float(steps[-1])
         units = (values[:n] - scaling.location) / scaling.scale
         values, slopes = scaling.score(units)
         seen = np.isfinite(values)
         if index < self.order:
             self._wait(units, values, seen)
             return n
-        rows, usable = self._rows(values, seen, features[:n])
+        rows, usable = self._rows(values, seen, features[:n], steps)
         readings = filter_.read(rows, usable)
         density = joined([total(reading.log_density, usable) for reading in readings])
         gain = density
@@ -105,7 +115,8 @@ class Stream:
         filter_.make_room()
         nothing = np.zeros((1, scaling.burn_in.n_series), bool)
         past = np.concatenate([self.past, np.zeros(nothing.shape)])
-        row = Window(np.zeros(nothing.shape), past, features[None], filter_.t)
+        time = np.array([self.time + 1])
+        row = Window(np.zeros(nothing.shape), past, features[None], filter_.t, time)
         readings = filter_.read(row, nothing)
         mean, std = scaling.unscored(*predict(readings, filter_.predictive()))
         return scaling.location + scaling.scale * mean[0], scaling.scale * std[0]
@@ -124,7 +135,11 @@ class Stream:
         return n
 
     def _rows(
-        self, values: np.ndarray, seen: np.ndarray, features: np.ndarray
+        self,
+        values: np.ndarray,
+        seen: np.ndarray,
+        features: np.ndarray,
+        times: np.ndarray,
     ) -> tuple[Window, np.ndarray]:
         """Rows in the units of the models, and which values all models can score."""
         observed = np.concatenate([self.observed, seen])
@@ -139,7 +154,7 @@ class Stream:
             usable = usable & usable.all(1, keepdims=True)
         past = np.concatenate([self.past, values])
         known = np.where(usable, values, 0.0)
-        return Window(known, past, features, self.filter.t), usable
+        return Window(known, past, features, self.filter.t, times), usable
 
     @property
     def log_evidence(self) -> float:

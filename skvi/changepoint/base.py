@@ -70,6 +70,8 @@ class Row:
         Features of the row.
     index : int
         Index of the row in the series.
+    time : float, default=0.0
+        Its time, in typical steps from one row to the next.
 
     Examples
     --------
@@ -83,6 +85,7 @@ class Row:
     past: np.ndarray
     features: np.ndarray
     index: int
+    time: float = 0.0
 
 
 class SegmentModel(Component):
