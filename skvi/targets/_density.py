@@ -9,7 +9,8 @@ from torch.distributions import Distribution
 from torch.distributions.transforms import Transform
 
 from skvi.base import Layout
-from skvi.targets._supports import Integers, find_bijection, find_transform
+from skvi.targets._maps import Integers
+from skvi.targets._supports import find_bijection, find_transform
 from skvi.targets.base import Target
 
 __all__ = ["DensityTarget", "unchecked"]

@@ -1,110 +1,79 @@
-"""Supports of parameters: maps from unconstrained coordinates, with their Jacobians."""
+"""Supports of parameters by name, constraint or transform."""
 
+import math
 from typing import Any
 
 import torch
-from torch.distributions import constraints
+from torch.distributions import constraints, transforms
 from torch.distributions.constraint_registry import biject_to
-from torch.distributions.transforms import ExpTransform, SigmoidTransform, Transform
+from torch.distributions.transforms import Transform
 
-__all__ = ["SUPPORTS", "Integers", "Ordered", "find_bijection", "find_transform"]
+from skvi.targets._maps import (
+    Between,
+    Integers,
+    Ordered,
+    Simplex,
+    Triangular,
+    UnitVector,
+)
 
+__all__ = ["SUPPORTS", "find_bijection", "find_transform"]
 
-class Ordered(Transform):
-    """Increasing vectors: the first element, and the logs of the gaps after it.
-
-    With `positive` the first element is the gap after 0.
-    """
-
-    domain = constraints.real_vector
-    codomain = constraints.real_vector
-    bijective = True
-
-    def __init__(self, positive: bool = False) -> None:
-        super().__init__()
-        self.first = 0 if positive else 1
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ordered) and self.first == other.first
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _call(self, x: torch.Tensor) -> torch.Tensor:
-        gaps = torch.cat([x[..., : self.first], x[..., self.first :].exp()], -1)
-        return gaps.cumsum(-1)
-
-    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
-        gaps = torch.cat([y[..., :1], y.diff(dim=-1)], -1)
-        return torch.cat([gaps[..., : self.first], gaps[..., self.first :].log()], -1)
-
-    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Sum of the logs of the gaps."""
-        return x[..., self.first :].sum(-1)
-
-
-class Integers(Transform):
-    """Integers between two limits, which are their own coordinates.
-
-    Without `is_index` they are floats: factors of 0 and 1.
-    """
-
-    domain = codomain = constraints.real
-    bijective = True
-
-    def __init__(self, low: int, high: int, is_index: bool = True) -> None:
-        super().__init__()
-        self.limits, self.is_index = (low, high), is_index
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Integers) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def _call(self, x: torch.Tensor) -> torch.Tensor:
-        return x.long() if self.is_index else x
-
-    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
-        return y.double()
-
-    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Zeros: densities are probabilities."""
-        return torch.zeros_like(x)
-
-
-BOOLEAN = Integers(0, 1, is_index=False)
 #: Supports by name.
-SUPPORTS = {
+SUPPORTS: dict[str, Transform] = {
     "real": biject_to(constraints.real),
-    "positive": ExpTransform(),
-    "unit_interval": biject_to(constraints.unit_interval),
-    "simplex": biject_to(constraints.simplex),
+    "positive": Between(0.0, math.inf),
+    "unit_interval": Between(0.0, 1.0),
+    "simplex": Simplex(),
     "ordered": Ordered(),
-    "positive_ordered": Ordered(positive=True),
-    "boolean": BOOLEAN,
+    "positive_ordered": Ordered(True),
+    "unit_vector": UnitVector(),
+    "lower_cholesky": Triangular(correlation=False, product=False),
+    "positive_definite": Triangular(correlation=False, product=True),
+    "corr_cholesky": Triangular(correlation=True, product=False),
+    "corr_matrix": Triangular(correlation=True, product=True),
+    "boolean": Integers(0, 1, False),
+}
+# Those with a name here, by the type of the constraint or transform of torch.
+_NAMES: dict[type, str] = {
+    type(constraints.simplex): "simplex",
+    type(constraints.lower_cholesky): "lower_cholesky",
+    type(constraints.positive_definite): "positive_definite",
+    type(constraints.positive_semidefinite): "positive_definite",
+    type(constraints.corr_cholesky): "corr_cholesky",
+    type(constraints.boolean): "boolean",
+    transforms.ExpTransform: "positive",
+    transforms.SigmoidTransform: "unit_interval",
+    transforms.StickBreakingTransform: "simplex",
+    transforms.CorrCholeskyTransform: "corr_cholesky",
 }
 
 
 def find_bijection(transform: Transform) -> str:
     """Bijection of a block of a layout that families know; "identity" for others."""
-    kinds = {ExpTransform: "exp", SigmoidTransform: "sigmoid", Integers: "integer"}
-    return kinds.get(type(transform), "identity")
+    if isinstance(transform, Integers):
+        return "integer"
+    kinds = {"exp": "positive", "sigmoid": "unit_interval"}
+    found = (kind for kind, name in kinds.items() if transform == SUPPORTS[name])
+    return next(found, "identity")
 
 
 def find_transform(name: str, support: Any) -> Transform:
     """Map onto a support: a name, a torch constraint or a torch transform."""
     if isinstance(support, str) and support in SUPPORTS:
         return SUPPORTS[support]
+    if type(support) in _NAMES:
+        return SUPPORTS[_NAMES[type(support)]]
     if isinstance(support, Transform) and support.bijective:
         return support
-    if support is constraints.positive:
-        return SUPPORTS["positive"]
-    if isinstance(support, type(constraints.boolean)):
-        return BOOLEAN
+    if isinstance(support, constraints.independent):
+        return find_transform(name, support.base_constraint)
     if isinstance(support, constraints.integer_interval):
         return Integers(int(support.lower_bound), int(support.upper_bound))
     if isinstance(support, constraints.Constraint):
         try:
-            return biject_to(support)
+            found = biject_to(support)
+            return _between(support) or found
         except NotImplementedError:
             pass
     raise ValueError(
@@ -112,4 +81,18 @@ def find_transform(name: str, support: Any) -> Transform:
         "torch.distributions.constraints that has a bijection, constraints."
         "integer_interval(low, high) for a discrete parameter, or a bijective torch "
         f"transform. Got {support!r}."
+    )
+
+
+def _between(support: constraints.Constraint) -> Between | None:
+    """The map onto an interval whose ends are numbers, if it is one."""
+    given = [getattr(support, f"{side}_bound", None) for side in ("lower", "upper")]
+    if given == [None, None] or any(
+        isinstance(end, torch.Tensor) and end.numel() > 1 for end in given
+    ):
+        return None
+    low, high = given
+    return Between(
+        -math.inf if low is None else float(low),
+        math.inf if high is None else float(high),
     )
