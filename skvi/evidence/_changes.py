@@ -21,8 +21,11 @@ __all__ = ["Changes", "modes_of", "other_modes"]
 # Changes above which a posterior is not called close: of a mean in deviations, and of
 # the log of a deviation.
 LARGE_MEAN, LARGE_STD = 0.15, math.log(1.15)
-# Draws, at least.
-N_DRAWS = 4000
+# Standard errors that a change must exceed, and spread of what is constant, relative to
+# its mean. Share of a variance that one draw may have.
+N_ERRORS, CONSTANT, SHARE = 3.0, 1e-12, 0.1
+# Draws, at least; times as many in each further round, rounds, and elements in memory.
+N_DRAWS, MORE, ROUNDS, ELEMENTS = 4000, 4, 2, 2**24
 # Nats below the best ELBO, and deviations between centers, of modes that count.
 LOW, FAR = 5.0, 4.0
 
@@ -53,46 +56,44 @@ class Changes:
     ) -> "Changes":
         """Find the changes of parameters from a posterior to the density.
 
-        Stored samples are weighted by the posterior that they were made from.
+        From more draws, while errors are too large to tell. Stored samples are weighted
+        by the posterior that they were made from.
         """
         posterior, n_draws = given.unrefined, max(N_DRAWS, 4 * target.layout.size)
-        own, known = posterior.as_normal(), posterior.side == "exact"
-        if own is not None and own.factor is not None:
-            own = None  # more noise than coordinates
-        if own is None:
-            draw = posterior.draw(n_draws, generator)
-            theta = draw.theta
+        own = posterior.as_normal()
+        if own is None or own.factor is not None:  # more noise than coordinates
+            theta = posterior.draw(n_draws, generator).theta
             equal = WeightedDraws(theta, theta.new_zeros(n_draws))
             normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
         else:
-            draw, size, normal = None, target.layout.size, own
-            eps = balanced_noise(generator, n_draws, size, normal.is_diagonal)
+            normal, is_diagonal = own, own.is_diagonal
+            eps = balanced_noise(generator, n_draws, own.size, is_diagonal)
             theta = normal.transform(eps)
-        if draw is not None and draw.side == "upper":
-            seen, logs = theta, target.log_joint_batched(theta) - draw.log_q
-            weights = WeightedDraws(theta, logs)
-        else:
-            near: Density = posterior if known else normal
-            first = theta if known else normal.sample(n_draws, generator)
-            wide: Proposal = StudentT(normal, TAIL_DF)
-            if target.layout.discrete:
-                wide = WideBeside(posterior, normal)
-            seen = torch.cat([first, wide.sample(n_draws, generator)])
-            log_p, log_q = target.log_joint_batched(seen), near.log_prob(seen)
-            weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
-            logs = log_p - torch.logaddexp(log_q, wide.log_prob(seen))
-        w = torch.softmax(logs, 0)
         if given.n_stored:
             theta = given.draw(given.n_stored, generator).theta
-        khat = -math.inf if target.layout.is_finite else weights.khat
-        found = Changes(theta, normal, khat=khat, efficiency=weights.ess / n_draws)
-        values, reweighted = target.constrain(theta)[0], target.constrain(seen)[0]
-        for name, value in values.items():
-            change = _change if name not in target.layout.discrete else _change_discrete
-            by_mean, by_std = change(value, reweighted[name], w)
-            if max(by_mean, by_std) > max(found.mean, found.std):
-                found = replace(found, mean=by_mean, std=by_std, where=name)
-        return found
+        values, n_rounds = target.constrain(theta)[0], 0
+        while True:
+            weights, seen, w = _weighted(target, posterior, normal, n_draws, generator)
+            found = Changes(theta, normal, khat=weights.khat)
+            found = replace(found, efficiency=weights.ess / n_draws)
+            reweighted, is_clear = target.constrain(seen)[0], True
+            for name, value in values.items():
+                if name in target.layout.discrete:
+                    change = _change_discrete(value, reweighted[name], w)
+                else:
+                    change = _change(value, reweighted[name], w)
+                    if change is None:
+                        where = target.layout[name].slice
+                        change = _change(theta[:, where], seen[:, where], w, math.inf)
+                by_mean, by_std, is_sure = change or (math.inf, math.inf, True)
+                is_clear = is_clear and is_sure
+                if max(by_mean, by_std) > max(found.mean, found.std):
+                    found = replace(found, mean=by_mean, std=by_std, where=name)
+            n_rounds, n_draws = n_rounds + 1, MORE * n_draws
+            if is_clear or n_rounds > ROUNDS or theta.shape[1] * n_draws > ELEMENTS:
+                break
+        is_finite = target.layout.is_finite
+        return replace(found, khat=-math.inf) if is_finite else found
 
     def message(self, posterior: Posterior) -> str:
         """Say what is wrong, and a remedy; empty if nothing is."""
@@ -116,7 +117,7 @@ class Changes:
             remedy = f"let a factor of Product have several names, or {remedy}"
         what = (
             f"the mean of {self.where!r} by {self.mean:.2g} standard deviations and "
-            f"its standard deviation by {math.expm1(self.std):.0%}"
+            f"its standard deviation by a factor of {math.exp(min(self.std, 99)):.2g}"
         )
         if self.where in posterior.layout.discrete:
             what = f"a probability of {self.where!r} by {self.mean / 2:.2g}"
@@ -126,29 +127,82 @@ class Changes:
         )
 
 
+def _weighted(
+    target: DensityTarget,
+    posterior: Posterior,
+    normal: NormalForm,
+    n_draws: int,
+    generator: torch.Generator,
+) -> tuple[WeightedDraws, torch.Tensor, torch.Tensor]:
+    """Draws of the posterior with weights; all draws, and their normalized weights."""
+    draw = None
+    if posterior.side != "exact":
+        draw = posterior.draw(n_draws, generator)
+    if draw is not None and draw.side == "upper":
+        logs = target.log_joint_batched(draw.theta) - draw.log_q
+        return WeightedDraws(draw.theta, logs), draw.theta, torch.softmax(logs, 0)
+    near: Density = normal
+    if posterior.side == "exact":
+        near, first = posterior, posterior.draw(n_draws, generator).theta
+    else:
+        first = normal.sample(n_draws, generator)
+    wide: Proposal = StudentT(normal, TAIL_DF)
+    if target.layout.discrete:
+        wide = WideBeside(posterior, normal)
+    seen = torch.cat([first, wide.sample(n_draws, generator)])
+    log_p, log_q = target.log_joint_batched(seen), near.log_prob(seen)
+    weights = WeightedDraws(first, (log_p - log_q)[:n_draws])
+    logs = log_p - torch.logaddexp(log_q, wide.log_prob(seen))
+    return weights, seen, torch.softmax(logs, 0)
+
+
 def _change(
-    values: torch.Tensor, seen: torch.Tensor, w: torch.Tensor
-) -> tuple[float, float]:
-    """Largest change of a mean, in deviations, and of the log of a deviation."""
+    values: torch.Tensor, seen: torch.Tensor, w: torch.Tensor, share: float = SHARE
+) -> tuple[float, float, bool] | None:
+    """Largest change of a mean, in deviations, and of the log of a deviation.
+
+    Beyond their errors, where these are small enough to tell; last, whether they are.
+    None where one draw has more than a share of a variance, as in heavy tails, and the
+    coordinates tell more.
+    """
     draws, x = values.reshape(len(values), -1), seen.reshape(len(seen), -1)
+    mean, std = draws.mean(0), draws.std(0)
+    varies = ~(std <= CONSTANT * mean.abs())
     kept = w > 0  # far draws may overflow
-    center = w[kept] @ x[kept]
-    weighted_std = (w[kept] @ (x[kept] - center).square()).sqrt().clamp(min=1e-300)
-    mean, std = draws.mean(0), draws.std(0).clamp(min=1e-300)
-    by_mean, by_std = (center - mean).abs() / std, (weighted_std / std).log().abs()
-    worst = torch.stack([by_mean.max(), by_std.max()]).nan_to_num(nan=math.inf)
-    return float(worst[0]), float(worst[1])
+    w, x, mean, std = w[kept], x[kept][:, varies], mean[varies], std[varies]
+    if not len(std):
+        return 0.0, 0.0, True
+    center = w @ x
+    square = (x - center).square()
+    variance = w @ square
+    if not bool((w[:, None] * square <= share * variance).all()):
+        return None
+    shift = (center - mean).abs() / std
+    spread = (0.5 * variance.log() - std.log()).abs()
+    of_shift = (w.square() @ square).sqrt() / std
+    of_spread = (w.square() @ (square - variance).square()).sqrt() / (2 * variance)
+    found, is_sure = [], True
+    for change, one_error, large in (
+        (shift, of_shift, LARGE_MEAN),
+        (spread, of_spread, LARGE_STD),
+    ):
+        error = N_ERRORS * one_error
+        is_open = (change > large) & (change - error < large)
+        is_sure = is_sure and not bool(is_open.any())
+        certain = torch.where(error < large, (change - error).clamp(min=0), change)
+        found.append(float(certain.nan_to_num(nan=math.inf).max()))
+    return found[0], found[1], is_sure
 
 
 def _change_discrete(
     values: torch.Tensor, seen: torch.Tensor, w: torch.Tensor
-) -> tuple[float, float]:
+) -> tuple[float, float, bool]:
     """Largest change of the probability of a value, in halves, and 0."""
     draws, x = values.reshape(len(values), -1), seen.reshape(len(seen), -1)
     changes = [
         w @ (x == k).to(w) - (draws == k).double().mean(0) for k in draws.unique()
     ]
-    return 2 * float(torch.stack(changes).abs().max()), 0.0
+    return 2 * float(torch.stack(changes).abs().max()), 0.0, True
 
 
 def modes_of(starts: Sequence[Start], best: NormalForm) -> list[NormalForm]:

@@ -37,7 +37,11 @@ from skvi.solvers import (
 from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import Start
 from skvi.targets._density import DensityTarget
-from skvi.targets._density_checks import check_density, explain_ridge
+from skvi.targets._density_checks import (
+    check_density,
+    explain_ridge,
+    lost_digits,
+)
 from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
@@ -269,9 +273,11 @@ class VariationalInference(BaseEstimator):
         if solution.solver != FixedDraws.name or posterior.n_stored:
             bound = lower_bound(target, posterior, generator, N_FINAL)
         changes = Changes.of(target, posterior, generator)
+        lost = lost_digits(target, changes.theta)
         message = (
             solution.message
             or other_modes(starts, changes.normal, -bound[0])
+            or lost
             or changes.message(posterior)
         )
         if message and (ridge := explain_ridge(target, changes.normal)):
@@ -431,13 +437,18 @@ class VariationalInference(BaseEstimator):
             and likelihood.
         """
         check_is_fitted(self)
-        return bound_evidence(
+        generator = make_generator(random_state)
+        found = bound_evidence(
             self._target,
             self.posterior_,
-            make_generator(random_state),
+            generator,
             n_draws,
             precision,
             "log normalizer",
             report=EvidenceProgress(self),
             max_seconds=max_seconds,
         )
+        with torch.no_grad():
+            theta = self.posterior_.draw(N_DRAWS, generator).theta
+        lost = lost_digits(self._target, theta)
+        return replace(found, reliable=False, reason=lost) if lost else found

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Bounded", "exp_inside", "log1mexp"]
+__all__ = ["Bounded", "exp_inside", "nudged"]
 
 #: By the end: the sign of ``x - end``, and how to find ``log |x - end|``.
 Ends = dict[float, tuple[int, Callable[[], torch.Tensor]]]
@@ -35,7 +35,7 @@ class Bounded(torch.Tensor):
     def of(value: torch.Tensor, ends: Ends) -> Bounded:
         """Numbers with the ends that are known; logs are found where they are used."""
         x = value.as_subclass(Bounded)
-        x.ends = {end: (sign, cache(logs)) for end, (sign, logs) in ends.items()}
+        x.ends = {end: (side, cache(logs)) for end, (side, logs) in ends.items()}
         return x
 
     @classmethod
@@ -67,6 +67,14 @@ class Bounded(torch.Tensor):
 def exp_inside(logs: torch.Tensor) -> torch.Tensor:
     """Exponentials that are neither 0 nor infinite."""
     return logs.clamp(LEAST, LARGEST).exp()
+
+
+def nudged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Numbers that are changed in the last place; logs of distances are not."""
+    plain = x.as_subclass(torch.Tensor)
+    side = torch.rand(x.shape, generator=generator, dtype=torch.float64).round()
+    value = plain * (1 + (2 * side.to(x.device) - 1) * torch.finfo(torch.float64).eps)
+    return Bounded.of(value, x.ends) if isinstance(x, Bounded) else value
 
 
 def log1mexp(a: torch.Tensor) -> torch.Tensor:
