@@ -1,5 +1,6 @@
 """Variational inference for a log density of one's own."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -273,18 +274,19 @@ class VariationalInference(BaseEstimator):
         if solution.solver != FixedDraws.name or posterior.n_stored:
             bound = lower_bound(target, posterior, generator, N_FINAL)
         changes = Changes.of(target, posterior, generator)
-        lost = lost_digits(target, changes.theta)
         message = (
-            solution.message
+            lost_digits(target, changes.theta)
+            or solution.message
             or other_modes(starts, changes.normal, -bound[0])
-            or lost
             or changes.message(posterior)
         )
         if message and (ridge := explain_ridge(target, changes.normal)):
             message = f"{message}. But {ridge}"
         values, _ = target.constrain(changes.theta)
         self.mean_ = {k: v.double().mean(0).numpy() for k, v in values.items()}
-        self.std_ = {k: v.double().std(0).numpy() for k, v in values.items()}
+        self.std_ = {
+            k: v.double().std(0).nan_to_num(math.inf).numpy() for k, v in values.items()
+        }
         self.probabilities_ = {
             name: table.numpy()
             for part in posterior.parts.values()

@@ -16,8 +16,8 @@ __all__ = ["Bounded", "exp_inside", "nudged"]
 Ends = dict[float, tuple[int, Callable[[], torch.Tensor]]]
 # Relative rounding of ends.
 ROUNDING = 4 * torch.finfo(torch.float64).eps
-# Logs of the least and the largest float64.
-LEAST, LARGEST = -708.0, 709.0
+# Log of the least float64.
+LEAST = -708.0
 
 
 class Bounded(torch.Tensor):
@@ -65,8 +65,8 @@ class Bounded(torch.Tensor):
 
 
 def exp_inside(logs: torch.Tensor) -> torch.Tensor:
-    """Exponentials that are neither 0 nor infinite."""
-    return logs.clamp(LEAST, LARGEST).exp()
+    """Exponentials that are not 0; infinite ones are, so that densities end there."""
+    return logs.clamp(min=LEAST).exp()
 
 
 def nudged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -97,6 +97,10 @@ def _number(x: Any) -> float:
 
 def _is_positive(x: Any) -> bool:
     return isinstance(x, Bounded) and x.side(0.0) > 0
+
+
+def _has_zero(x: Any) -> bool:
+    return isinstance(x, Bounded) and 0.0 in x.ends
 
 
 def _negative(x: Bounded) -> Bounded:
@@ -134,18 +138,26 @@ def _subtract(x: Any, y: Any, *, alpha: float = 1) -> Any:
 def _multiply(x: Any, y: Any) -> Any:
     if not isinstance(x, Bounded):
         x, y = y, x
-    if not (_is_positive(x) and _is_positive(y)):
+    if not (_has_zero(x) and _has_zero(y)):
         return _scaled(x, _number(y), x * y, float.__mul__)
-    product = lambda: x.logs(0.0) + y.logs(0.0)
-    return _positive(x * y, product, x.side(1.0) < 0 > y.side(1.0))
+    found = Bounded.of(
+        x * y, {0.0: (x.side(0.0) * y.side(0.0), lambda: x.logs(0.0) + y.logs(0.0))}
+    )
+    return _below_one(found, x.side(1.0) < 0 > y.side(1.0))
 
 
 def _divide(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is not None:
         return NotImplemented
     if isinstance(y, Bounded):
-        return _multiply(x, _power(y, -1.0)) if _is_positive(y) else NotImplemented
+        return _multiply(x, _reciprocal(y)) if _has_zero(y) else NotImplemented
     return _scaled(x, _number(y), x / y, float.__truediv__)
+
+
+def _reciprocal(x: Bounded) -> Any:
+    if not _has_zero(x):
+        return NotImplemented
+    return Bounded.of(1 / x, {0.0: (x.side(0.0), lambda: -x.logs(0.0))})
 
 
 def _scaled(x: Bounded, c: float, value: torch.Tensor, by: Callable) -> Any:
@@ -165,33 +177,37 @@ def _power(x: Any, exponent: Any) -> Any:
         return NotImplemented
     a = torch.as_tensor(exponent)
     is_power = not torch._C._functorch.is_batchedtensor(a) and bool((a >= 0).all())
-    power = lambda: x.logs(0.0) * exponent
-    return _positive(x**exponent, power, is_power and x.side(1.0) < 0)
+    found = Bounded.of(x**exponent, {0.0: (1, lambda: x.logs(0.0) * exponent)})
+    return _below_one(found, is_power and x.side(1.0) < 0)
 
 
-def _positive(
-    value: torch.Tensor, logs: Callable[[], torch.Tensor], is_below_one: bool
-) -> Bounded:
-    """Positive numbers with their logs; what they lack to 1, if they are below it."""
-    ends: Ends = {0.0: (1, logs)}
-    if is_below_one:
-        ends[1.0] = -1, lambda: log1mexp(logs())
-    return Bounded.of(value, ends)
+def _below_one(x: Bounded, is_below: bool) -> Bounded:
+    """With the logs of ``1 - x``, if positive numbers are below 1."""
+    if is_below:
+        x.ends[1.0] = -1, cache(lambda: log1mexp(x.logs(0.0)))
+    return x
 
 
 def _product(x: Bounded, *args: Any, **kwargs: Any) -> Any:
     if not _is_positive(x):
         return NotImplemented
     product = lambda: x.logs(0.0).sum(*args, **kwargs)
-    return _positive(x.prod(*args, **kwargs), product, x.side(1.0) < 0)
+    found = Bounded.of(x.prod(*args, **kwargs), {0.0: (1, product)})
+    return _below_one(found, x.side(1.0) < 0)
 
 
 def _exp(x: Bounded) -> Any:
     """Of negative numbers."""
+    value = x.as_subclass(torch.Tensor)
     if x.side(0.0) >= 0:
         return NotImplemented
-    value = x.as_subclass(torch.Tensor)
-    return _positive(value.exp(), lambda: value, True)
+    return _below_one(Bounded.of(value.exp(), {0.0: (1, lambda: value)}), True)
+
+
+def _absolute(x: Bounded) -> Any:
+    if not _has_zero(x):
+        return NotImplemented
+    return x if _is_positive(x) else _negative(x)
 
 
 def _log(x: Bounded) -> Any:
@@ -327,9 +343,9 @@ RULES: dict[str, Callable] = {
     "pow": _power,
     "square": lambda x: _power(x, 2.0),
     "sqrt": lambda x: _power(x, 0.5),
-    "reciprocal": lambda x: _power(x, -1.0),
+    "reciprocal": _reciprocal,
     "prod": _product,
-    "abs": lambda x: x if _is_positive(x) else NotImplemented,
+    "abs": _absolute,
     "exp": _exp,
     "log": _log,
     "log1p": _log1p,

@@ -64,7 +64,7 @@ class DensityTarget(Target):
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density of unconstrained coordinates; -inf where it is NaN.
+        """Log density of unconstrained coordinates; -inf where it is NaN or inf.
 
         Trial steps may go where a scale is 0 or infinite as a float: torch's checks
         would raise.
@@ -72,7 +72,7 @@ class DensityTarget(Target):
         values, log_jacobian = self.constrain(theta)
         with unchecked():
             log_p = self.log_density(values, *self.data) + log_jacobian
-        return torch.where(log_p.isnan(), -torch.inf, log_p)
+        return torch.where(log_p < torch.inf, log_p, -torch.inf)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ N_POINTS, RANGE = 32, 2.0
 # Fraction of points that may have no density, and smallest share of a gradient.
 FEW, FLAT = 0.05, 1e-12
 # Nats, in the mean of draws, that rounding may change a density by.
-ROUNDED = 0.01
+ROUNDED = 0.003
 # Powers of ten of deviations, between which a density with an integral falls by log 10.
 POWERS = range(2, 7)
 # Parameters up to which constant directions are searched.

@@ -66,25 +66,22 @@ class Between(Map):
         """Logs of the derivatives."""
         if not self.is_finite:
             return x
-        return logsigmoid(x) + logsigmoid(-x) + math.log(self.high - self.low)
+        above, below = (y.logs(end) for end in (self.low, self.high))  # type: ignore[attr-defined]
+        return above + below - math.log(self.high - self.low)
 
 
 class Simplex(Map):
-    """Stick breaking: logits of the share that each element takes of the rest."""
+    """Stick breaking: logits of the share that each element takes of the rest.
+
+    Equal elements have coordinates 0.
+    """
 
     codomain = constraints.simplex
 
-    def _logs(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logs of the elements, and of the stick that is left after each but the last.
-
-        Equal elements have coordinates 0.
-        """
+    def _call(self, x: torch.Tensor) -> Bounded:
         u = x - torch.arange(x.shape[-1], 0, -1, dtype=x.dtype, device=x.device).log()
         left = logsigmoid(-u).cumsum(-1)
-        return pad(logsigmoid(u), (0, 1)) + pad(left, (1, 0)), left
-
-    def _call(self, x: torch.Tensor) -> Bounded:
-        logs, left = self._logs(x)
+        logs = pad(logsigmoid(u), (0, 1)) + pad(left, (1, 0))
 
         def others() -> torch.Tensor:
             none = torch.full_like(logs[..., :1], -math.inf)
@@ -101,9 +98,8 @@ class Simplex(Map):
         return y[..., :-1].log() - left.log() + offset
 
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Of all elements but the last: each in turn, and what it leaves."""
-        logs, left = self._logs(x)
-        return logs[..., :-1].sum(-1) + (left - pad(left, (1, -1))).sum(-1)
+        """Of all elements but the last: the sum of the logs of all."""
+        return y.logs(0.0).sum(-1)  # type: ignore[attr-defined]
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
         """One element more."""
