@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -47,11 +48,12 @@ class Bounded(torch.Tensor):
         name = getattr(func, "__name__", "").removeprefix("special_")
         with torch._C.DisableTorchFunctionSubclass():
             found = NotImplemented
-            if name in RULES:
-                found = RULES[name](*args, **kwargs)
-            elif name in MOVES:
-                found = _moved(func, *args, **kwargs)
-            elif name.endswith("_") and not name.endswith("__"):
+            with suppress(TypeError, IndexError):  # of arguments that no rule is for
+                if name in RULES:
+                    found = RULES[name](*args, **kwargs)
+                elif name in MOVES:
+                    found = _moved(func, *args, **kwargs)
+            if name.endswith("_") and not name.endswith("__"):
                 args[0].ends = {}  # written in place
             return func(*args, **kwargs) if found is NotImplemented else found
 
@@ -277,39 +279,31 @@ def _broadcast(*tensors: torch.Tensor) -> tuple:
 
 
 def _expanded(x: torch.Tensor, shape: tuple) -> Any:
-    if x.shape == shape:
-        return x
-    return (
-        _moved(torch.Tensor.expand, x, shape)
-        if isinstance(x, Bounded)
-        else x.expand(shape)
-    )
+    found = _moved(torch.Tensor.expand, x, shape)
+    return x.expand(shape) if found is NotImplemented else found
 
 
 def _moved(func: Callable, *args: Any, **kwargs: Any) -> Any:
     """A function that only moves elements: ends that all numbers share remain."""
-    first = args[1:3] if func is torch.where else args[0]
-    numbers = [first] if isinstance(first, torch.Tensor) else list(first)
+    numbers = args[0] if isinstance(args[0], (list, tuple)) else args[:1]
+    if func.__name__ == "where":
+        numbers = [x for x in args if getattr(x, "dtype", None) != torch.bool]
     if not numbers or not all(isinstance(x, Bounded) for x in numbers):
         return NotImplemented
     value = func(*args, **kwargs)
-    ends = {
+    ends: Ends = {
         end: (sign, cache(lambda end=end: func(*_logs_of(args, end), **kwargs)))
         for end, (sign, _) in numbers[0].ends.items()
         if all(x.side(end) == sign for x in numbers)
     }
     if isinstance(value, torch.Tensor):
         return Bounded.of(value, ends)
-    return tuple(
-        Bounded.of(
-            part,
-            {
-                e: (sign, lambda logs=logs, i=i: logs()[i])
-                for e, (sign, logs) in ends.items()
-            },
-        )
-        for i, part in enumerate(value)
-    )
+    parts = []
+    for i, part in enumerate(value):
+        pairs = ends.items()
+        own = {e: (sign, lambda f=f, i=i: f()[i]) for e, (sign, f) in pairs}
+        parts.append(Bounded.of(part, own))
+    return tuple(parts)
 
 
 def _logs_of(args: Any, end: float) -> list:
@@ -364,7 +358,8 @@ RULES: dict[str, Callable] = {
 MOVES = {
     "__getitem__", "reshape", "view", "flatten", "ravel", "unflatten", "squeeze",
     "unsqueeze", "expand", "expand_as", "broadcast_to", "transpose", "permute",
-    "movedim", "swapaxes", "clone", "contiguous", "to", "double", "index_select",
-    "gather", "take_along_dim", "select", "narrow", "split", "chunk", "unbind", "flip",
-    "roll", "repeat", "tile", "diagonal", "stack", "cat", "concat", "where",
+    "movedim", "swapaxes", "clone", "contiguous", "to", "double", "float", "detach",
+    "index_select", "gather", "take_along_dim", "select", "narrow", "split", "chunk",
+    "unbind", "flip", "roll", "repeat", "tile", "diagonal", "stack", "cat", "concat",
+    "where",
 }  # fmt: skip
