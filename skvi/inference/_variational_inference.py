@@ -84,9 +84,10 @@ class VariationalInference(BaseEstimator):
         Names and shapes of the parameters; ``()`` is a number.
     supports : dict of str to str, constraint or transform, default=None
         Where parameters live, if they are not "real": "positive", "unit_interval",
-        "simplex", "ordered" or "positive_ordered" (the last axis increases), a
-        constraint of ``torch.distributions.constraints``, or a bijective torch
-        transform. Discrete ones are "boolean" (0.0 and 1.0, as float64) or
+        "simplex", "ordered" or "positive_ordered" (the last axis increases),
+        "unit_vector", "lower_cholesky", "positive_definite", "corr_cholesky",
+        "corr_matrix", a constraint of ``torch.distributions.constraints``, or a
+        bijective torch transform. Discrete ones are "boolean" (0.0 and 1.0, as float64) or
         ``constraints.integer_interval(low, high)`` (int64, such as indices).
     posterior : str or Family, default="full_rank"
         "full_rank" is a normal with all correlations, "mean_field" one with none (for
@@ -134,7 +135,8 @@ class VariationalInference(BaseEstimator):
         Of 4000 draws, weighted by density over posterior. "mean_change",
         "std_change": largest change by the weights of a mean, in standard deviations
         (of the probability of a discrete value, in halves), and of the log of a
-        standard deviation; above 0.15 the fit warns. On eleven published posteriors,
+        standard deviation, each less three of its standard errors; above 0.15 the fit
+        warns. On eleven published posteriors,
         and both families, these told the fits that were off. "khat": Pareto k of the
         weights. "efficiency": effective fraction of draws. "message": why a fit did
         not converge.

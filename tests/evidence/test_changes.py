@@ -46,18 +46,18 @@ def test_constants_do_not_change(seed):
 
     Wrong variant: deviations of at least 1e-300 (4e284 of them).
     """
-    zero, one = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
-    normal = NormalForm(zero, one * 0.47)  # of the largest ELBO, nearly
+    b = torch.tensor([2.5, 2.5, 2.0], dtype=torch.float64)  # of partial correlations
+    normal = NormalForm(0 * b, torch.diag((torch.polygamma(1, b) / 2).sqrt()))
     density = LKJCholesky(3, torch.tensor(2.0, dtype=torch.float64)).log_prob
     found = changes(density, (3, 3), "corr_cholesky", normal, seed)
     assert found.mean < 0.1
     assert found.std < 0.1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shift", [0.0, 0.4])
 def test_changes_are_beyond_their_errors(seed, shift):
-    """A hundred logs of gammas, and normals of their means: off by .04 deviations.
+    """A hundred logs of gammas, and normals of their moments, but for one mean.
 
     Wrong variant: changes without errors, which are 0.2 of some of them.
     """
@@ -68,10 +68,10 @@ def test_changes_are_beyond_their_errors(seed, shift):
     normal = NormalForm(mean, size.sqrt() * torch.eye(d, dtype=torch.float64))
     density = Gamma(shape, torch.tensor(1.0, dtype=torch.float64)).log_prob
     found = changes(density, (d,), "positive", normal, seed)
-    assert (found.mean > 0.15) == (shift > 0)
+    assert (found.mean > 0.15) == (shift > 0), found.mean
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("density", [LogNormal(0.0, 30.0), HalfCauchy(1.0)])
 def test_heavy_tails_are_judged_by_their_coordinates(density, seed):
     """Moments that overflow or are infinite. Wrong variant: of the values."""

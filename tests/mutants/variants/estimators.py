@@ -395,7 +395,7 @@ VARIANTS = [
         put="(h * eps).mean(0) * x[size : 2 * size].exp()",
         test="tests/inference/test_variational_inference.py::"
              "test_gradients_of_fixed_draws[full_rank]"),
-    Variant("changes-without-wide-draws", where="Changes.of",
+    Variant("changes-without-wide-draws", where="_changes._weighted",
         find="wide.sample(n_draws, generator)",
         put="normal.sample(n_draws, generator)",
         test="tests/inference/test_variational_inference.py::"

@@ -269,7 +269,20 @@ VARIANTS = [
         find="posterior.near(found.posterior.as_normal())", put="posterior",
         test="tests/posteriors/test_semi_implicit.py::"
              "test_networks_start_at_a_factorized_fit"),
-    Variant("weights-of-moments-for-bounds", where="Changes.of",
+    Variant("ends-without-logs", where="Between._call",
+        find="{low: (1, lambda: above), high: (-1, lambda: below)}", put="{}",
+        test="tests/targets/test_supports.py::test_known_integrals[beta]"),
+    Variant("directions-without-area", where="UnitVector.log_abs_det_jacobian",
+        find="log_area - half", put="-half",
+        test="tests/targets/test_supports.py::test_directions"),
+    Variant("changes-of-constants", where="_changes._change",
+        find="~(std <= CONSTANT * mean.abs())", put="std >= 0",
+        test="tests/evidence/test_changes.py::test_constants_do_not_change[0]"),
+    Variant("changes-without-errors", where="_changes._change",
+        find="N_ERRORS * one_error", put="0 * one_error",
+        test="tests/evidence/test_changes.py::"
+             "test_changes_are_beyond_their_errors[0.0-0]"),
+    Variant("weights-of-moments-for-bounds", where="_changes._weighted",
         find='draw.side == "upper"', put='draw.side == "lower"',
         test="tests/inference/test_families.py::"
              "test_weights_of_draws_with_a_bound_of_their_density"),
