@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
@@ -78,14 +79,12 @@ class Changes:
             found = replace(found, efficiency=weights.ess / n_draws)
             reweighted, is_clear = target.constrain(seen)[0], True
             for name, value in values.items():
-                if name in target.layout.discrete:
-                    change = _change_discrete(value, reweighted[name], w)
-                else:
-                    change = _change(value, reweighted[name], w)
-                    if change is None:
-                        where = target.layout[name].slice
-                        change = _change(theta[:, where], seen[:, where], w, math.inf)
-                by_mean, by_std, is_sure = change or (math.inf, math.inf, True)
+                where = target.layout[name].slice
+                is_discrete = name in target.layout.discrete
+                compare = _change_discrete if is_discrete else _change
+                change = compare(value, reweighted[name], w)
+                change = change or _change(theta[:, where], seen[:, where], w, 1.0)
+                by_mean, by_std, is_sure = cast(tuple[float, float, bool], change)
                 is_clear = is_clear and is_sure
                 if max(by_mean, by_std) > max(found.mean, found.std):
                     found = replace(found, mean=by_mean, std=by_std, where=name)
@@ -158,11 +157,11 @@ def _weighted(
 
 def _change(
     values: torch.Tensor, seen: torch.Tensor, w: torch.Tensor, share: float = SHARE
-) -> tuple[float, float, bool] | None:
+) -> tuple[float, float, bool] | tuple[()]:
     """Largest change of a mean, in deviations, and of the log of a deviation.
 
     Beyond their errors, where these are small enough to tell; last, whether they are.
-    None where one draw has more than a share of a variance, as in heavy tails, and the
+    Empty where one draw has more than a share of a variance, as in heavy tails, and the
     coordinates tell more.
     """
     draws, x = values.reshape(len(values), -1), seen.reshape(len(seen), -1)
@@ -175,8 +174,9 @@ def _change(
     center = w @ x
     square = (x - center).square()
     variance = w @ square
-    if not bool((w[:, None] * square <= share * variance).all()):
-        return None
+    is_even = (w[:, None] * square <= share * variance).all(0)
+    if share < 1 and not bool((is_even & variance.isfinite() & std.isfinite()).all()):
+        return ()
     shift = (center - mean).abs() / std
     spread = (0.5 * variance.log() - std.log()).abs()
     of_shift = (w.square() @ square).sqrt() / std

@@ -87,8 +87,10 @@ class VariationalInference(BaseEstimator):
         "simplex", "ordered" or "positive_ordered" (the last axis increases),
         "unit_vector", "lower_cholesky", "positive_definite", "corr_cholesky",
         "corr_matrix", a constraint of ``torch.distributions.constraints``, or a
-        bijective torch transform. Discrete ones are "boolean" (0.0 and 1.0, as float64) or
-        ``constraints.integer_interval(low, high)`` (int64, such as indices).
+        bijective torch transform. Discrete ones are "boolean" (0.0 and 1.0, as
+        float64) or ``constraints.integer_interval(low, high)`` (int64, such as
+        indices). Numbers between two ends have all digits at both, in ``1 - x``,
+        ``log1p(-x)``, products, powers and the distributions of torch.
     posterior : str or Family, default="full_rank"
         "full_rank" is a normal with all correlations, "mean_field" one with none (for
         thousands of parameters), "flow" a normal that is bent by a network, for

@@ -54,6 +54,7 @@ def test_constants_do_not_change(seed):
     assert found.std < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shift", [0.0, 0.4])
 def test_changes_are_beyond_their_errors(seed, shift):
