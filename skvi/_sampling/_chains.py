@@ -104,7 +104,7 @@ class HamiltonianChains:
     def warm_up(self, n_iter: int, deadline: float = math.inf) -> "HamiltonianChains":
         """Move the chains and tune the step size.
 
-        After the deadline (`time.monotonic`) half of the iterations suffice.
+        After the deadline (`time.monotonic`) 20 more iterations suffice.
         """
         log_step, log_mean = math.log(self.step), math.log(self.step)
         kept, jumped = _Recorder(), 0.0
@@ -116,7 +116,7 @@ class HamiltonianChains:
                 accepted = self.state.jump(self.jump, self.generator)
                 jumped += float(accepted.mean()) / n_iter
             self.report("warm-up of chains", (i + 1) / n_iter)
-            is_late = i >= n_iter // 2 and time.monotonic() > deadline
+            is_late = time.monotonic() > deadline
             if i >= 2 * n_iter // 3 or is_late:
                 kept.add(self.state, probability)
             if shortening == 1:

@@ -23,8 +23,8 @@ __all__ = ["LadderDraws", "ReplicaExchange"]
 N_ROUNDS = 4
 # Leapfrog steps of every fourth move, which can leave regions of higher curvature.
 FEW_STEPS = 2
-# Number of posterior draws to keep, and minimum number of sweeps.
-MAX_KEPT, LEAST_SWEEPS = 2**24, 20
+# Number of posterior draws to keep, and sweeps that are made even after a deadline.
+MAX_KEPT, LEAST_SWEEPS = 2**24, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class ReplicaExchange:
     def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
         """Run the chains and tune the step sizes of `ladder`.
 
-        After the deadline (`time.monotonic`) 20 sweeps suffice.
+        After the deadline (`time.monotonic`) 4 sweeps suffice.
         """
         steps = self.ladder.steps
         log_scales = torch.zeros_like(steps[:, 0])
@@ -116,7 +116,7 @@ class ReplicaExchange:
     def run(self, n_sweeps: int, deadline: float = math.inf) -> LadderDraws:
         """Run the chains with all settings fixed, and keep their draws.
 
-        Stops at the deadline (`time.monotonic`), after at least 20 sweeps.
+        Stops at the deadline (`time.monotonic`), after at least 4 sweeps.
         """
         size, n = self.ladder.normal.size, self.n_systems
         thin = max(1, math.ceil(n_sweeps * n * size / MAX_KEPT))
@@ -124,7 +124,7 @@ class ReplicaExchange:
         for i in range(n_sweeps):
             accepted.append(float(self._sweep()[1:].mean()))
             found.append(self._by_rung(self.replicas.log_weights))
-            if i % thin == thin - 1:
+            if i % thin == 0:
                 kept.append(self.replicas.position[-n:])
             self.report("tempered chains", (i + 1) / n_sweeps)
             if LEAST_SWEEPS <= i + 1 < n_sweeps and time.monotonic() > deadline:
@@ -133,7 +133,7 @@ class ReplicaExchange:
         weights, position = torch.stack(found), torch.stack(kept, 1)
         theta = self.ladder.normal.transform(position.flatten(0, 1))
         # Recover the log joint density from its weight.
-        top = weights[thin - 1 :: thin, -1].T[:, : position.shape[1]]
+        top = weights[::thin, -1].T
         log_r = self.ladder.normal.log_prob(theta).reshape(top.shape)
         acceptance = sum(accepted) / len(accepted)
         chains = Chains(theta.reshape(position.shape), top + log_r, acceptance)

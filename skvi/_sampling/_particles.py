@@ -1,6 +1,7 @@
 """Sequential Monte Carlo along a ladder of temperatures."""
 
 import math
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -69,6 +70,7 @@ class LadderPilot:
 
     ladder: Ladder
     populations: torch.Tensor  # (L, m, P), whitened
+    seconds: float  # of a draw of the population
 
 
 @torch.no_grad()
@@ -85,7 +87,7 @@ def tune_ladder(
     About 60 % of the draws stay effective from a density to the next. Parameters with
     the same number in `orbits` (P,) are equivalent by symmetry and share step sizes.
     """
-    size = normal.size
+    size, begin = normal.size, time.monotonic()
     orbits = torch.arange(size, device=CPU) if orbits is None else orbits
     replicas = Positions(target, normal, randn(generator, n_draws, size))
     betas, log_step, reach = [0.0], math.log(0.5), _reach(replicas.log_weights)
@@ -125,7 +127,8 @@ def tune_ladder(
     ladder = Ladder(target, normal, rungs, torch.stack([steps[i] for i in repeated]))
     # The prior suits rungs near it.
     drawn = [0] * (n_first + 1) + list(range(1, len(betas)))
-    return LadderPilot(ladder, torch.stack([kept[i] for i in drawn]))
+    seconds = (time.monotonic() - begin) / n_draws
+    return LadderPilot(ladder, torch.stack([kept[i] for i in drawn]), seconds)
 
 
 def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:

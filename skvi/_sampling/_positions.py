@@ -8,6 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
 from skvi.targets import Target
+from skvi.utils._clock import check_time
 from skvi.utils._random import rand, randn
 
 __all__ = ["Positions", "Report", "silent"]
@@ -90,6 +91,7 @@ class Positions:
         start = self._energy(beta, position, self.log_weights, momentum)
         momentum.addcmul_(0.5 * steps, self.force(beta))
         for _ in range(n_steps - 1):
+            check_time()
             position = torch.addcmul(position, steps, momentum)
             slope = _finite(self.density.slope(position))
             momentum.addcmul_(steps, _force(beta, position, slope))

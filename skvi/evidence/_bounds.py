@@ -1,6 +1,7 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -9,7 +10,7 @@ import torch
 from skvi._sampling._positions import Report, silent
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters
-from skvi.evidence._clock import Clock
+from skvi.utils._clock import Clock, OutOfTime
 from skvi.evidence._fitted import UNEVEN, Fitted
 from skvi.evidence._forecast import (
     TOO_LONG,
@@ -133,23 +134,8 @@ def bound_evidence(
         raise IncompatibleComponentsError(IMPROPER)
     asked, posterior = (n_draws, precision), posterior.unrefined
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
-    if target.layout.discrete:
-        return run.discrete()
-    if target.symmetry is not None and method != "importance":
-        reason = why_path_too_long(target) if method == "auto" else ""
-        return run.nothing(reason) if reason else run.from_prior()
-    lifted = lift(target, posterior) if has_unknowns(target) else None
-    if lifted is not None:
-        return run.unknowns(method, lifted)
-    if target.has_design and target.reference.n_unknown_scales == 1:
-        size = target.layout.size, target.cost_per_draw
-        return run.nothing(TOO_LONG.format(*size, "a prior of unknown scale"))
-    reason = run.why_hopeless() if method == "auto" else ""
-    if reason:
-        return run.nothing(reason)
-    if normal is None:
-        normal = _normal_near(target, posterior, generator)
-    return run.by(method, run.proposals_near(normal))
+    found = run.within(run.clock, lambda: run.suited(method, normal))
+    return found or run.found or run.nothing(OVER)
 
 
 class _Run:
@@ -170,6 +156,40 @@ class _Run:
         self.target: Target = target
         self.generator, self.quantity = generator, quantity
         self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
+        #: The best bounds of the methods that have been tried.
+        self.found: EvidenceBounds | None = None
+
+    @staticmethod
+    def within(
+        clock: Clock, work: Callable[[], EvidenceBounds | None]
+    ) -> EvidenceBounds | None:
+        """What is found within some seconds; None if they are over before that."""
+        try:
+            with clock.enforced():
+                return work()
+        except OutOfTime:
+            return None
+
+    def suited(self, method: str, normal: NormalForm | None) -> EvidenceBounds:
+        """Bounds by a method, or by those that suit the target."""
+        target, posterior = self.fit
+        if target.layout.discrete:
+            return self.discrete()
+        if target.symmetry is not None and method != "importance":
+            reason = why_path_too_long(target) if method == "auto" else ""
+            return self.nothing(reason) if reason else self.from_prior()
+        lifted = lift(target, posterior) if has_unknowns(target) else None
+        if lifted is not None:
+            return self.unknowns(method, lifted)
+        if target.has_design and target.reference.n_unknown_scales == 1:
+            size = target.layout.size, target.cost_per_draw
+            return self.nothing(TOO_LONG.format(*size, "a prior of unknown scale"))
+        reason = self.why_hopeless() if method == "auto" else ""
+        if reason:
+            return self.nothing(reason)
+        if normal is None:
+            normal = _normal_near(target, posterior, self.generator)
+        return self.by(method, self.proposals_near(normal))
 
     def why_hopeless(self) -> str:
         """Why bounds would take too long, if known before any fit; else ""."""
@@ -205,13 +225,14 @@ class _Run:
             if reason:
                 return self.nothing(reason)
         if found is None or not self._is_good(found):
-            found = self.importance(family, part)
-        if self._is_good(found):
-            return found
-        if self.clock.left() == 0.0:  # a path is tuned in one piece
-            return found
-        self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
-        return _better(found, self.tempering(normal, lifted))
+            found = self.within(part, lambda: self.importance(family, part))
+        if found is not None:
+            if self._is_good(found):
+                return found
+            self.found = _better(found, self.found)
+            width = f"importance sampling ended {_width(found):.2g} nats wide"
+            self.report(width, 1.0)
+        return _better(self.tempering(normal, lifted), self.found)
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:
         """Proposals for modes that the prior may hide, a mixture, or one mode."""
@@ -234,11 +255,11 @@ class _Run:
         found = self._near_normal(family, self.clock.part(0.5))
         if found is not None and self._is_good(found):
             return found
-        particles = self._particles(target, self.clock.part(0.5))
-        if particles is not None and particles.reliable:
-            return particles
-        found = self.cheapest(family)
-        return found if particles is None else _better(found, particles)
+        part = self.clock.part(0.5)
+        self.found = self.within(part, lambda: self._particles(target, part))
+        if self.found is not None and self.found.reliable:
+            return self.found
+        return _better(self.cheapest(family), self.found)
 
     def _particles(
         self, target: SupervisedTarget, clock: Clock
@@ -333,8 +354,10 @@ def _width(bounds: EvidenceBounds) -> float:
     return high - low
 
 
-def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
+def _better(first: EvidenceBounds, second: EvidenceBounds | None) -> EvidenceBounds:
     """The reliable one; the narrower one if both or none are reliable."""
+    if second is None:
+        return first
     if first.reliable != second.reliable:
         return first if first.reliable else second
     widths = [_width(first), _width(second)]
@@ -357,6 +380,7 @@ def _normal_near(
     return NormalForm(theta.mean(0), theta.std(0))
 
 
+OVER = "max_seconds ended before there were any bounds; allow several times as many"
 IMPROPER = (
     "An improper prior such as LogUniform has no evidence: its constant is arbitrary. "
     "Fit with a proper prior, such as prior='horseshoe' or StudentT(), to bound one."

@@ -7,7 +7,7 @@ import torch
 from skvi._sampling._chains import N_CHAINS
 from skvi._sampling._importance import draw_limit, draw_weighted
 from skvi._sampling._positions import Report, silent
-from skvi.evidence._clock import UNLIMITED, Clock
+from skvi.utils._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size, weights_of_chains, width_so_far
 from skvi.evidence._proposals import (
     ProposalFamily,

@@ -94,7 +94,7 @@ class OneMode(ProposalFamily):
             if is_late or not _is_lost(pilot) or _are_few(sampler.pilot):
                 break
             near = chain_moments(sampler.pilot, proposal.normal)
-            trial, draws = adapt_proposal(target, near, generator)
+            trial, draws = adapt_proposal(target, near, generator, deadline=deadline)
             if badness(draws) >= badness(pilot):
                 break
             proposal, pilot = trial, draws

@@ -20,7 +20,7 @@ import torch
 from skvi._sampling._chains import Chains
 from skvi._sampling._importance import WeightedDraws
 from skvi._sampling._positions import Report
-from skvi.evidence._clock import Clock
+from skvi.utils._clock import Clock, check_time
 from skvi.evidence._estimates import block_size
 from skvi.evidence._proposals import relative_variance, variance_of_logs
 from skvi.evidence._sides import Sides, error_of
@@ -96,6 +96,7 @@ class _Rows:
         noise = randn(generator, *shape, self.n_rows)
         total = torch.zeros_like(log_scale)
         for i in range(self.n_rows):
+            check_time()
             row = roots[:, i, : i + 1, None]
             f = (noise[..., : i + 1].flatten(1, 2) @ row).reshape(shape)
             log_w = self._log_likelihood(i, f)

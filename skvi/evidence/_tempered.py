@@ -22,7 +22,7 @@ from skvi._sampling._particles import Ladder, anneal, particle_estimates, tune_l
 from skvi._sampling._positions import Report
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters, invariant_rhat
-from skvi.evidence._clock import Clock
+from skvi.utils._clock import Clock
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
@@ -45,8 +45,8 @@ N_PILOT, MAX_SWEEPS = 60, 3000
 LONGER = 4
 # Least number of round trips per system, and of sweeps behind an estimate.
 MIN_TRIPS, LEAST_SWEEPS = 1, 20
-# Independent populations, particles of each, of all of them, and of a test of speed.
-N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES, N_TIMED = 16, 4, 1024, 32
+# Independent populations, particles of each, and of all of them.
+N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES = 16, 4, 1024
 # Target distance of each bound from log Z, in nats.
 DEFAULT_PRECISION = 0.25
 # Fractions of the seconds after which the first chains and the warm-up end, that the
@@ -124,7 +124,10 @@ def tempered_sides(
     # All settings of an estimate are chosen from draws that do not enter it.
     first = sampler.run(N_PILOT, clock.until(WARM + 0.1))
     n_sweeps, n_blocks = _plan(first, error, n_draws, effort.min_sweeps)
-    particles = _particles(sampler.ladder, generator, clock, report)
+    n_particles = _n_particles(pilot.seconds, clock)
+    particles = particle_estimates(
+        sampler.ladder, N_ISLANDS, n_particles, generator, report
+    )
     draws = sampler.run(n_sweeps, clock.until(END))
     rhat = invariant_rhat(target, draws.chains)
     # The planned sweeps make the errors small; chains may need more of them to agree.
@@ -135,7 +138,7 @@ def tempered_sides(
             break
         draws = draws.followed_by(sampler.run(n_sweeps, clock.until(END)))
         rhat = invariant_rhat(target, draws.chains)
-    n_blocks = min(n_blocks, draws.n_sweeps // LEAST_SWEEPS)
+    n_blocks = max(min(n_blocks, draws.n_sweeps // LEAST_SWEEPS), 1)
     return TemperedSides(
         ladder_lower(draws.log_weights, draws.ladder.betas, n_blocks),
         ladder_upper(draws.log_weights, draws.ladder.betas, n_blocks),
@@ -248,17 +251,11 @@ def _shortage(draws: LadderDraws, rhat: float) -> float:
     return max((rhat - 1) / (MAX_RHAT - 1), MIN_TRIPS / trips)
 
 
-def _particles(
-    ladder: Ladder, generator: torch.Generator, clock: Clock, report: Report
-) -> torch.Tensor:
-    """Estimates of Z by independent populations, as large as time permits."""
+def _n_particles(each: float, clock: Clock) -> int:
+    """Size of each population that time permits, with `each` seconds per particle."""
     seconds = min(clock.until(END) - time.monotonic(), OF_PARTICLES * clock.seconds)
-    before = time.monotonic()
-    particle_estimates(ladder, 1, N_TIMED, generator)
-    each = (time.monotonic() - before) / N_TIMED
     n_total = min(max(seconds, 0.0) / each, MAX_PARTICLES)
-    n_particles = max(int(n_total / N_ISLANDS), MIN_PARTICLES)
-    return particle_estimates(ladder, N_ISLANDS, n_particles, generator, report)
+    return max(int(n_total / N_ISLANDS), MIN_PARTICLES)
 
 
 def mean_and_error(values: torch.Tensor) -> Estimate:

@@ -8,7 +8,7 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._clock import UNLIMITED, Clock
+from skvi.utils._clock import UNLIMITED, Clock
 from skvi.evidence._result import FROM_TARGET
 from skvi.model_selection._candidates import prior_rule
 from skvi.model_selection._decision import Comparison, n_standard_errors

@@ -14,7 +14,7 @@ from sklearn.utils.metadata_routing import (
     process_routing,
 )
 
-from skvi.evidence._clock import Clock
+from skvi.utils._clock import Clock
 from skvi.model_selection._candidates import (
     check_comparable,
     group_models,

@@ -7,6 +7,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.solvers._solution import Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
+from skvi.utils._clock import check_time
 
 __all__ = [
     "Run",
@@ -66,6 +67,7 @@ class Run:
 
     def report(self) -> None:
         """Say that an iteration is over."""
+        check_time()
         self.history.append(self.value)
         with torch.inference_mode(False):  # callbacks may do anything
             self.stopped = self.options.progress(self.value, self.state)

@@ -10,6 +10,7 @@ from skvi.base._protocols import RowSlopes
 from skvi.priors import BuiltPrior
 from skvi.priors._reference import FlatReference
 from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._clock import check_time
 from skvi.utils._device import CPU, Movable
 
 if TYPE_CHECKING:
@@ -299,7 +300,11 @@ class Target(Movable):
         Tensor of shape (S,)
             In nats, summed over all rows.
         """
-        return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
+        values = []
+        for part in theta.split(BATCH_DRAWS):
+            check_time()
+            values.append(self.log_joint(part))
+        return torch.cat(values)
 
     @property
     def point_layout(self) -> Layout:

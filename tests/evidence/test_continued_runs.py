@@ -10,7 +10,7 @@ from skvi._sampling._positions import silent
 from skvi.base import NormalForm
 from skvi.evidence import bound_evidence
 from skvi.evidence._agreement import invariant_rhat
-from skvi.evidence._clock import UNLIMITED
+from skvi.utils._clock import UNLIMITED
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
 from skvi.posteriors import MeanFieldNormal
 from tests.densities import NormalTarget, TwoModes

@@ -2,8 +2,26 @@
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
-__all__ = ["UNLIMITED", "Clock"]
+__all__ = ["UNLIMITED", "Clock", "OutOfTime", "check_time"]
+
+_END: ContextVar[float] = ContextVar("end", default=math.inf)
+
+
+class OutOfTime(Exception):
+    """The seconds were over before there was a result."""
+
+
+def check_time() -> None:
+    """Raise OutOfTime after the end of a `Clock.enforced` block, between evaluations.
+
+    What can end with less looks at a deadline instead; this is for all that cannot.
+    """
+    if time.monotonic() > _END.get():
+        raise OutOfTime
 
 
 class Clock:
@@ -41,6 +59,15 @@ class Clock:
         """Number of items, `per_item` seconds each, in a fraction of what is left."""
         left = self.left()
         return math.inf if left is None else share * left / max(per_item, 1e-12)
+
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """End every phase within a block by OutOfTime when the seconds are over."""
+        token = _END.set(min(_END.get(), self.until(1.0)))
+        try:
+            yield
+        finally:
+            _END.reset(token)
 
 
 UNLIMITED = Clock(None)
