@@ -225,13 +225,11 @@ class _Run:
             if reason:
                 return self.nothing(reason)
         if found is None or not self._is_good(found):
-            found = self.within(part, lambda: self.importance(family, part))
-        if found is not None:
-            if self._is_good(found):
-                return found
-            self.found = _better(found, self.found)
-            width = f"importance sampling ended {_width(found):.2g} nats wide"
-            self.report(width, 1.0)
+            found = self.importance(family, part)
+        if self._is_good(found):
+            return found
+        self.found = _better(found, self.found)
+        self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
         return _better(self.tempering(normal, lifted), self.found)
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:

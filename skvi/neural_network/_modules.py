@@ -15,7 +15,7 @@ from skvi.neural_network._flatness import remedies, spaced_rows
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
-from skvi.utils._modules import StoredModule, store_module
+from skvi.utils._modules import StoredModule, drawing_from, store_module
 from skvi.utils._sparse import as_rows
 
 __all__ = ["ModuleMixin", "OutputLimits"]
@@ -142,8 +142,7 @@ class ModuleMixin:
         arguments = {k: v for k, v in known.items() if k in wanted} | given
         # Modules draw their start from the global generator, whose state is restored.
         seed = np.random.RandomState(_seed(self.random_state)).randint(2**31 - 1)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(seed))
+        with drawing_from(int(seed)):
             module = make(**arguments)
         if not isinstance(module, nn.Module):
             raise TypeError(

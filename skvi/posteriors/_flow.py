@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from skvi.base import Draw, Layout
 from skvi.posteriors._autoregressive import InverseAutoregressive
@@ -14,7 +13,7 @@ from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._modules import store_module
+from skvi.utils._modules import Function, drawing_from
 from skvi.utils._random import randn
 from skvi.utils._validation import Interval
 
@@ -157,22 +156,13 @@ class FlowPosterior(WhitenedPosterior):
         if generator is not None:
             device = generator.device
             seed = int(torch.randint(2**31, (1,), generator=generator, device=device))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with drawing_from(seed):
             flow = _Methods(make_flow().to(CPU, torch.float64))
         free = {name: p.detach() for name, p in flow.named_parameters()}
         self._shapes = {name: value.shape for name, value in free.items()}
         self._fixed = {name: b.detach().clone() for name, b in flow.named_buffers()}
         self.params = torch.cat([value.flatten() for value in free.values()])
-        self._flow = flow
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Replace all tensors, also those of the module, by arrays; see `Movable`."""
-        return super().__getstate__() | {"_flow": store_module(self._flow)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Build the module again."""
-        super().__setstate__(state | {"_flow": state["_flow"].build()})
+        self._flow = Function(flow)
 
     #: Weights of a module take smaller steps than means in units of deviations.
     rate_share = 0.2
@@ -186,7 +176,7 @@ class FlowPosterior(WhitenedPosterior):
     @property
     def has_quick_path(self) -> bool:  # type: ignore[override]
         """Whether the module has the slopes of its log density at draws."""
-        return hasattr(self._flow.flow, "score")
+        return hasattr(self._flow.module.flow, "score")
 
     def path_log_q(self, draw: Draw) -> torch.Tensor:
         """By the slopes of the log density, where the module has them."""
@@ -228,7 +218,7 @@ class FlowPosterior(WhitenedPosterior):
         values = {name: part.reshape(shape) for (name, shape), part in parts}
         for name, value in self._fixed.items():
             values[name] = value.to(x.dtype) if value.is_floating_point() else value
-        return functional_call(self._flow, values, (method, x))
+        return self._flow(values, (method, x))
 
 
 def _log_normal(noise: torch.Tensor) -> torch.Tensor:

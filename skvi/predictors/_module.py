@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
@@ -16,7 +16,7 @@ from skvi.predictors._mlp import INITIAL_SHARE
 from skvi.predictors._module_passes import ModulePasses
 from skvi.predictors.base import Predictor
 from skvi.utils._device import CPU
-from skvi.utils._modules import store_module
+from skvi.utils._modules import PROCESS_WIDE, Function
 
 __all__ = ["ModulePredictor"]
 
@@ -93,18 +93,10 @@ class ModulePredictor(Predictor):
         self._start = torch.cat(start).clone()
         _refuse_batch_layers(module)
         # Its parameters come from theta; the module itself holds none.
-        self.module = module.to("meta")
+        self.module = Function(module.to("meta"))
         self._width, self._loops = n_outputs, False
         self._probe(X, outputs)
         self._loops = not self._has_batching_rules(X[:PROBE_ROWS])
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Replace all tensors, also those of the module, by arrays; see `Movable`."""
-        return super().__getstate__() | {"module": store_module(self.module)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Build the module again, which holds no numbers."""
-        super().__setstate__(state | {"module": state["module"].build()})
 
     @property
     def row_width(self) -> int:
@@ -176,17 +168,16 @@ class ModulePredictor(Predictor):
         values = {name: blocks[first] for name, first in firsts if first in blocks}
         named = {name: X[:, at] for name, at in (self.inputs or {}).items()}
         args = (X,) if self.inputs is None else ()
-        f = functional_call(
-            self.module, {**values, **fixed}, args, named, tie_weights=False
-        )
+        f = self.module({**values, **fixed}, args, named, tie_weights=False)
         return f[:, None] if f.ndim == 1 else f
 
     def _has_batching_rules(self, rows: torch.Tensor) -> bool:
         """Whether torch evaluates draws together, with gradients and without."""
         n_draws = FEW_DRAWS + 1  # together
         theta = self._start.expand(n_draws, -1).to(rows.dtype).requires_grad_()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # it says so if a rule is missing and slow
+        with PROCESS_WIDE, warnings.catch_warnings():
+            # It says so if a rule is missing and slow; other threads may warn, too.
+            warnings.filterwarnings("error", ".*batching rule")
             try:
                 torch.autograd.grad(self.forward(theta, rows).sum(), theta)
                 with torch.no_grad():
@@ -198,20 +189,21 @@ class ModulePredictor(Predictor):
     def _probe(self, X: torch.Tensor, outputs: str) -> None:
         """Try the module on a few rows: shapes, widths, and independence of rows."""
         rows, widths = X[:PROBE_ROWS], [self.n_outputs]
-        name = type(self.module).__name__
+        module = self.module.module
+        name = type(module).__name__
 
         def note(layer: nn.Module, inputs: tuple, output: object) -> None:
             output = output[0] if isinstance(output, tuple) else output
             if isinstance(output, torch.Tensor) and len(output):
                 widths.append(output.numel() // len(output))
 
-        hooks = [layer.register_forward_hook(note) for layer in self.module.modules()]
+        hooks = [layer.register_forward_hook(note) for layer in module.modules()]
         theta = self._start[None].to(rows.dtype)
         try:
             with torch.no_grad():
                 f = self.forward(theta, rows)[0]
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            hint = f" ({NEEDS_INTEGERS})" if _takes_integers(self.module, error) else ""
+            hint = f" ({NEEDS_INTEGERS})" if _takes_integers(module, error) else ""
             raise ValueError(
                 f"{name} fails on rows of shape {tuple(X.shape[1:])}: {error}{hint}"
             ) from error
@@ -243,7 +235,7 @@ class ModulePredictor(Predictor):
             self._call(blocks, fixed, rows)
         changed = [name for name in fixed if not torch.equal(fixed[name], before[name])]
         if changed:
-            owners = dict(self.module.named_modules())
+            owners = dict(self.module.module.named_modules())
             owner = changed[0].rpartition(".")[0]
             raise IncompatibleComponentsError(
                 f"{type(owners[owner]).__name__} {owner!r} in training mode changes "

@@ -1,16 +1,65 @@
-"""Torch modules as plain objects and arrays, for pickles and for skops."""
+"""Torch modules as functions of their tensors, and as plain objects for pickles."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from skvi.utils._device import CPU
 
-__all__ = ["StoredModule", "store_module"]
+__all__ = ["PROCESS_WIDE", "Function", "StoredModule", "drawing_from", "store_module"]
+
+#: Held while something is changed that all threads share.
+PROCESS_WIDE = threading.RLock()
+
+
+@contextmanager
+def drawing_from(seed: int) -> Iterator[None]:
+    """Draw from torch's global generator with a seed, and restore its state.
+
+    One thread after the other, as modules that are made have no generator of their own.
+    """
+    with PROCESS_WIDE, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+class Function:
+    """A module as a function of its tensors, in one thread after the other.
+
+    torch puts the tensors into the module for the time of a call, and a module may keep
+    values of its own meanwhile.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self._lock = module, threading.RLock()
+
+    def __call__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        args: tuple,
+        kwargs: dict[str, Any] | None = None,
+        tie_weights: bool = True,
+    ) -> Any:
+        """Evaluate the module with these tensors in the place of its own."""
+        with self._lock:
+            return functional_call(
+                self.module, dict(tensors), args, kwargs, tie_weights=tie_weights
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Arrays in the place of tensors, and no lock."""
+        return {"module": store_module(self.module)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build the module again."""
+        self.__init__(state["module"].build())  # type: ignore[misc]
 
 
 @dataclass
