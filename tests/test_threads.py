@@ -1,6 +1,7 @@
 """Fitted estimators answer in several threads as in one; fits beside each other."""
 
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -39,6 +40,15 @@ class Remembering(nn.Module):
     def forward(self, X):
         self.hidden = self.first(X)
         return self.last(torch.relu(self.hidden))
+
+
+class Slow(Remembering):
+    """Draws the start of its last layer some time after that of the first."""
+
+    def __init__(self, n_features, n_outputs):
+        super().__init__(n_features, n_outputs)
+        time.sleep(0.02)
+        self.last.reset_parameters()
 
 
 class Drawing:
@@ -136,7 +146,7 @@ def test_fits_of_one_module_in_threads(short_turns):
         template = relu_network(X.shape[1], 1)
 
     def fit_both():
-        for given in (template, Remembering):
+        for given in (template, Slow):
             model = BayesianModuleRegressor(given, **MODULE).fit(X, y)
             yield f"of {type(given).__name__}", model.predict(X)
 

@@ -10,7 +10,7 @@ from joblib import effective_n_jobs
 from skvi.evidence import EvidenceBounds
 from skvi.utils._clock import UNLIMITED, Clock
 from skvi.evidence._result import FROM_TARGET
-from skvi.model_selection._candidates import prior_rule
+from skvi.model_selection._candidates import final_step, prior_rule
 from skvi.model_selection._decision import Comparison, n_standard_errors
 from skvi.model_selection._work import (
     Outcome,
@@ -26,6 +26,20 @@ PASSES = (10.0, 3.0, 1.0)
 # Parts of what is left of `max_seconds` that they may take; seconds of a model in the
 # first pass, however little is left.
 OF_PASSES, LEAST_SECONDS = (1.0, 0.5, 1.0), 1.0
+#: Of a model whose evidence is not known yet.
+UNBOUNDED = EvidenceBounds(
+    lower=-math.inf,
+    upper=math.inf,
+    lower_se=0.0,
+    upper_se=0.0,
+    estimate=math.nan,
+    gap=math.inf,
+    ess=0.0,
+    khat=math.nan,
+    reliable=False,
+    reason="Ctrl-C came before its bounds: only the ELBO of its fit is known",
+    method="none",
+)
 # How names of learned hyperparameters of a prior begin.
 OF_PRIOR = "prior_scale"
 
@@ -46,6 +60,8 @@ class Model:
 
     def record(self, outcome: Outcome, precision: float) -> None:
         """Record the result of a run, replacing the last one."""
+        if outcome.is_interrupted:
+            return
         self.last_seconds = outcome.seconds
         self.seconds += outcome.seconds
         self.n_runs += 1
@@ -57,6 +73,13 @@ class Model:
         else:
             reason = f"a tighter run failed: {outcome.message}"
             self.bounds = replace(self.bounds, reliable=False, reason=reason)
+
+    @property
+    def estimate(self) -> float:
+        """Estimate of the log evidence, where there is none the ELBO of the fit."""
+        known = self.bounds is not None and not math.isnan(self.bounds.estimate)
+        found = self.bounds.estimate if known else training_bound(self.fitted)
+        return -math.inf if math.isnan(found) else found
 
     def half_width(self) -> float:
         """Half the width of `interval(2)` in nats; its target is `precision`."""
@@ -90,26 +113,44 @@ class Race:
     progress: SearchProgress
     clock: Clock = UNLIMITED
     is_cut: bool = False  # whether there was no time for a pass
+    is_interrupted: bool = False  # by Ctrl-C, in the fits or in a pass
     errors: dict[int, str] = field(default_factory=dict)  # of candidates
 
     def run(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
-        """Bound all models; return those that have an evidence."""
-        self._pass(models, 0)
-        models += self._split(models, fits)
-        report_failures([Outcome(m.bounds, 0.0, m.error) for m in models], "evidences")
+        """Bound all models until Ctrl-C; return those that did not fail."""
+        self.is_interrupted = any(fit.is_interrupted for fit in fits)
+        try:
+            self._pass(models, 0)
+            models += self._split(models, fits)
+            failed = [Outcome(m.bounds, 0.0, m.error) for m in models]
+            report_failures(failed, "evidences")
+            self._tighten(self._without_failed(models))
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        if self.is_interrupted:
+            for model in models:
+                if model.bounds is None and not model.error:
+                    model.bounds = UNBOUNDED
+        return self._without_failed(models)
+
+    def _without_failed(self, models: list[Model]) -> list[Model]:
         for model in models:
-            if model.bounds is None:
+            if model.bounds is None and model.error:
                 self.errors |= dict.fromkeys(model.rows, model.error)
-        models = [model for model in models if model.bounds is not None]
+        return [model for model in models if model.bounds is not None]
+
+    def _tighten(self, models: list[Model]) -> None:
+        """Tighter bounds where they can matter, if evidences can be compared."""
+        if self.is_interrupted:
+            return
         check_quantities(models)
         warn_mixed(models)
         for number in range(1, len(PASSES)):
             self._pass(self._unresolved(models, number), number)
-        return models
 
     def _pass(self, models: list[Model], number: int) -> None:
         """Bound some models with the precision of a pass, and fresh draws."""
-        if not models:
+        if not models or self.is_interrupted:
             return
         limit = self._seconds_each(len(models), number)
         # A tighter run takes longer than the last one.
@@ -137,6 +178,7 @@ class Race:
         )
         for model, outcome in zip(models, found, strict=True):
             model.record(outcome, precision)
+        self.is_interrupted = any(outcome.is_interrupted for outcome in found)
 
     def _seconds_each(self, n_models: int, number: int) -> dict[str, float]:
         """Time limit of each model in a pass; empty if there is none."""
@@ -175,8 +217,7 @@ class Race:
         n_errors = self.n_errors(models)
         prior = np.array([self.log_prior[model.chosen] for model in models])
         ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
-        estimate = np.array([model.bounds.estimate for model in models])
-        estimate = np.nan_to_num(estimate, nan=-np.inf)  # where nothing was tried
+        estimate = np.array([model.estimate for model in models])
         learned = learned_of(models)
         return Comparison(
             estimate + prior, ends[:, 0], ends[:, 1], learned, self.min_difference
@@ -185,6 +226,11 @@ class Race:
     def n_errors(self, models: list[Model]) -> float:
         """Number of standard errors on each side of the intervals."""
         return n_standard_errors(self.confidence_level, len(models), len(PASSES))
+
+
+def training_bound(fitted: Any) -> float:
+    """ELBO of a fit, in nats; NaN if there is none."""
+    return float(getattr(final_step(fitted), "lower_bound_", np.nan))
 
 
 def check_quantities(models: list[Model]) -> None:

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.ma import MaskedArray
 from scipy.stats import rankdata
 
-from skvi.model_selection._candidates import final_step
 from skvi.model_selection._decision import Comparison
-from skvi.model_selection._race import Model, Race
+from skvi.model_selection._race import UNBOUNDED, Model, Race, training_bound
 from skvi.model_selection._work import Outcome
 from skvi.plotting._rows import describe_candidates
 
@@ -63,16 +62,11 @@ def make_results(
     }
     results["rank_evidence"] = _rank(column(comparison.estimate))
     failed = {  # in a fit, or in its evidence
-        row: fit.message for row, fit in enumerate(fits) if fit.error
+        row: fit.message for row, fit in enumerate(fits) if fit.value is None
     } | race.errors
     for row, message in failed.items():
         results["reason"][row] = message
     return results
-
-
-def training_bound(fitted: Any) -> float:
-    """ELBO of a fit, in nats; NaN if there is none."""
-    return float(getattr(final_step(fitted), "lower_bound_", np.nan))
 
 
 def _parameter_columns(grid: list[dict]) -> dict[str, Any]:
@@ -107,7 +101,7 @@ def models_of(groups: list[list[int]], fits: list[Outcome]) -> list[Model]:
     """Models whose candidates were fitted, with the fit of highest training bound."""
     models = []
     for group in groups:
-        rows = [row for row in group if not fits[row].error]
+        rows = [row for row in group if fits[row].value is not None]
         if not rows:
             continue
         found = np.array([training_bound(fits[row].value) for row in rows])
@@ -118,13 +112,20 @@ def models_of(groups: list[list[int]], fits: list[Outcome]) -> list[Model]:
     return models
 
 
-def describe(
-    models: list[Model], comparison: Comparison, grid: list[dict], is_cut: bool = False
-) -> str:
+def describe(models: list[Model], race: Race, grid: list[dict]) -> str:
     """Say which model is best, or why that is undecided, and what failed."""
     failed = len(grid) - sum(len(model.rows) for model in models)
+    comparison = race.compare(models)
+    if race.is_interrupted:
+        best = describe_candidates(grid)[models[comparison.contenders()[0]].chosen]
+        n_bounded = sum(model.bounds is not UNBOUNDED for model in models)
+        return (
+            f"undecided: interrupted by Ctrl-C; {best} has the highest estimate of "
+            f"{len(models)} models, {n_bounded} of which have bounds; {failed} of "
+            f"{len(grid)} candidates are not compared"
+        )
     verdict = _compare(models, comparison, grid)
-    if is_cut:
+    if race.is_cut:
         verdict += "; max_seconds left no time for tighter bounds"
     if not failed:
         return verdict

@@ -31,10 +31,12 @@ from skvi.model_selection._work import (
     report_failures,
 )
 from skvi.plotting._rows import describe_candidates
+from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["EvidenceSearch"]
 
+NOTHING = "Ctrl-C before the end of the first fit: the search has nothing to keep yet"
 # Nats: upper limit of the default precision of the last pass.
 LOOSEST = 0.1
 
@@ -108,7 +110,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     best_params_ : dict
         Parameters of that candidate.
     best_score_ : float
-        Estimate of its log evidence, in nats.
+        Estimate of its log evidence, in nats; where there is none, its ELBO.
     decided_ : bool
         Whether all other models are excluded: the best one has more evidence than each
         of them, by more than `min_difference`. Candidates that failed are not compared.
@@ -275,8 +277,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         TypeError
             A candidate has no method ``evidence_bounds``.
         KeyboardInterrupt
-            On Ctrl-C, which leaves the search unfitted: a partial comparison is
-            meaningless.
+            On Ctrl-C. The comparison of the candidates that have been fitted is kept,
+            and never decided; without a single fit the search is not fitted.
         """
         if not (self.error_score == "raise" or np.isnan(self.error_score)):
             raise ValueError(
@@ -295,10 +297,20 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         progress, fit_params = race.progress, self._fit_params(params)
         progress.begin("fits", range(len(grid)))
         settings = self.n_jobs, race.reraise, progress, race.clock
-        fits = fit_all(candidates, X, y, fit_params, *settings)
-        report_failures(fits, "fits")
-        models = race.run(models_of(group_models(candidates), fits), fits)
-        vars(self).update(self._results(race, grid, fits, models))
+        with raising_interrupts():
+            fits = fit_all(candidates, X, y, fit_params, *settings)
+            if all(fit.is_interrupted for fit in fits):
+                raise KeyboardInterrupt(NOTHING)
+            report_failures(fits, "fits")
+            models = race.run(models_of(group_models(candidates), fits), fits)
+            try:
+                found = self._results(race, grid, fits, models)
+            except KeyboardInterrupt:
+                race.is_interrupted = True
+                found = self._results(race, grid, fits, models)
+            vars(self).update(found)
+            if race.is_interrupted:
+                raise KeyboardInterrupt(self.verdict_)
         progress.write(self.verdict_)
         return self
 
@@ -346,10 +358,10 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             "evidence_bounds_": evidence_bounds,
             "best_index_": best.chosen,
             "best_params_": grid[best.chosen],
-            "best_score_": best.bounds.estimate,
+            "best_score_": best.estimate,
             "contenders_": [models[k].chosen for k in order],
-            "decided_": len(order) == 1,
-            "verdict_": describe(models, comparison, grid, race.is_cut),
+            "decided_": len(order) == 1 and not race.is_interrupted,
+            "verdict_": describe(models, race, grid),
         }
         if self.refit:
             found["best_estimator_"] = best.fitted

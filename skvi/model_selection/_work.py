@@ -34,15 +34,18 @@ DATA = ("sample_weight", "exposure")
 
 @dataclass
 class Outcome:
-    """The result of a task: `value` is None if it failed."""
+    """The result of a task: `value` is None if it failed, or never ended."""
 
     value: Any
     seconds: float
     error: str = ""
+    is_interrupted: bool = False  # by Ctrl-C, or not begun
 
     @property
     def message(self) -> str:
         """Last line of the traceback."""
+        if self.is_interrupted:
+            return "Ctrl-C came before the end of its fit"
         return self.error.strip().rpartition("\n")[2]
 
 
@@ -69,7 +72,7 @@ def fit_all(
         )
         for c, end in zip(candidates, ends, strict=True)
     )
-    return _run(work, n_jobs, report)
+    return _run(work, len(ends), n_jobs, report)
 
 
 def bound_all(
@@ -86,15 +89,21 @@ def bound_all(
         delayed(_attempt)(_bound, reraise, estimator, X, y, option)
         for estimator, option in zip(fitted, options, strict=True)
     )
-    return _run(work, n_jobs, report)
+    return _run(work, len(fitted), n_jobs, report)
 
 
-def _run(work: Iterable[Any], n_jobs: int | None, report: Report) -> list[Outcome]:
+def _run(
+    work: Iterable[Any], size: int, n_jobs: int | None, report: Report
+) -> list[Outcome]:
     """Run tasks, and report each outcome when it is there, in their order."""
-    outcomes = []
-    for outcome in Parallel(n_jobs=n_jobs, return_as="generator")(work):
-        outcomes.append(outcome)
-        report(outcome)
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in Parallel(n_jobs=n_jobs, return_as="generator")(work):
+            outcomes.append(outcome)
+            report(outcome)
+    except KeyboardInterrupt:
+        missing = size - len(outcomes)
+        outcomes += [Outcome(None, 0.0, is_interrupted=True)] * missing
     return outcomes
 
 

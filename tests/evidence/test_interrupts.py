@@ -1,5 +1,6 @@
-"""Ctrl-C while evidences are bounded, and in searches: nothing half-made."""
+"""Ctrl-C while evidences are bounded, and in searches: the best so far, or nothing."""
 
+import math
 import pickle
 
 import numpy as np
@@ -10,9 +11,8 @@ from skvi._model import Model
 from skvi._sampling._chains import HamiltonianChains
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression
-from skvi.model_selection import EvidenceSearch, _search
+from skvi.model_selection import EvidenceSearch, _race, _search, _work
 from skvi.priors import HierarchicalNormal, Normal
-from skvi.solvers import _natural_gradient
 from tests.interrupts import (
     Linear,
     Logistic,
@@ -64,6 +64,7 @@ def is_fitted_search(search, X):
     if hasattr(search, "results_"):
         assert search.predict(X).shape == (len(X),)
         assert search.best_index_ in (0, 1)
+        assert math.isfinite(search.best_score_)
         return True
     assert not [name for name in vars(search) if name.endswith("_")]
     with pytest.raises(NotFittedError):
@@ -72,26 +73,42 @@ def is_fitted_search(search, X):
 
 
 @pytest.mark.parametrize(
-    ("owner", "method"),
+    ("owner", "method", "number", "message"),
     [
-        (_natural_gradient._Iteration, "_iterate"),
-        (_bounds, "importance_sides"),
-        (_search, "describe"),
+        (_work, "_fit", 1, "nothing to keep yet"),
+        (_work, "_fit", 2, "of 1 models, 0 of which have bounds; 1 of 2 candidates"),
+        (_bounds, "importance_sides", 1, "of 2 models, 0 of which have bounds; 0 of 2"),
+        (_bounds, "importance_sides", 2, "of 2 models, 1 of which have bounds; 0 of 2"),
+        (_race, "check_quantities", 1, "of 2 models, 2 of which have bounds; 0 of 2"),
+        (_search, "describe", 1, "of 2 models, 2 of which have bounds; 0 of 2"),
     ],
 )
-def test_an_interrupted_search(owner, method, monkeypatch):
-    """Unfitted, whatever it was before.
+def test_an_interrupted_search(owner, method, number, message, monkeypatch):
+    """What has been fitted is compared, whatever the search was before.
 
-    Wrong variants: attributes are set one by one; those of the last fit stay.
+    By ELBOs where there are no bounds; nothing is decided. Wrong variants: attributes
+    are set one by one; those of the last fit stay; the only fit so far is the best of
+    all candidates.
     """
     X, y = classes()
     search = make_search().fit(X, y)
     assert is_fitted_search(search, X)
-    interrupt(monkeypatch, owner, method)
-    with pytest.raises(KeyboardInterrupt):
+    interrupt(monkeypatch, owner, method, number)
+    with pytest.raises(KeyboardInterrupt, match=message):
         search.fit(X, y)
     monkeypatch.undo()
-    assert not is_fitted_search(search, X)
+    assert is_fitted_search(search, X) == ("nothing" not in message)
+    if "nothing" in message:
+        return
+    assert not search.decided_
+    assert "interrupted by Ctrl-C" in search.verdict_
+    if "0 of which" in message:
+        known = np.isfinite(search.results_["training_bound"])
+        np.testing.assert_array_equal(search.results_["contender"], known)
+        elbos = np.nan_to_num(search.results_["training_bound"], nan=-np.inf)
+        assert search.best_index_ == elbos.argmax()
+        assert search.best_score_ == elbos.max()
+        assert all("Ctrl-C" in reason for reason in search.results_["reason"])
 
 
 @unix
@@ -118,7 +135,7 @@ def test_evidence_bounds_at_random_moments(method):
 
 @unix
 def test_searches_at_random_moments():
-    """Wrong variants: those of the tests above."""
+    """Each keeps a comparison. Wrong variants: those of the tests above."""
     X, y = numbers()
     model = Linear(prior=Normal(), noise_scale=50.0)
     search = EvidenceSearch(model, {"prior__scale": [0.5, 2.0]})
