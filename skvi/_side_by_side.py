@@ -1,7 +1,7 @@
 """Parallel fits of several estimators, as members of one stack."""
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,34 +106,43 @@ def pose(
 def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
     """Solve fits in stacks, each as if alone up to rounding, and set their attributes.
 
-    On Ctrl-C unfinished fits are discarded.
+    KeyboardInterrupt on Ctrl-C, after which fits that have begun are as far as they
+    came, and others are not fitted.
     """
     with raising_interrupts():
         beginners = [fit for fit in fits if fit.first is not None]
         firsts = [(fit.solver, *fit.first) for fit in beginners if fit.first]
-        for fit, solution in zip(beginners, _solve(beginners, firsts), strict=True):
-            fit.problem = fit.problem.at(solution.state)
+        begun = _solve(beginners, firsts)
+        _raise_interrupts(begun.values())
+        for i, solution in begun.items():
+            beginners[i].problem = beginners[i].problem.at(solution.state)
         tasks = [(fit.solver, fit.problem, fit.options) for fit in fits]
         solutions = _solve(fits, tasks)
-        for fit, solution in zip(fits, solutions, strict=True):
-            with limit_threads(fit.work):
-                fit.keep(solution)
+        for i, solution in solutions.items():
+            with limit_threads(fits[i].work):
+                fits[i].keep(solution)
+        _raise_interrupts(solutions.values())
 
 
-def _solve(fits: Sequence[PosedFit], tasks: Sequence[_Task]) -> list[Solution]:
-    """Solve a task of each fit, in stacks; the fits count the seconds."""
+def _raise_interrupts(solutions: Iterable[Solution]) -> None:
+    if any(solution.interrupted for solution in solutions):
+        raise KeyboardInterrupt
+
+
+def _solve(fits: Sequence[PosedFit], tasks: Sequence[_Task]) -> dict[int, Solution]:
+    """Solve a task of each fit, in stacks until Ctrl-C; the fits count the seconds."""
     solutions: dict[int, Solution] = {}
     for stack in _stacks(tasks):
         start = time.perf_counter()
         with limit_threads(sum(fits[i].work for i in stack)):
             found = solve_members([tasks[i] for i in stack])
-        if any(solution.interrupted for solution in found):
-            raise KeyboardInterrupt
         seconds = (time.perf_counter() - start) / len(stack)
         for i, solution in zip(stack, found, strict=True):
             fits[i].seconds += seconds
             solutions[i] = solution
-    return [solutions[i] for i in range(len(tasks))]
+        if any(solution.interrupted for solution in found):
+            break
+    return solutions
 
 
 def _stacks(tasks: Sequence[_Task]) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """Search over hyperparameters by cross-validation, with all fits in parallel."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,14 @@ from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.utils import column_or_1d, indexable
 
 from skvi.model_selection._batched_fits import Outcome, can_be_batched, fit_candidates
+from skvi.model_selection._candidates import final_step
 from skvi.utils._callbacks import has_callbacks
+from skvi.utils._interrupts import raising_interrupts
 
 __all__ = ["BatchedGridSearchCV"]
+
+NOTHING = "Ctrl-C before a candidate was fitted to all folds: there is no score yet"
+BEST = "best_estimator_"
 
 
 class BatchedGridSearchCV(GridSearchCV):
@@ -114,8 +120,11 @@ class BatchedGridSearchCV(GridSearchCV):
         Raises
         ------
         KeyboardInterrupt
-            On Ctrl-C: the search is not fitted.
+            On Ctrl-C. Scores are kept, of fits as far as they came, NaN where one of
+            the folds has none; and `best_estimator_` if it was already being fitted.
+            The search is not fitted if no candidate has a score.
         """
+        self.__dict__ = {k: v for k, v in vars(self).items() if not k.endswith("_")}
         if not self._can_batch(y, params):
             return super().fit(X, y, **params)
         self._validate_params()
@@ -129,23 +138,51 @@ class BatchedGridSearchCV(GridSearchCV):
             clone(self.estimator).set_params(**clone(one, safe=False)) for one in grid
         ]
         weight = params.get("sample_weight")
-        outcomes = fit_candidates(
-            candidates,
-            splits,
-            X,
-            y,
-            {} if weight is None else {"sample_weight": weight},
-            self.n_jobs,
-            self.pre_dispatch,
-        )
-        seconds = [outcome.seconds for outcome in outcomes]
-        estimator = taking(self.estimator, outcomes)
-        own = self.get_params(deep=False)
+        with raising_interrupts():
+            outcomes = fit_candidates(
+                candidates,
+                splits,
+                X,
+                y,
+                {} if weight is None else {"sample_weight": weight},
+                self.n_jobs,
+                self.pre_dispatch,
+            )
+            fits = Fits(outcomes, any(outcome.is_interrupted for outcome in outcomes))
+            shape = len(grid), len(splits)
+            has_failed = [outcome.error is not None for outcome in outcomes]
+            if fits.is_interrupted and np.reshape(has_failed, shape).any(1).all():
+                raise KeyboardInterrupt(NOTHING)
+            try:
+                inner = self._score(fits, splits, X, y, params)
+            except KeyboardInterrupt:
+                fits = Fits(outcomes, True)
+                inner = self._score(fits, splits, X, y, params)
+            seconds = [outcome.seconds for outcome in outcomes]
+            self._take_over(inner, np.reshape(seconds, shape))
+            if fits.is_interrupted:
+                raise KeyboardInterrupt(self._without_unfitted())
+        return self
+
+    def _score(
+        self, fits: "Fits", splits: list, X: Any, y: Any, params: dict[str, Any]
+    ) -> GridSearchCV:
+        """A search that takes fits, and after them the best candidate's to all data."""
+        estimator, own = taking(self.estimator, fits), self.get_params(deep=False)
         own |= {"estimator": estimator, "n_jobs": None, "cv": splits}
+        if fits.is_interrupted:
+            own["error_score"] = np.nan
         inner = GridSearchCV(**own).fit(X, y, **params)
         estimator.__class__ = type(self.estimator)  # the default scorer keeps it
-        self._take_over(inner, np.reshape(seconds, (len(grid), len(splits))))
-        return self
+        return inner
+
+    def _without_unfitted(self) -> str:
+        """Drop a best estimator that Ctrl-C left unfitted; say what is kept."""
+        best = vars(self).get("best_estimator_")
+        if best is not None and not hasattr(final_step(best), "posterior_"):
+            del self.best_estimator_, self.refit_time_
+        has = "and" if hasattr(self, "best_estimator_") else "but no"
+        return f"Ctrl-C: the search has scores, of fits as far as they came, {has} {BEST}"
 
     def _can_batch(self, y: Any, params: dict[str, Any]) -> bool:
         """Whether fits can run in parallel, and nothing prevents it."""
@@ -170,15 +207,22 @@ class BatchedGridSearchCV(GridSearchCV):
         vars(self).update(found)
 
 
-def taking(estimator: Any, outcomes: list[Outcome]) -> Any:
+@dataclass
+class Fits:
+    """Outcomes in the order in which a search requests them, and if Ctrl-C came."""
+
+    outcomes: list[Outcome]
+    is_interrupted: bool
+
+
+def taking(estimator: Any, fits: Fits) -> Any:
     """A copy of an estimator whose `fit` takes the next outcome, and computes nothing.
 
     It then is that fit, of the estimator's own class, so that scorers see no stand-in.
-    After the last outcome it fits: that is the best candidate, to all data. Outcomes
-    that were scored are dropped.
+    After the last outcome it fits: that is the best candidate, to all data. On Ctrl-C
+    it is as far as it came, and unfitted if Ctrl-C had come before.
     """
-    own = type(estimator)
-    outcomes.reverse()
+    own, left = type(estimator), iter(fits.outcomes)
 
     class Taking(own):
         """Fits in the order in which a search requests them."""
@@ -186,9 +230,13 @@ def taking(estimator: Any, outcomes: list[Outcome]) -> Any:
         def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
             """Take the next fit, or raise what it raised."""
             self.__class__ = own
-            if not outcomes:
-                return self.fit(X, y, **params)
-            outcome = outcomes.pop()
+            outcome = next(left, None)
+            if outcome is None:
+                try:
+                    return self if fits.is_interrupted else self.fit(X, y, **params)
+                except KeyboardInterrupt:
+                    fits.is_interrupted = True
+                    return self
             if outcome.error is not None:
                 raise outcome.error
             vars(self).update(vars(outcome.estimator))

@@ -22,19 +22,29 @@ from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "can_be_batched", "fit_candidates"]
 
+UNFITTED = "Ctrl-C came before this fit had a result"
+
 
 @dataclass(eq=False)
 class Outcome:
     """A fit of a candidate to the training part of a split, or the error it raised.
 
     `seconds` are its own and its fraction of those of a stack; `message` says why a
-    member of a stack did not converge.
+    member of a stack did not converge. After Ctrl-C, `is_interrupted`, it is as far as
+    it came.
     """
 
     estimator: Any
     seconds: float
     error: Exception | None = None
     message: str = ""
+    is_interrupted: bool = False
+
+    def interrupt(self) -> None:
+        """Say that Ctrl-C came; without a fit that is its error."""
+        self.is_interrupted = True
+        if self.error is None and not hasattr(final_step(self.estimator), "posterior_"):
+            self.error = RuntimeError(UNFITTED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +75,7 @@ def fit_candidates(
     n_jobs: int | None,
     pre_dispatch: int | str,
 ) -> list[Outcome]:
-    """Fit every candidate to the training part of every split.
+    """Fit every candidate to the training part of every split, until Ctrl-C.
 
     Returns all splits of the first candidate, then those of the next one. `fit_params`
     have one value for each row.
@@ -75,10 +85,18 @@ def fit_candidates(
         for candidate in candidates
         for split, (train, _) in enumerate(splits)
     ]
-    run = Parallel(n_jobs=n_jobs, pre_dispatch=pre_dispatch)
+    run = Parallel(n_jobs, pre_dispatch=pre_dispatch, return_as="generator")
     pieces = _pieces(jobs, effective_n_jobs(n_jobs))
-    found = run(delayed(_fit_piece)(piece, X, y, fit_params) for piece in pieces)
-    outcomes = [outcome for part in found for outcome in part]
+    work = (delayed(_fit_piece)(piece, X, y, fit_params) for piece in pieces)
+    outcomes: list[Outcome] = []
+    try:
+        for part in run(work):
+            outcomes += part
+    except KeyboardInterrupt:
+        missing = [Outcome(job.candidate, 0.0) for job in jobs[len(outcomes) :]]
+        for outcome in missing:
+            outcome.interrupt()
+        outcomes += missing
     _warn_of(outcomes)
     return outcomes
 
@@ -104,8 +122,16 @@ class _Piece:
         self._heads: dict[Any, tuple[Pipeline, Any, float]] = {}
 
     def fit(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Fit all, in parallel if possible."""
+        """Fit all, in parallel if possible; as far as Ctrl-C lets them come."""
         outcomes = [Outcome(clone(job.candidate), 0.0) for job in jobs]
+        try:
+            self._fit(jobs, outcomes)
+        except KeyboardInterrupt:
+            for outcome in outcomes:
+                outcome.interrupt()
+        return outcomes
+
+    def _fit(self, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
         posed = [
             self._pose(job, outcome)
             for job, outcome in zip(jobs, outcomes, strict=True)
@@ -127,7 +153,6 @@ class _Piece:
                     outcome.message = diagnostics["message"]
             elif outcome.error is None:
                 self._fit_alone(job, outcome)
-        return outcomes
 
     def _part(self, job: Job) -> tuple[Any, Any, dict[str, Any]]:
         """Training rows of a split."""
