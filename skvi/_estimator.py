@@ -31,7 +31,7 @@ from skvi.posteriors._exact import Unsolved
 from skvi.priors import Prior
 from skvi.solvers import Problem, Solution, Solver, SolverOptions, choose_solver
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._solution import State
+from skvi.solvers._solution import INTERRUPTED, State
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._device import CPU
 from skvi.utils._interrupts import raising_interrupts
@@ -49,6 +49,8 @@ from skvi.utils._validation import (
 from skvi.utils._warnings import warn_user
 
 __all__ = ["BaseVariational"]
+
+NOTHING = "Ctrl-C before there was a posterior: nothing is fitted yet"
 
 
 class BaseVariational(CallbackSupportMixin, BaseEstimator):
@@ -153,7 +155,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Fit: validate, assemble, solve, set attributes."""
-        with raising_interrupts():
+        with raising_interrupts(NOTHING):
             before = self._forget()
             target, data = self._make_target(X, y, sample_weight, exposure)
             with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
@@ -166,7 +168,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 solution, found = conclude(self, problem, solution, file)
             vars(self).update(found)  # at once: fitted, or not at all
             if solution.interrupted:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt(INTERRUPTED)
             progress.finish(self.lower_bound_)
         return self
 

@@ -236,9 +236,11 @@ def interrupt(monkeypatch, owner, name, number=1):
 
 
 def stop(model, X, y):
-    """Fit, and expect Ctrl-C."""
-    with pytest.raises(KeyboardInterrupt):
+    """Fit, and expect Ctrl-C, which says whether something was kept."""
+    with pytest.raises(KeyboardInterrupt) as caught:
         model.fit(X, y)
+    kept = hasattr(model, "posterior_") or hasattr(model, "outputs_")
+    assert ("was kept" if kept else "nothing is fitted yet") in str(caught.value)
     if hasattr(model, "posterior_") and "outputs_" not in vars(model):
         assert not model.converged_
         assert model.diagnostics_["ending"] == "interrupted"

@@ -28,8 +28,9 @@ from skvi.utils._warnings import warn_user
 __all__ = ["CountPredictionMixin"]
 
 NO_EXPOSURE = (
-    "{0}: the fit had an exposure and {1} has none, so that counts are compared with "
-    "rates per unit. Give it exposure=...; in searches and cross-validation, call "
+    "{}: the fit had an exposure and this call has none, so that predictions are of "
+    "one unit of it. Give it exposure=..., or exposure=1 if that is meant, which is no "
+    "forecast of the counts of the fit; in searches and cross-validation, call "
     "sklearn.set_config(enable_metadata_routing=True), set_fit_request(exposure=True) "
     "of the regressor, set_score_request(exposure=True) of regressor or scorer, and "
     "pass params={{'exposure': ...}}."
@@ -85,14 +86,10 @@ class CountPredictionMixin:
         return self.posterior_.part(name).as_gamma()
 
     def _offset(self, X, exposure):
-        """Offset of f in the fit, (n,); None if it is 0."""
-        return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))
-
-    def _warn_without_exposure(self, exposure, caller):
-        """Warn if counts are compared with rates per unit, which are no forecasts."""
-        check_is_fitted(self)
+        """Offset of f in the fit, (n,); None if it is 0. Warns if only the fit had one."""
         if self._had_exposure and exposure is None:
-            warn_user(NO_EXPOSURE.format(type(self).__name__, caller), SkviWarning)
+            warn_user(NO_EXPOSURE.format(type(self).__name__), SkviWarning)
+        return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))
 
     def predict(self, X, return_std=False, exposure=None):
         """Predict the mean count, averaged over the posterior.
@@ -195,7 +192,7 @@ class CountPredictionMixin:
         ValueError
             The fit, or this call, was given rates instead of counts.
         """
-        self._warn_without_exposure(exposure, "predict_log_density")
+        check_is_fitted(self)
         counts = self._model.response.check_counts(y, "predict_log_density")
         check_consistent_length(X, counts)
         return self._predictive(X, exposure)[0].log_density(counts)
@@ -242,7 +239,6 @@ class CountPredictionMixin:
             one rate per unit of exposure. At most 1; 0 if all predicted rates are
             equal.
         """
-        self._warn_without_exposure(exposure, "score")
         rate = self.predict(X, exposure=exposure).astype(np.float64)
         y = self._model.response.encode(y)
         check_consistent_length(y, rate)

@@ -1,7 +1,7 @@
 """Base classes of scorers: the call, means over rows, metadata routing."""
 
 from copy import copy
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,13 +17,6 @@ ADVICE = (
     "Pass an estimator of skvi, or one with predict(X, return_std=True), or a Pipeline "
     "or fitted search that ends in one"
 )
-
-
-@runtime_checkable
-class TakesExposure(Protocol):
-    """An estimator of counts, which knows whether its fit had an exposure."""
-
-    def _warn_without_exposure(self, exposure: Any, caller: str) -> None: ...
 
 
 class Scorer:
@@ -144,9 +137,6 @@ class RowScorer(Scorer):
         found, X = find_forecast(
             estimator, X, self.method, f"{ADVICE}; {self.otherwise}."
         )
-        says_itself = self.method == "predict_log_density"
-        if isinstance(found, TakesExposure) and not says_itself:
-            found._warn_without_exposure(exposure, repr(self))
         options = {} if exposure is None else {"exposure": exposure}
         rows = self._rows(found, X, y, options)
         if rows.ndim > 1:

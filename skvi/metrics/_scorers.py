@@ -14,11 +14,22 @@ from skvi.metrics._scores import (
     sample_crps,
     split_interval,
 )
+from skvi.exceptions import SkviWarning
 from skvi.utils._random import RandomState
 from skvi.utils._validation import _safe_indexing
+from skvi.utils._warnings import warn_user
 
 __all__ = ["IntervalCoverage", "LogPredictiveDensity", "NegCRPS", "NegIntervalScore"]
 
+# Probabilities beyond quantiles that show whether there is a mean, and the least share
+# of it that quantiles farther out do not have: of a Cauchy distribution they are equal.
+TAILS, NEARLY = (1e-6, 1e-12), 0.9
+NO_MEAN = (
+    "{}: the forecast has no mean, and therefore an infinite CRPS: its tails are too "
+    "heavy, as those of the exponential of Student-t noise. Score it by "
+    "log_predictive_density_scorer or neg_interval_score_scorer, or use "
+    "likelihood='gaussian' for the transformed target."
+)
 # Rows processed at once with all draws.
 ROW_BLOCK = 2048
 
@@ -138,6 +149,9 @@ class NegCRPS(RowScorer):
             normals = estimator._predictive_normals(X, **options)
         if normals is not None:
             return -normal_crps(y, *normals)
+        if _lacks_mean(estimator, X, options):
+            warn_user(NO_MEAN.format(type(self).__name__), SkviWarning)
+            return np.full(y.shape, -np.inf)
         random_state, scores = check_random_state(self.random_state), []
         for rows in gen_batches(len(y), ROW_BLOCK):
             some = {k: _safe_indexing(v, rows) for k, v in options.items()}
@@ -249,6 +263,22 @@ class IntervalCoverage(IntervalScorer):
         y = _numbers(y)
         low, high = split_interval(y, np.asarray(ends, dtype=np.float64))
         return ((low <= y) & (y <= high)).astype(np.float64)
+
+
+def _lacks_mean(estimator: Any, X: Any, options: dict) -> bool:
+    """Whether the tails of a forecast add as much to its mean the farther out they are.
+
+    The mean is the integral of quantiles over levels: an infinite one if quantiles
+    times the probability beyond them do not decrease.
+    """
+    are_counts = getattr(estimator, "_had_exposure", False)
+    if are_counts or not hasattr(estimator, "predict_quantiles"):
+        return False
+    far, farther = np.array(TAILS)
+    levels = [far, 1 - far, farther, 1 - farther]
+    ends = np.abs(estimator.predict_quantiles(X, levels, **options))
+    beyond = far * ends[:, :2], farther * ends[:, 2:]
+    return bool((beyond[1] > NEARLY * beyond[0]).any())
 
 
 def _numbers(y: ArrayLike) -> np.ndarray:

@@ -15,7 +15,7 @@ from skvi.neural_network._flatness import remedies, spaced_rows
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
-from skvi.utils._modules import StoredModule, drawing_from, store_module
+from skvi.utils._modules import StoredModule, drawing_from, is_lazy, store_module
 from skvi.utils._sparse import as_rows
 
 __all__ = ["ModuleMixin", "OutputLimits"]
@@ -23,6 +23,11 @@ __all__ = ["ModuleMixin", "OutputLimits"]
 PREFIX = "module__"
 # Weight of the divergence by default: candidates would cost several long fits.
 USUAL_WEIGHT = 0.3
+LAZY = (
+    "{} has lazy layers, whose shapes are not known yet. Call it once with rows of X, "
+    "module(torch.zeros(1, n_features)), before it is given, or give a class or "
+    "function that returns it, whose lazy layers take their shapes from X."
+)
 # A linear layer of small features has small outputs, which grow with its weights.
 GROWTH = 1.5
 
@@ -98,7 +103,7 @@ class ModuleMixin:
         """Predictor of the module, without the deterministic blocks."""
         is_template, rows = isinstance(self.module, nn.Module), as_rows(X)
         predictor = ModulePredictor(
-            self._make_module(X.shape[1:], likelihood.n_outputs),
+            self._make_module(rows, likelihood.n_outputs),
             rows,
             likelihood.n_outputs,
             output_gain=self._output_gain,
@@ -113,8 +118,8 @@ class ModuleMixin:
         names = self._deterministic_blocks(predictor.layout)
         return PartialPredictor(predictor, names) if names else predictor
 
-    def _make_module(self, input_shape, n_outputs):
-        """Return a module: a copy of the template, or a new one."""
+    def _make_module(self, rows, n_outputs):
+        """Return a module: the template, or a new one, whose lazy layers see rows."""
         own = {k: v for k, v in vars(self).items() if k.startswith(PREFIX)}
         given = {name.removeprefix(PREFIX): value for name, value in own.items()}
         if isinstance(self.module, nn.Module):
@@ -124,6 +129,8 @@ class ModuleMixin:
                     f"that {sorted(own)} cannot be passed to it. Give the class, or a "
                     "function that returns a module."
                 )
+            if is_lazy(self.module):
+                raise ValueError(LAZY.format(type(self.module).__name__))
             return self.module
         if self.module is None:
             name = type(self).__name__
@@ -134,8 +141,8 @@ class ModuleMixin:
             )
         make = self.module
         known = {
-            "input_shape": tuple(input_shape),
-            "n_features": math.prod(input_shape),
+            "input_shape": tuple(rows.shape[1:]),
+            "n_features": math.prod(rows.shape[1:]),
             "n_outputs": n_outputs,
         }
         wanted = inspect.signature(make).parameters
@@ -144,12 +151,20 @@ class ModuleMixin:
         seed = np.random.RandomState(_seed(self.random_state)).randint(2**31 - 1)
         with drawing_from(int(seed)):
             module = make(**arguments)
+            if isinstance(module, nn.Module) and is_lazy(module):
+                self._initialize_lazy(module, rows[:2].float())
         if not isinstance(module, nn.Module):
             raise TypeError(
                 f"module={self.module!r} must be a torch.nn.Module, its class, or a "
                 f"function that returns one. It returned {type(module).__name__}."
             )
         return module
+
+    def _initialize_lazy(self, module, rows):
+        """Let lazy layers take their shapes from rows."""
+        named = {name: rows[:, at] for name, at in (self.inputs or {}).items()}
+        with torch.no_grad():
+            module(**named) if named else module(rows)
 
     def _deterministic_blocks(self, layout):
         """Blocks matched by names, names of layers or patterns."""

@@ -126,15 +126,39 @@ def _short_key(key: str, keys: Sequence[str]) -> str:
 
 
 def _names(values: Sequence[object]) -> dict[str, str]:
-    """Short names of values by their repr; numbered if they would be equal."""
-    short = {repr(value): _value(value) for value in values}
-    together = list(short.values())
-    count = dict.fromkeys(together, 0)
-    for key, name in short.items():
-        count[name] += 1
-        if together.count(name) > 1:
-            short[key] = f"{name} {count[name]}"
+    """Short names of values by their repr, with differences if they would be equal."""
+    different = {repr(value): value for value in values}
+    short = {key: _value(value) for key, value in different.items()}
+    for name in set(short.values()):
+        same = [key for key, other in short.items() if other == name]
+        if len(same) > 1:
+            ends = _differences([different[key] for key in same])
+            short |= {key: name + end for key, end in zip(same, ends, strict=True)}
     return short
+
+
+def _differences(values: Sequence[Any]) -> list[str]:
+    """Parameters that tell values apart, numbers if they have none."""
+    if all(hasattr(v, "get_params") and not isinstance(v, type) for v in values):
+        parts = [_parts(value) for value in values]
+        common = [key for key in parts[0] if all(key in part for part in parts)]
+        found = describe_candidates([{k: part[k] for k in common} for part in parts])
+        if len(set(found)) == len(values):
+            return [f"({text})" for text in found]
+    return [f" {number}" for number in range(1, len(values) + 1)]
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Parameters of an object and of those in it, and the columns that these take."""
+    found = {}
+    for key, entry in value.get_params(deep=True).items():
+        is_list = isinstance(entry, (list, tuple)) and len(entry) > 0
+        if is_list and all(isinstance(step, tuple) for step in entry):
+            found[key] = "+".join(str(step[0]) for step in entry)
+            found |= {f"{step[0]} columns": step[2] for step in entry if step[2:]}
+        else:
+            found[key] = type(entry) if hasattr(entry, "get_params") else entry
+    return found
 
 
 def _value(value: object) -> str:

@@ -25,9 +25,10 @@ class _Memory:
 
 
 @contextmanager
-def raising_interrupts() -> Iterator[None]:
+def raising_interrupts(otherwise: str = "") -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of a block in which Ctrl-C was lost.
 
+    `otherwise` is the message of one that came and has none.
     Python drops what a signal handler raises inside ``__del__`` or a callback from C.
     The modes of torch, which an exception can leave changed, are restored.
     """
@@ -42,6 +43,9 @@ def raising_interrupts() -> Iterator[None]:
             yield
         finally:  # twice: Ctrl-C may come here as well
             _restore(installs, modes)
+    except KeyboardInterrupt as error:
+        error.args = error.args or (otherwise,)
+        raise
     except Exception as error:
         if is_main and isinstance(memory, _Memory) and memory.came:
             raise KeyboardInterrupt from error

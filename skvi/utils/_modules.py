@@ -13,10 +13,16 @@ from torch.func import functional_call
 
 from skvi.utils._device import CPU
 
-__all__ = ["PROCESS_WIDE", "Function", "StoredModule", "drawing_from", "store_module"]
+__all__ = ["PROCESS_WIDE", "Function", "StoredModule", "drawing_from", "is_lazy", "store_module"]
 
 #: Held while something is changed that all threads share.
 PROCESS_WIDE = threading.RLock()
+
+
+def is_lazy(module: nn.Module) -> bool:
+    """Whether parameters or buffers have no shape before a first call."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return any(nn.parameter.is_lazy(tensor) for tensor in tensors)
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class TransformedTarget:
         low, high = y[:-1], y[1:]
         slack = ROUNDING * np.maximum(np.abs(low), np.abs(high))
         for sign in (1, -1):
-            if (sign * high >= sign * low - slack).all():
+            if ((sign * high >= sign * low) | (np.abs(high - low) <= slack)).all():
                 return sign
         raise self._refusal(
             f"its inverse is not monotone over predictions of {self._of(z)}, so "
