@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone, is_regressor
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._continual import Stream, learn_batch
@@ -43,7 +43,8 @@ from skvi.utils._validation import (
     _check_sample_weight,
     refuse_dates,
     refuse_dates_as_target,
-    refuse_iterators,
+    refuse_label_matrix,
+    refuse_other_containers,
     validate_arguments,
 )
 from skvi.utils._warnings import warn_user
@@ -175,10 +176,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
-        refuse_iterators(X)
+        refuse_other_containers(X)
         refuse_dates(X)
         if is_regressor(self):
             refuse_dates_as_target(y)
+        elif is_classifier(self):
+            refuse_label_matrix(y)
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         response = self._response(y)
         self.objective_ = self._resolve("objective")

@@ -10,7 +10,6 @@ import torch
 from skvi._sampling._positions import Report, silent
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters
-from skvi.utils._clock import Clock, OutOfTime
 from skvi.evidence._fitted import UNEVEN, Fitted
 from skvi.evidence._forecast import (
     TOO_LONG,
@@ -47,6 +46,7 @@ from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
 from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
+from skvi.utils._clock import Clock, OutOfTime
 
 __all__ = ["bound_evidence"]
 

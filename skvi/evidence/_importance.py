@@ -7,7 +7,6 @@ import torch
 from skvi._sampling._chains import N_CHAINS
 from skvi._sampling._importance import draw_limit, draw_weighted
 from skvi._sampling._positions import Report, silent
-from skvi.utils._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size, weights_of_chains, width_so_far
 from skvi.evidence._proposals import (
     ProposalFamily,
@@ -17,6 +16,7 @@ from skvi.evidence._proposals import (
 )
 from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
 from skvi.targets import Target
+from skvi.utils._clock import UNLIMITED, Clock
 
 __all__ = ["HOPELESS_RHAT", "MIN_ITER", "N_FORGET", "importance_sides"]
 

@@ -16,11 +16,11 @@ from skvi._sampling._chains import Chains
 from skvi._sampling._importance import WeightedDraws, draw_limit, draw_weighted
 from skvi._sampling._positions import Report, silent
 from skvi.base._protocols import Proposal
-from skvi.utils._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size, weights_of_chains, width_so_far
 from skvi.evidence._proposals import ProposalFamily
 from skvi.evidence._sides import NEARLY_CONSTANT, Sides, error_of, is_loose
 from skvi.targets import Target
+from skvi.utils._clock import UNLIMITED, Clock
 from skvi.utils._random import rand
 
 __all__ = ["near_normal_sides"]

@@ -20,13 +20,13 @@ import torch
 from skvi._sampling._chains import Chains
 from skvi._sampling._importance import WeightedDraws
 from skvi._sampling._positions import Report
-from skvi.utils._clock import Clock, check_time
 from skvi.evidence._estimates import block_size
 from skvi.evidence._proposals import relative_variance, variance_of_logs
 from skvi.evidence._sides import Sides, error_of
 from skvi.targets import SupervisedTarget
 from skvi.targets._reduced import features_of, unit_of
 from skvi.targets._scale_score import ScaleScore
+from skvi.utils._clock import Clock, check_time
 from skvi.utils._log_space import LOG_2PI, log_mean_exp
 from skvi.utils._random import rand, randn
 

@@ -22,11 +22,11 @@ from skvi._sampling._particles import Ladder, anneal, particle_estimates, tune_l
 from skvi._sampling._positions import Report
 from skvi.base import NormalForm
 from skvi.evidence._agreement import in_parameters, invariant_rhat
-from skvi.utils._clock import Clock
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.targets import Target
+from skvi.utils._clock import Clock
 
 __all__ = [
     "FROM_PRIOR",

@@ -9,7 +9,7 @@ from skvi.evidence import BoundsTable, EvidenceBounds
 from skvi.utils._validation import (
     refuse_dates,
     refuse_dates_as_target,
-    refuse_iterators,
+    refuse_other_containers,
 )
 
 __all__ = ["ColumnsMixin"]
@@ -74,7 +74,7 @@ class ColumnsMixin:
         last = getattr(self, "outputs_", ())
         self._forget()
         self.__dict__.pop("outputs_", None)
-        refuse_iterators(X)
+        refuse_other_containers(X)
         refuse_dates(X)
         refuse_dates_as_target(y)
         X, y = validate_data(self, X, y, multi_output=True, **self._input)

@@ -86,7 +86,7 @@ class CountPredictionMixin:
         return self.posterior_.part(name).as_gamma()
 
     def _offset(self, X, exposure):
-        """Offset of f in the fit, (n,); None if it is 0. Warns if only the fit had one."""
+        """Offset of f, (n,), or None; warns if only the fit had an exposure."""
         if self._had_exposure and exposure is None:
             warn_user(NO_EXPOSURE.format(type(self).__name__), SkviWarning)
         return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))

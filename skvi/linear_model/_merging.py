@@ -10,7 +10,7 @@ from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import (
     refuse_dates,
     refuse_dates_as_target,
-    refuse_iterators,
+    refuse_other_containers,
 )
 
 __all__ = ["MergingMixin"]
@@ -69,7 +69,7 @@ class MergingMixin:
         return Past(1, self._fingerprint[0], self.lower_bound_, rows=rows)
 
     def _checked_rows(self, X, y, sample_weight, is_first):
-        refuse_iterators(X)
+        refuse_other_containers(X)
         refuse_dates(X)
         refuse_dates_as_target(y)
         options = {**self._input, "multi_output": True, "y_numeric": True}

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, gen_batches
 
+from skvi.exceptions import SkviWarning
 from skvi.metrics._base import RowScorer
 from skvi.metrics._scores import (
     check_coverage,
@@ -14,7 +15,6 @@ from skvi.metrics._scores import (
     sample_crps,
     split_interval,
 )
-from skvi.exceptions import SkviWarning
 from skvi.utils._random import RandomState
 from skvi.utils._validation import _safe_indexing
 from skvi.utils._warnings import warn_user

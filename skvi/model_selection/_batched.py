@@ -182,7 +182,9 @@ class BatchedGridSearchCV(GridSearchCV):
         if best is not None and not hasattr(final_step(best), "posterior_"):
             del self.best_estimator_, self.refit_time_
         has = "and" if hasattr(self, "best_estimator_") else "but no"
-        return f"Ctrl-C: the search has scores, of fits as far as they came, {has} {BEST}"
+        return (
+            f"Ctrl-C: the search has scores, of fits as far as they came, {has} {BEST}"
+        )
 
     def _can_batch(self, y: Any, params: dict[str, Any]) -> bool:
         """Whether fits can run in parallel, and nothing prevents it."""

@@ -8,7 +8,6 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from skvi.evidence import EvidenceBounds
-from skvi.utils._clock import UNLIMITED, Clock
 from skvi.evidence._result import FROM_TARGET
 from skvi.model_selection._candidates import final_step, prior_rule
 from skvi.model_selection._decision import Comparison, n_standard_errors
@@ -18,6 +17,7 @@ from skvi.model_selection._work import (
     bound_all,
     report_failures,
 )
+from skvi.utils._clock import UNLIMITED, Clock
 from skvi.utils._warnings import warn_user
 
 # Precisions of the passes, relative to the tightest one. Costs grow with the inverse

@@ -14,7 +14,6 @@ from sklearn.utils.metadata_routing import (
     process_routing,
 )
 
-from skvi.utils._clock import Clock
 from skvi.model_selection._candidates import (
     check_comparable,
     group_models,
@@ -31,6 +30,7 @@ from skvi.model_selection._work import (
     report_failures,
 )
 from skvi.plotting._rows import describe_candidates
+from skvi.utils._clock import Clock
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 

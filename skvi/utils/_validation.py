@@ -1,5 +1,6 @@
 """The only imports of scikit-learn's private helpers."""
 
+from collections.abc import Mapping
 from datetime import date, timedelta
 from numbers import Real
 from typing import Any
@@ -14,6 +15,7 @@ from sklearn.utils._param_validation import (
 )
 from sklearn.utils._param_validation import StrOptions as _StrOptions
 from sklearn.utils.validation import _check_sample_weight
+from torch.utils.data import DataLoader, Dataset
 
 __all__ = [
     "Interval",
@@ -26,12 +28,18 @@ __all__ = [
     "interval_levels",
     "refuse_dates",
     "refuse_dates_as_target",
-    "refuse_iterators",
+    "refuse_label_matrix",
+    "refuse_other_containers",
     "validate_arguments",
 ]
 
 # Beginnings of the names of types in NumPy, pandas and polars, in lower case.
 DATE_TYPES = ("date", "timedelta", "duration", "period")
+SEVERAL_LABELS = (
+    "has several labels for each row: fit one classifier for each of them, by "
+    "sklearn.multioutput.MultiOutputClassifier(estimator); MultiLabelBinarizer makes "
+    "their columns."
+)
 DATE_OBJECTS = (date, timedelta, np.datetime64, np.timedelta64)
 
 
@@ -70,14 +78,42 @@ def interval_levels(caller: str, coverage: float) -> list[float]:
     return [tail, 1 - tail]
 
 
-def refuse_iterators(X: object) -> None:
-    """Raise for a generator: `fit` needs all rows at once."""
+def refuse_other_containers(X: object) -> None:
+    """Raise for what holds rows but is no array: `fit` needs all of them at once."""
     if hasattr(X, "__next__"):
-        raise TypeError(
-            f"X must be an array with all rows. Got an iterator ({type(X).__name__}): "
-            "chunks are learned by skvi.stream(estimator, chunks), or one by one by "
-            "partial_fit."
+        way = "chunks are learned by skvi.stream(estimator, chunks), or one by one by "
+        kind, way = "an iterator", f"{way}partial_fit"
+    elif isinstance(X, DataLoader):
+        kind = "a loader of batches"
+        way = "join these: X, y = (torch.cat(parts) for parts in zip(*loader))"
+    elif isinstance(X, Dataset):
+        kind = "a dataset"
+        way = "stack its rows: X, y = map(np.stack, zip(*dataset))"
+    elif isinstance(X, Mapping):
+        kind, way = "a mapping", "pandas.DataFrame(X) makes a table of its columns"
+        way += "; a module whose forward has several arguments takes them by inputs="
+    else:
+        return
+    name = type(X).__name__
+    raise TypeError(f"X must be an array with all rows. Got {kind} ({name}): {way}.")
+
+
+def refuse_label_matrix(y: Any) -> None:
+    """Raise for several labels of a row, and for indicators of one."""
+    try:
+        n_columns = np.shape(y)[1] if np.ndim(y) == 2 else 1
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"y {SEVERAL_LABELS}") from None
+    if n_columns == 1:
+        return
+    values = np.asarray(y)
+    is_indicator = np.isin(values, (0, 1)).all() and (values == 1).sum(1).max() == 1
+    if is_indicator and (values == 1).any(1).all():
+        raise ValueError(
+            f"y is one-hot, with {n_columns} columns: give one label for each row, "
+            "y.argmax(axis=1)."
         )
+    raise ValueError(f"y of shape {values.shape} {SEVERAL_LABELS}")
 
 
 def refuse_dates(X: object) -> None:

@@ -10,9 +10,9 @@ from skvi._sampling._positions import silent
 from skvi.base import NormalForm
 from skvi.evidence import bound_evidence
 from skvi.evidence._agreement import invariant_rhat
-from skvi.utils._clock import UNLIMITED
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
 from skvi.posteriors import MeanFieldNormal
+from skvi.utils._clock import UNLIMITED
 from tests.densities import NormalTarget, TwoModes
 
 N_SYSTEMS, PLANNED = 8, 20

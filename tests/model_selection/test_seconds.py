@@ -9,10 +9,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skvi.utils._clock import UNLIMITED, Clock
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.model_selection._work import fit_all
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.utils._clock import UNLIMITED, Clock
 
 
 @pytest.fixture
