@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from torch.utils.data import DataLoader, TensorDataset
 
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
@@ -21,7 +23,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss
-from skvi.neural_network import BayesianMLPRegressor
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal
 from skvi.priors import Laplace, Normal
@@ -560,3 +562,48 @@ def test_weights_that_are_no_counts(model):
         warnings.simplefilter("error", SkviWarning)
         model.fit(X, y, np.full(40, 1.0))
         model.fit(X, y, (np.arange(40) < 2) * 1.0)
+
+
+OTHER_CONTAINERS = {
+    "dict": (lambda X, y: {"a": X[:, 0]}, "pandas.DataFrame"),
+    "dataset": (
+        lambda X, y: TensorDataset(torch.tensor(X), torch.tensor(y)),
+        "np.stack, zip",
+    ),
+    "loader": (
+        lambda X, y: DataLoader(TensorDataset(torch.tensor(X), torch.tensor(y))),
+        "torch.cat",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_CONTAINERS)
+def test_other_containers_name_the_way_to_arrays(kind):
+    """Which leads there. Wrong variant: float() argument must be a string."""
+    X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)
+    make, way = OTHER_CONTAINERS[kind]
+    for model in (BayesianLinearRegression(), BayesianMLPRegressor()):
+        for target in (y, None):
+            with pytest.raises(TypeError, match=re.escape(way)):
+                model.fit(make(X, y), target)
+    if kind == "dataset":
+        found = map(np.stack, zip(*make(X, y), strict=True))
+    elif kind == "loader":
+        found = (torch.cat(parts) for parts in zip(*make(X, y), strict=True))
+    else:
+        return
+    for array, expected in zip(found, (X, y), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_label_matrices_name_the_way():
+    """Wrong variant: y should be a 1d array."""
+    X, labels = np.arange(12.0).reshape(6, 2), np.array([0, 1, 2, 0, 1, 2])
+    one_hot = np.eye(3)[labels]
+    several = np.maximum(one_hot, one_hot[::-1])
+    for model in (BayesianLogisticRegression(), BayesianMLPClassifier()):
+        with pytest.raises(ValueError, match=r"one-hot.*y\.argmax\(axis=1\)"):
+            model.fit(X, one_hot)
+        for y in (several, [["a", "b"], ["c"]] * 3, one_hot + 1):
+            with pytest.raises(ValueError, match="MultiOutputClassifier"):
+                model.fit(X, y)

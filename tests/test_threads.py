@@ -14,9 +14,9 @@ from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.neural_network import (
-    BayesianMLPRegressor,
     BayesianModuleClassifier,
     BayesianModuleRegressor,
+    distill,
 )
 from tests.modules import relu_network
 from tests.problems import NETWORK, PROBLEMS, assert_same, data, fitted
@@ -94,10 +94,8 @@ OTHERS = {
     "detector": lambda: BayesianChangepointDetector().fit(data(NUMBERS)[0]),
     "evidence search": lambda: search(EvidenceSearch, random_state=0),
     "batched search": lambda: search(BatchedGridSearchCV, cv=2),
-    "distilled": lambda: (
-        BayesianMLPRegressor(posterior="mean_field", **NETWORK)
-        .fit(*data(NUMBERS))
-        .distill(data(NUMBERS)[0], random_state=0)
+    "distilled": lambda: distill(
+        fitted("mlp"), data("mlp")[0], n_rows=200, random_state=0
     ),
 }
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in [*PROBLEMS, *OTHERS]]

@@ -17,7 +17,7 @@ from skvi.utils._interrupts import raising_interrupts
 __all__ = ["BatchedGridSearchCV"]
 
 NOTHING = "Ctrl-C before a candidate was fitted to all folds: there is no score yet"
-BEST = "best_estimator_"
+SCORES = "Ctrl-C: the search has scores, of fits as far as they came"
 
 
 class BatchedGridSearchCV(GridSearchCV):
@@ -182,9 +182,7 @@ class BatchedGridSearchCV(GridSearchCV):
         if best is not None and not hasattr(final_step(best), "posterior_"):
             del self.best_estimator_, self.refit_time_
         has = "and" if hasattr(self, "best_estimator_") else "but no"
-        return (
-            f"Ctrl-C: the search has scores, of fits as far as they came, {has} {BEST}"
-        )
+        return f"{SCORES}, {has} best_estimator_"
 
     def _can_batch(self, y: Any, params: dict[str, Any]) -> bool:
         """Whether fits can run in parallel, and nothing prevents it."""

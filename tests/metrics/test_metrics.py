@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.fixes import parse_version
 
 from skvi.exceptions import SkviWarning
+from skvi.likelihoods import StudentTLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -323,7 +325,7 @@ def test_counts_with_exposure():
         assert abs(found[i] - exact) < 5 * parts.std() / math.sqrt(40)
     with_exposure = interval_coverage_scorer(model, X, y, exposure=years)
     assert with_exposure >= 0.8
-    with pytest.warns(SkviWarning, match="exposure and IntervalCoverage"):
+    with pytest.warns(SkviWarning, match="the fit had an exposure"):
         assert with_exposure > interval_coverage_scorer(model, X, y)
 
 
@@ -348,7 +350,8 @@ ROUTES_TO_SCORES = parse_version(sklearn.__version__) >= parse_version("1.8")
 def test_scores_without_the_exposure_of_the_fit_say_so():
     """Once a score, in cross-validation as well, unless routing passes it on.
 
-    Wrong variants: silence; warnings of predictions, which are rates per unit.
+    Predictions of one unit say so, too, unless an exposure of 1 asks for them. Wrong
+    variants: silence; two warnings of one score.
     """
     rng = np.random.default_rng(0)
     X, years = rng.normal(size=(60, 1)), rng.uniform(10, 40, size=60)
@@ -376,9 +379,12 @@ def test_scores_without_the_exposure_of_the_fit_say_so():
             )
         assert high.mean() > low.mean()
     model = BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=years)
-    rates = model.predict(X), model.predict_interval(X), model.sample_y(X)
+    with pytest.warns(SkviWarning, match="of one unit") as found:
+        rates = model.predict(X), model.predict_interval(X), model.sample_y(X)
+    assert len(found) == 3
     assert all(np.isfinite(rate).all() for rate in rates)
-    with pytest.warns(SkviWarning, match="score has none.*set_score_request"):
+    np.testing.assert_array_equal(model.predict(X, exposure=1), rates[0])
+    with pytest.warns(SkviWarning, match="has none.*set_score_request"):
         assert model.score(X, y) < 0 < model.score(X, y, exposure=years)
     with pytest.warns(SkviWarning, match="predict_log_density has none"):
         model.predict_log_density(X, y)
@@ -607,3 +613,34 @@ def test_energy_distance_of_normals():
     assert np.mean(few) == pytest.approx(0.0, abs=4 * np.std(few) / math.sqrt(200))
     with pytest.raises(ValueError, match="same parameters"):
         energy_distance({"a": x}, {"b": x})
+
+
+def of_log(model):
+    return TransformedTargetRegressor(model, func=np.log, inverse_func=np.exp)
+
+
+@pytest.mark.parametrize(
+    ("model", "has_mean"),
+    [
+        (of_log(BayesianLinearRegression(likelihood="student_t")), False),
+        (of_log(BayesianLinearRegression()), True),
+        (BayesianLinearRegression(likelihood=StudentTLikelihood(df=1.0)), False),
+        (BayesianLinearRegression(likelihood=StudentTLikelihood(df=1.5)), True),
+    ],
+    ids=["log-student", "lognormal", "cauchy", "student"],
+)
+def test_forecasts_without_a_mean_have_no_finite_crps(model, has_mean):
+    """The CRPS is finite where E|y| is (Gneiting and Raftery 2007).
+
+    Wrong variants: the number of some draws, in silence; a limit of quantiles
+    themselves, which lognormal forecasts exceed.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = np.exp(X[:, 0] + 0.3 * rng.standard_t(4, size=60))
+    model.fit(X, y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        score = NegCRPS()(model, X, y)
+    assert np.isfinite(score) == has_mean
+    assert ["has no mean" in str(w.message) for w in caught] == [True] * (not has_mean)

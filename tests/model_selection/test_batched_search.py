@@ -355,7 +355,7 @@ def test_ctrl_c_keeps_the_scores_so_far(owner, method, number, message, monkeypa
 
 @unix
 def test_searches_at_random_moments():
-    """Scores, or a word that there are none. Wrong variants: those of the test above."""
+    """Scores, or no search. Wrong variants: those of the test above."""
     X, y = waves()
     grid = {"divergence__weight": [0.1, 1.0], "hidden_layer_sizes": [2, 3]}
     search = BatchedGridSearchCV(network(), grid, cv=2)

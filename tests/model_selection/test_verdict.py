@@ -5,8 +5,14 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import (
+    OneHotEncoder,
+    PolynomialFeatures,
+    RobustScaler,
+    StandardScaler,
+)
 
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import BayesianLinearRegression
@@ -154,8 +160,38 @@ def test_short_names_of_candidates():
         {"features": np.log1p, "model__prior": "ard"},
     ]
     assert describe_candidates(grid) == [
-        "b__degree=1, features=Pipeline 1, prior=ard",
-        "b__degree=2, features=Pipeline 2, prior=Normal(scale=0.5)",
+        "b__degree=1, features=Pipeline(degree=2), prior=ard",
+        "b__degree=2, features=Pipeline(degree=3), prior=Normal(scale=0.5)",
         "c__degree=1, features=Scaled, prior={'coef': Normal(scale=0.5), 'intercep...",
         "features=log1p, prior=ard",
     ]
+
+
+def test_names_say_what_tells_transformers_apart():
+    """Columns, parameters and kinds; numbers only where nothing does.
+
+    Wrong variant: "ColumnTransformer 1".
+    """
+
+    def columns(*steps):
+        return ColumnTransformer([("numbers", *steps[:2]), ("rest", *steps[2:])])
+
+    scaled = columns(StandardScaler(), [0, 1], OneHotEncoder(), [2])
+    wider = columns(StandardScaler(), [0, 1], OneHotEncoder(), [2, 3])
+    robust = columns(RobustScaler(), [0, 1], OneHotEncoder(drop="first"), [2])
+    only = ColumnTransformer([("numbers", StandardScaler(), [0, 1])])
+    for others, expected in (
+        ([wider], ["rest columns=[2]", "rest columns=[2, 3]"]),
+        (
+            [robust],
+            [
+                "numbers=StandardScaler, drop=None",
+                "numbers=RobustScaler, drop=first",
+            ],
+        ),
+        ([only], ["transformers=numbers+rest", "transformers=numbers"]),
+    ):
+        names = describe_candidates([{"f": value} for value in (scaled, *others)])
+        assert names == [f"f=ColumnTransformer({text})" for text in expected]
+    names = describe_candidates([{"f": lambda X: X}, {"f": lambda X: 2 * X}])
+    assert names == ["f=<lambda> 1", "f=<lambda> 2"]

@@ -296,3 +296,27 @@ def test_inputs_by_name():
     for wrong in ({"numbers": [0, 2]}, {"place": 1, "numbers": [0, 3]}, {"x": 1}):
         with pytest.raises(ValueError, match="Places fails on rows of shape"):
             clone(model).set_params(inputs=wrong).fit(X, y)
+
+
+def lazy_network(n_outputs):
+    return nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(n_outputs))
+
+
+def test_lazy_layers_take_their_shapes_from_the_data():
+    """Those of a function; a template is initialized by its owner, and says how.
+
+    Wrong variants: a start from the global generator; a torch error.
+    """
+    X, y = wave(40)
+    fits = [BayesianModuleRegressor(lazy_network, **FAST).fit(X, y) for _ in range(2)]
+    shapes = [(4, 2), (4,), (1, 4), (1,)]
+    assert [b.shape for b in fits[0].posterior_.layout.values()] == shapes
+    np.testing.assert_array_equal(*(model.predict(X) for model in fits))
+    again = pickle.loads(pickle.dumps(fits[0]))
+    np.testing.assert_array_equal(again.predict(X), fits[0].predict(X))
+    template = lazy_network(1)
+    model = BayesianModuleRegressor(template, **FAST)
+    with pytest.raises(ValueError, match=r"module\(torch.zeros\(1, n_features\)\)"):
+        model.fit(X, y)
+    template(torch.zeros(1, 2))
+    assert np.isfinite(model.fit(X, y).predict(X)).all()
