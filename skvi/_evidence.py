@@ -78,9 +78,10 @@ def evidence_bounds(
         limited to 3,000 sweeps of 16 systems of chains. Not together with
         `n_draws`.
     max_seconds : float, default=None
-        Approximate time limit, checked between batches of draws and independently
+        Time limit of all phases, checked between batches of draws and independently
         of their values. Bounds that it cuts short are wider, and otherwise as
-        valid; if too little time is left to assess them, ``reliable`` is False.
+        valid; if too little time is left to assess them, ``reliable`` is False, and
+        without any bounds ``method`` is "none".
     random_state : int, RandomState instance or None, default=None
 
     Returns

@@ -99,8 +99,9 @@ def bound_evidence(
     report : callable, default=silent
         Called with a description and the completed fraction.
     max_seconds : float, default=None
-        Approximate time limit, checked between batches. None takes as long as
-        `precision` needs.
+        Time limit of all phases, checked between batches; if it ends before there are
+        bounds, `method` of the result is "none". None takes as long as `precision`
+        needs.
 
     Returns
     -------

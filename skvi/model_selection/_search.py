@@ -75,8 +75,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     max_seconds : float, default=None
         Time limit, on which results then depend; None: none. Fits may take half of it,
         in equal parts: longer ones end with a warning. Evidences share what is left,
-        tighter ones as far as there is any. Not obeyed by the estimates after a fit and
-        the first evidence of a model: of networks at least 60 sweeps of all chains.
+        tighter ones as far as there is any. Not obeyed by the estimates after a fit;
+        each model has at least a second for its first evidence.
     model_prior : array-like of shape (n_candidates,) or callable, default=None
         Positive weights of the candidates, in the order of
         `sklearn.model_selection.ParameterGrid`, or a function of a candidate's

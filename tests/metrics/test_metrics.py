@@ -386,7 +386,7 @@ def test_scores_without_the_exposure_of_the_fit_say_so():
     np.testing.assert_array_equal(model.predict(X, exposure=1), rates[0])
     with pytest.warns(SkviWarning, match="has none.*set_score_request"):
         assert model.score(X, y) < 0 < model.score(X, y, exposure=years)
-    with pytest.warns(SkviWarning, match="predict_log_density has none"):
+    with pytest.warns(SkviWarning, match="the fit had an exposure"):
         model.predict_log_density(X, y)
     BayesianPoissonRegressor(prior="normal").fit(X, y).score(X, y)
 
