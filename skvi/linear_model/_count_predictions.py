@@ -29,8 +29,8 @@ __all__ = ["CountPredictionMixin"]
 
 NO_EXPOSURE = (
     "{}: the fit had an exposure and this call has none, so that predictions are of "
-    "one unit of it. Give it exposure=..., exposure=1 if that is meant; in searches and "
-    "cross-validation, call "
+    "one unit of it. Give it exposure=..., exposure=1 if that is meant; in searches "
+    "and cross-validation, call "
     "sklearn.set_config(enable_metadata_routing=True), set_fit_request(exposure=True) "
     "of the regressor, set_score_request(exposure=True) of regressor or scorer, and "
     "pass params={{'exposure': ...}}."
