@@ -150,7 +150,7 @@ def _differences(values: Sequence[Any]) -> list[str]:
 
 def _parts(value: Any) -> dict[str, Any]:
     """Parameters of an object and of those in it, and the columns that these take."""
-    found = {}
+    found: dict[str, Any] = {}
     for key, entry in value.get_params(deep=True).items():
         is_list = isinstance(entry, (list, tuple)) and len(entry) > 0
         if is_list and all(isinstance(step, tuple) for step in entry):
