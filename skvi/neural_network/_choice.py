@@ -324,7 +324,7 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
 def _simple(network: Any, kind: str, seed: int) -> Any:
     """An unfitted linear model or constant: a network with units that add nothing."""
     found = _candidate(network, KL(), seed).set_params(
-        posterior="mean_field", prior="normal", solver="auto", max_iter="auto"
+        posterior="mean_field", prior="normal", solver="auto"
     )
     found._is_simple = kind
     if network._has_hidden_units:
