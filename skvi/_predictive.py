@@ -105,11 +105,14 @@ class Predictive(ABC):
         """Log density, or mass, of targets, (n_samples,), in nats."""
         y = y.reshape(len(y), *np.shape(self.units.y_scale))
         y = (y - self.units.y_mean) / self.units.y_scale
-        log_unit = float(np.log(self.units.y_scale).sum())  # counts have no units
+        log_units = as_tensor(np.atleast_1d(np.log(self.units.y_scale)))
 
         def of_rows(
             p: Likelihood, log_w: torch.Tensor, f: torch.Tensor, y: torch.Tensor
         ) -> torch.Tensor:
+            # Probabilities, as of counts, have no units.
+            dense = p.has_density(y).reshape(len(y), -1).double()
+            log_unit = dense @ log_units.to(y.device)
             return torch.logsumexp(p.log_prob(f, y) + log_w[:, None], 0) - log_unit
 
         return self.by_rows(of_rows, y)

@@ -4,7 +4,12 @@ import numpy as np
 import torch
 from scipy.optimize.elementwise import find_root
 
-from skvi.likelihoods import GaussianLikelihood, Likelihood, RoundedLikelihood
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HurdleLikelihood,
+    Likelihood,
+    RoundedLikelihood,
+)
 
 __all__ = ["mixture_quantiles", "normal_mixture_quantiles", "quantiles_of"]
 
@@ -27,8 +32,14 @@ def quantiles_of(
         )
         share = (torch.as_tensor(levels).to(y)[:, None] - below) / (upto - below)
         return (y + p.step * (share.clamp(0, 1) - 0.5)).T
-    search = smallest_counts if p.is_discrete else mixture_quantiles
-    return search(p, f, levels, w)
+    if p.is_discrete:
+        return smallest_counts(p, f, levels, w)
+    found = mixture_quantiles(p, f, levels, w)
+    if isinstance(p, HurdleLikelihood):
+        upto = w @ p.cdf(f, f.new_full(f.shape[1:2], p.value))
+        below, level = upto - w @ p.mass(f), torch.as_tensor(levels).to(upto)[:, None]
+        found = found.where(((level < below) | (level > upto)).T, p.value)
+    return found
 
 
 def mixture_quantiles(

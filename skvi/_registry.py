@@ -12,6 +12,9 @@ from skvi.divergences import (
 )
 from skvi.likelihoods import (
     GaussianLikelihood,
+    GeneralizedGammaLikelihood,
+    HurdleLikelihood,
+    JohnsonSULikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     RoundedLikelihood,
@@ -89,14 +92,19 @@ COUNTS = {
     "poisson": PoissonLikelihood,
     "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
 }
-#: Numbers that were rounded.
-ROUNDED = {"rounded": RoundedLikelihood}
+#: Other numbers, for networks: rounded, skewed, positive, with a repeated value.
+OTHERS = {
+    "rounded": RoundedLikelihood,
+    "johnson_su": JohnsonSULikelihood,
+    "generalized_gamma": GeneralizedGammaLikelihood,
+    "hurdle": HurdleLikelihood,
+}
 
 #: Constructor parameter -> shorthand -> class.
 SHORTHANDS = {
     "objective": OBJECTIVES,
     "divergence": DIVERGENCES,
-    "likelihood": NOISES | COUNTS | ROUNDED,
+    "likelihood": NOISES | COUNTS | OTHERS,
     "loss": LOSSES,
     "posterior": POSTERIORS | NETWORK_POSTERIORS,
     "prior": PRIORS,

@@ -13,7 +13,6 @@ from skvi.utils._validation import interval_levels
 
 __all__ = [
     "check_rows",
-    "column_units",
     "names_of_units",
     "noise_in",
     "predict_interval",
@@ -52,21 +51,6 @@ def units_of(
     # A target that varies by rounding alone has no scale.
     is_constant = scale <= 2 * np.finfo(float).eps * abs(mean)
     return Units(mean, 1.0 if is_constant else scale)
-
-
-def column_units(
-    y: np.ndarray,
-    weight: np.ndarray | None,
-    given: Units | None,
-    standardize: bool,
-    robust: bool = False,
-) -> Units:
-    """Units of a target, or arrays of them for the columns of one; see `units_of`."""
-    if y.ndim == 1 or given is not None:
-        return units_of(y, weight, given, standardize, True, robust)
-    found = [units_of(c, weight, None, standardize, True, robust) for c in y.T]
-    means, scales = zip(*((u.y_mean, u.y_scale) for u in found), strict=True)
-    return Units(np.array(means), np.array(scales))
 
 
 def names_of_units(centered: bool) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ __all__ = ["ROLES", "Block", "Layout"]
 
 #: Role of a block in the model. In a predictor: "weight", "intercept" (added to a
 #: layer's output), "affine" (scale and shift of a normalization layer); elsewhere:
-#: "scale" (a precision or another positive parameter of the model), "noise" (a
-#: parameter of the likelihood) and "prior" (a parameter of the prior), which fits may
-#: learn.
-ROLES = ("weight", "intercept", "affine", "scale", "noise", "prior")
+#: "scale" (a precision or another positive parameter of the model), "noise" and
+#: "shape" (parameters of the likelihood) and "prior" (a parameter of the prior), which
+#: fits may learn.
+ROLES = ("weight", "intercept", "affine", "scale", "noise", "shape", "prior")
 #: From real coordinates to the values that a parameter can take.
 BIJECTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "identity": lambda x: x,

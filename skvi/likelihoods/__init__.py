@@ -6,8 +6,11 @@ Values are in nats per row; nothing is averaged.
 from skvi.likelihoods._bernoulli import BernoulliLikelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
+from skvi.likelihoods._generalized_gamma import GeneralizedGammaLikelihood
 from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
+from skvi.likelihoods._hurdle import HurdleLikelihood
 from skvi.likelihoods._independent import IndependentLikelihood
+from skvi.likelihoods._johnson_su import JohnsonSULikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods._poisson import PoissonLikelihood
@@ -19,8 +22,11 @@ __all__ = [
     "BernoulliLikelihood",
     "CategoricalLikelihood",
     "GaussianLikelihood",
+    "GeneralizedGammaLikelihood",
     "HeteroscedasticLikelihood",
+    "HurdleLikelihood",
     "IndependentLikelihood",
+    "JohnsonSULikelihood",
     "Likelihood",
     "NegativeBinomialLikelihood",
     "NoiseLikelihood",

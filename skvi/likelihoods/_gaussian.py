@@ -3,7 +3,6 @@
 import math
 
 import torch
-from scipy.special import ndtri
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
@@ -60,9 +59,9 @@ class GaussianLikelihood(NoiseLikelihood):
         tail, density = torch.special.ndtr(-z), self.standard_log_prob(z).exp()
         return (1 - z.square()) * tail + z * density
 
-    def standard_quantile(self, level: float) -> float:
-        """Return the quantile of noise of scale 1."""
-        return float(ndtri(level))
+    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+        """Quantiles of noise of scale 1, elementwise."""
+        return torch.special.ndtri(level)
 
     @property
     def tail_curvature(self) -> float:  # type: ignore[override]

@@ -72,6 +72,11 @@ class HeteroscedasticLikelihood(Likelihood):
         """Whether y is normal given f."""
         return self.level.is_normal
 
+    @property
+    def learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of the level; see `Likelihood.learned_limits`."""
+        return self.level.learned_limits
+
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """That of constant noise; see `Likelihood.initial_hyper`."""
         return self.level.initial_hyper(y)
@@ -113,8 +118,8 @@ class HeteroscedasticLikelihood(Likelihood):
         return self.at_rows(f).log_power_integral(f, c)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
-        """Return the first column of f, (S, n)."""
-        return f[..., 0]
+        """First column of f, plus the mean of the noise, (S, n)."""
+        return self.at_rows(f).mean(f)
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of the noise of each row, (S, n)."""
@@ -124,7 +129,7 @@ class HeteroscedasticLikelihood(Likelihood):
         """Probability of less than y, (S, n)."""
         return self.at_rows(f).cdf(f, y)
 
-    def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
+    def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n)."""
         return self.at_rows(f).quantile(f, level)
 
@@ -134,11 +139,11 @@ class HeteroscedasticLikelihood(Likelihood):
 
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Closed form; see `Likelihood.log_prob_slope`."""
-        scale = self.at_rows(f).scale
-        z = (y - f[..., 0]) / scale
-        slope = self.level.standard_slope(z)
+        noise = self.at_rows(f)
+        z = noise.residual(f, y)
+        slope = noise.standard_slope(z)
         inside = 1 - torch.tanh(f[..., 1] / REACH).square()
-        return torch.stack([slope / scale, (z * slope - 1) * inside], -1)
+        return torch.stack([slope / noise.scale, (z * slope - 1) * inside], -1)
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
         """Closed form; see `Likelihood.row_pass`."""

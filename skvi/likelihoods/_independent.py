@@ -70,6 +70,16 @@ class IndependentLikelihood(Likelihood):
         return tuple(f"{name}[{k}]" for k, part in parts for name in part.learned)
 
     @property
+    def learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of all targets; see `Likelihood.learned_limits`."""
+        return [ends for part in self.likelihoods for ends in part.learned_limits]
+
+    def has_density(self, y: torch.Tensor) -> torch.Tensor:
+        """Of every target, (n, T); see `Likelihood.has_density`."""
+        parts = zip(self.likelihoods, y.unbind(1), strict=True)
+        return torch.stack([part.has_density(t) for part, t in parts], 1)
+
+    @property
     def floor_remedy(self) -> str:  # type: ignore[override]
         """What the first likelihood says."""
         return self.likelihoods[0].floor_remedy

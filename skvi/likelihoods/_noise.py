@@ -20,7 +20,9 @@ class NoiseLikelihood(Likelihood):
     A subclass takes a `noise_scale`, and implements `log_power_integral` and the
     methods whose names begin with "standard", for noise of scale 1. Quadrature over a
     normal f, which networks do not need, also asks for `expected_log_loss` and
-    `_expected_power`.
+    `_expected_power`. Noise with learned numbers of its `shapes` implements
+    `standard_terms` in place of `standard_log_prob` and `standard_slope`; and
+    `location` says of which function of y the output is the location.
 
     Examples
     --------
@@ -39,31 +41,101 @@ class NoiseLikelihood(Likelihood):
     is_location = True
     gamma_block = ("noise_precision", -0.5)
     noise_scale: float | str
+    #: Positive parameters of the shape, which may be "learn": logs of the lower limit,
+    #: of the start and of the upper limit of a fit.
+    shapes: dict[str, tuple[float, float, float]] = {}
     _bound_scale: torch.Tensor | None = None
+    _bound_shapes: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def _learned_shapes(self) -> tuple[str, ...]:
+        """Names of shape parameters that are to be learned."""
+        if self._bound_shapes:
+            return ()
+        return tuple(name for name in self.shapes if getattr(self, name) == "learn")
 
     @property
     def learned(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The noise scale, where it is "learn"."""
-        is_bound = self._bound_scale is not None
-        return ("noise_scale",) if self.noise_scale == "learn" and not is_bound else ()
+        """The noise scale and parameters of the shape, where they are "learn"."""
+        is_learned = self.noise_scale == "learn" and self._bound_scale is None
+        return (*["noise_scale"][: is_learned or 0], *self._learned_shapes)
+
+    @property
+    def learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of the shape; see `Likelihood.learned_limits`."""
+        names = (self.shapes.get(name) for name in self.learned)
+        return [None if ends is None else (ends[0], ends[2]) for ends in names]
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
-        """Log of half a robust scale of y, (1,); see `Likelihood.initial_hyper`."""
-        if not self.learned:
-            return super().initial_hyper(y)
+        """Log of half a robust scale, and shapes; see `Likelihood.initial_hyper`."""
+        starts = [self.shapes[name][1] for name in self._learned_shapes]
+        shapes = y.new_tensor(starts, dtype=torch.float64)
+        if "noise_scale" not in self.learned:
+            return shapes
+        y, _ = self.location(y)
         # The median distance can be 0 where most targets are equal.
         median = 1.4826 * (y - y.median()).abs().median()
         scale = median if float(median) > 0 else y.std(correction=0)
         scale = scale if float(scale) > 0 else torch.ones_like(scale)
-        return torch.log(0.5 * scale).to(torch.float64).reshape(1)
+        log_scale = torch.log(0.5 * scale).to(torch.float64).reshape(1)
+        return torch.cat([log_scale, shapes])
 
     def bind(self, hyper: torch.Tensor) -> Any:
-        """Return the likelihood whose noise scale is ``exp(hyper)``."""
+        """Return the likelihood whose learned numbers are ``exp(hyper)``."""
         if not self.learned:
             return self
         bound = copy(self)
-        bound._bound_scale = hyper[0].exp()
+        if "noise_scale" in self.learned:
+            bound._bound_scale = hyper[0].exp()
+        if self._learned_shapes:
+            bound._bound_shapes = self._log_shapes(hyper)
         return bound
+
+    def _log_shapes(self, hyper: torch.Tensor | None = None) -> tuple[Any, ...]:
+        """Logs of the parameters of the shape; learned ones are the last of `hyper`."""
+        if self._bound_shapes or not self.shapes:
+            return self._bound_shapes
+        learned = self._learned_shapes
+        if learned and hyper is None:
+            raise ValueError(
+                f"{type(self).__name__}({learned[0]}='learn') has no value before a "
+                "fit binds one; give a number."
+            )
+        given = {} if hyper is None else dict(zip(self.learned, hyper, strict=True))
+        numbers = {name: getattr(self, name) for name in self.shapes}
+        return tuple(
+            given[name] if name in learned else torch.tensor(math.log(value)).double()
+            for name, value in numbers.items()
+        )
+
+    def location(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+        """Function of y around which f is the location, and the log of its derivative.
+
+        Parameters
+        ----------
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        location : Tensor of shape (n,)
+            In units of f; y itself by default.
+        log_slope : Tensor of shape (n,) or 0
+        """
+        return y, 0.0
+
+    def residual(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Distances from f in units of the scale.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        return (self.location(y)[0] - f[..., 0]) / self._scale
 
     def at_scale(self, scale: torch.Tensor) -> Self:
         """Return the same noise with other scales.
@@ -99,6 +171,26 @@ class NoiseLikelihood(Likelihood):
         """Scale of the noise, in units of y: a scalar, or what `at_scale` gave."""
         return self._scale
 
+    def standard_terms(
+        self, z: torch.Tensor, *log_shapes: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Log density of noise of scale 1, with derivatives.
+
+        Parameters
+        ----------
+        z : Tensor
+        *log_shapes : Tensor
+            Logs of the parameters named in `shapes`.
+
+        Returns
+        -------
+        log_prob, slope : Tensor
+            See `standard_log_prob` and `standard_slope`.
+        for_shapes : tuple of Tensor
+            Derivatives of the log density in `log_shapes`.
+        """
+        return self.standard_log_prob(z), self.standard_slope(z), ()
+
     def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
         """Log density of noise of scale 1.
 
@@ -111,7 +203,7 @@ class NoiseLikelihood(Likelihood):
         Tensor
             In nats, elementwise.
         """
-        raise NotImplementedError
+        return self.standard_terms(z, *self._log_shapes())[0]
 
     def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
         """Minus the derivative of `standard_log_prob`.
@@ -125,10 +217,15 @@ class NoiseLikelihood(Likelihood):
         Tensor
             In nats per unit of z, elementwise.
         """
-        raise NotImplementedError
+        return self.standard_terms(z, *self._log_shapes())[1]
 
     @property
-    def standard_variance(self) -> float:
+    def standard_mean(self) -> float | torch.Tensor:
+        """Mean of noise of scale 1; 0 by default."""
+        return 0.0
+
+    @property
+    def standard_variance(self) -> float | torch.Tensor:
         """Variance of noise of scale 1; infinity if it has none."""
         raise NotImplementedError
 
@@ -175,17 +272,18 @@ class NoiseLikelihood(Likelihood):
         """
         raise NotImplementedError
 
-    def standard_quantile(self, level: float) -> float:
-        """Return the quantile of noise of scale 1.
+    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+        """Quantiles of noise of scale 1.
 
         Parameters
         ----------
-        level : float
-            Probability in (0, 1).
+        level : Tensor
+            Probabilities in (0, 1).
 
         Returns
         -------
-        float
+        Tensor
+            Elementwise.
         """
         raise NotImplementedError
 
@@ -203,12 +301,12 @@ class NoiseLikelihood(Likelihood):
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
-        z = (y - f[..., 0]) / self._scale
-        return self.standard_log_prob(z) - self._scale.log()
+        log_slope = self.location(y)[1] - self._scale.log()
+        return self.standard_log_prob(self.residual(f, y)) + log_slope
 
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Closed form, (S, n); see `Likelihood.log_prob_slope`."""
-        return self.standard_slope((y - f[..., 0]) / self._scale) / self._scale
+        return self.standard_slope(self.residual(f, y)) / self._scale
 
     @property
     def length_scale(self) -> float:
@@ -216,8 +314,8 @@ class NoiseLikelihood(Likelihood):
         return float(self._scale.detach())
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
-        """Return f itself, (S, n)."""
-        return f[..., 0]
+        """Return f plus the mean of the noise, (S, n)."""
+        return f[..., 0] + self._scale * self.standard_mean
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of the noise, (S, n)."""
@@ -225,10 +323,11 @@ class NoiseLikelihood(Likelihood):
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of less than y, (S, n)."""
-        return self.standard_cdf((y - f[..., 0]) / self._scale)
+        return self.standard_cdf(self.residual(f, y))
 
-    def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
-        """Quantile of y, (S, n)."""
+    def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
+        """Quantile of y, (S, n); levels may differ between rows, (S, n)."""
+        level = torch.as_tensor(level, dtype=torch.float64, device=f.device)
         return f[..., 0] + self._scale * self.standard_quantile(level)
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
@@ -307,7 +406,15 @@ class NoisePass(RowPass):
         self._noise, self._reach = noise, reach
         self._f, self._slope = buffers.f, buffers.slope
         self._level, self._for_level = buffers.hyper, buffers.for_hyper
-        if not noise.learned:
+        # Columns of the learned numbers, of which the scale is the first.
+        self._n_scales = len(noise.learned) - len(noise._learned_shapes)
+        self._columns = buffers.hyper.movedim(-1, 0)[..., None, None]
+        names, learned = list(noise.shapes), noise._learned_shapes
+        self._for_shapes = [
+            (names.index(name), buffers.for_hyper[:, self._n_scales + k])
+            for k, name in enumerate(learned)
+        ]
+        if not self._n_scales:
             fixed = math.log(float(noise.noise_scale))
             self._level = self._f.new_full((len(self._f), 1), fixed)
             self._for_level = torch.empty_like(self._level)
@@ -320,18 +427,26 @@ class NoisePass(RowPass):
             share = torch.tanh(self._f[..., 1] / self._reach)
             log_scale = log_scale + self._reach * share
         inverse = torch.exp(-log_scale)
-        z = (y - self._f[..., 0]) * inverse
-        losses, slope, by_log_scale = self._of_rows(z, log_scale, inverse)
+        location, log_slope = self._noise.location(y)
+        z = (location - self._f[..., 0]) * inverse
+        losses, slope, by_log_scale = self._of_rows(z, log_scale, inverse, weight)
         self._slope[..., 0] = -slope * inverse * weight
         by_log_scale = by_log_scale * weight
         if self._reach is not None:
             self._slope[..., 1] = by_log_scale * (1 - share.square())
         self._for_level[:, 0] = by_log_scale.sum((1, 2))
-        return ((losses * weight).sum((1, 2)),)
+        return (((losses - log_slope) * weight).sum((1, 2)),)
 
     def _of_rows(
-        self, z: torch.Tensor, log_scale: torch.Tensor, inverse: torch.Tensor
+        self,
+        z: torch.Tensor,
+        log_scale: torch.Tensor,
+        inverse: torch.Tensor,
+        weight: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Losses, with derivatives in z and in the log of the scale."""
-        slope = self._noise.standard_slope(z)
-        return log_scale - self._noise.standard_log_prob(z), slope, 1 - z * slope
+        logs = self._noise._log_shapes(self._columns)
+        log_prob, slope, for_shapes = self._noise.standard_terms(z, *logs)
+        for k, out in self._for_shapes:
+            torch.sum(for_shapes[k] * -weight, (1, 2), out=out)
+        return log_scale - log_prob, slope, 1 - z * slope

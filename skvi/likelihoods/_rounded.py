@@ -241,7 +241,11 @@ class _RoundedPass(NoisePass):
         self._half_step, self._log_step = step / 2, math.log(step)
 
     def _of_rows(
-        self, z: torch.Tensor, log_scale: torch.Tensor, inverse: torch.Tensor
+        self,
+        z: torch.Tensor,
+        log_scale: torch.Tensor,
+        inverse: torch.Tensor,
+        weight: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         middle, half = -z.abs(), self._half_step * inverse
         value, slope, for_half = _probability(self._noise, middle, half)

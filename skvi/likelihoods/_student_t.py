@@ -116,9 +116,10 @@ class StudentTLikelihood(NoiseLikelihood):
         rest = (df + z.square()) * self.standard_cdf(-z)
         return df * (df - 1) / (df - 2) * wide - rest
 
-    def standard_quantile(self, level: float) -> float:
-        """Return the quantile of noise of scale 1."""
-        return float(stdtrit(self.df, level))
+    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+        """Quantiles of noise of scale 1, elementwise."""
+        found = stdtrit(self.df, level.cpu().numpy())
+        return torch.from_numpy(np.asarray(found)).to(level.device)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Closed form by Gamma functions, (S, n).

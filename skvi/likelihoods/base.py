@@ -40,7 +40,7 @@ class Likelihood(Component, Movable, Predictive):
     scales_by_powers = False
     #: Whether y is normal given f.
     is_normal = False
-    #: Whether f is the location of y, in its units.
+    #: Whether f is a location of y, in its units.
     is_location = False
     #: Columns of f that determine the scale of the noise; they start at 0.
     scale_outputs: tuple[int, ...] = ()
@@ -56,6 +56,11 @@ class Likelihood(Component, Movable, Predictive):
     floor_remedy = (
         "the model fits some rows exactly; fix noise_scale, or use fewer parameters"
     )
+
+    @property
+    def learned_limits(self) -> list[tuple[float, float] | None]:
+        """Logs of the limits of learned numbers; None of scales, which need none."""
+        return [None] * len(self.learned)
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """Unconstrained hyperparameters from which a fit starts.
@@ -173,6 +178,21 @@ class Likelihood(Component, Movable, Predictive):
             and for K > 1 (S, n), (S, n, K) and (S, n, K, K).
         """
         return row_derivatives(lambda g: self.log_prob(g, y), f)
+
+    def has_density(self, y: torch.Tensor) -> torch.Tensor:
+        """Whether targets have a density, which depends on the unit of y.
+
+        Parameters
+        ----------
+        y : Tensor of shape (n,) or (n, T)
+
+        Returns
+        -------
+        Tensor
+            Of the same shape: True by default, False for a value that has a
+            probability.
+        """
+        return torch.ones_like(y, dtype=torch.bool)
 
     def total_log_prob(
         self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None

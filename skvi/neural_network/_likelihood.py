@@ -13,11 +13,13 @@ from skvi._regressors import units_of
 from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
+    GeneralizedGammaLikelihood,
+    HurdleLikelihood,
     IndependentLikelihood,
     Likelihood,
-    NoiseLikelihood,
     RoundedLikelihood,
 )
+from skvi.neural_network._noises import noise_of
 from skvi.utils._arrays import as_tensor
 
 __all__ = [
@@ -25,8 +27,8 @@ __all__ = [
     "check_other_likelihood",
     "coarse_grid",
     "given_grid",
+    "joined_units",
     "learned_numbers",
-    "noise_of",
     "origin_of",
     "targets_in_units",
     "units_on_grid",
@@ -107,19 +109,23 @@ def origin_of(likelihood: Likelihood, y: np.ndarray, weight: Any) -> float:
     return origin
 
 
-def learned_numbers(likelihood: Likelihood, hyper: np.ndarray) -> dict[str, Any]:
-    """Fitted attributes of what a likelihood learned: numbers, or one per target."""
+def learned_numbers(
+    likelihood: Likelihood, hyper: np.ndarray, units: Units
+) -> dict[str, Any]:
+    """Fitted attributes of what a likelihood learned: numbers, or one per target.
+
+    Scales of noise are in units of y, or of its logarithm.
+    """
     found: dict[str, list[float]] = {}
-    for name, number in zip(likelihood.learned, np.exp(hyper), strict=False):
-        found.setdefault(f"{name.partition('[')[0]}_", []).append(float(number))
+    numbers = iter(np.exp(hyper).tolist())
+    for part, (_, scale) in zip(*_parts_in(units, likelihood), strict=True):
+        noise = noise_of(part)
+        if isinstance(noise, GeneralizedGammaLikelihood):
+            scale = noise.log_unit
+        for name in part.learned:
+            unit = scale if name == "noise_scale" else 1.0
+            found.setdefault(f"{name}_", []).append(unit * next(numbers))
     return {k: v[0] if len(v) == 1 else np.array(v) for k, v in found.items()}
-
-
-def noise_of(likelihood: Likelihood) -> Any:
-    """Noise around the outputs of a likelihood; None for other distributions."""
-    if isinstance(likelihood, RoundedLikelihood):
-        return likelihood.smooth
-    return likelihood if isinstance(likelihood, NoiseLikelihood) else None
 
 
 def given_grid(likelihood: RoundedLikelihood, y: np.ndarray) -> Grid:
@@ -166,24 +172,43 @@ def _step_of(y: np.ndarray) -> float:
 
 def targets_in_units(likelihood: Likelihood, units: Units) -> list[Likelihood]:
     """Likelihood of each target that a model describes, in units of y."""
+    parts, each = _parts_in(units, likelihood)
+    return [_in_units(part, *own) for part, own in zip(parts, each, strict=True)]
+
+
+def _parts_in(
+    units: Units, likelihood: Likelihood
+) -> tuple[list[Likelihood], list[tuple[float, float]]]:
+    """Likelihoods of the targets, and the origin and scale of each."""
     parts = [likelihood]
     if isinstance(likelihood, IndependentLikelihood):
         parts = likelihood.likelihoods
-    each = (np.broadcast_to(x, len(parts)) for x in (units.y_mean, units.y_scale))
-    return [*map(_in_units, parts, *(x.tolist() for x in each))]
+    mean, scale = (
+        np.broadcast_to(x, len(parts)).tolist() for x in (units.y_mean, units.y_scale)
+    )
+    return parts, list(zip(mean, scale, strict=True))
 
 
 def _in_units(likelihood: Likelihood, mean: float, scale: float) -> Likelihood:
     """A specification whose scales, and grid, are those of a target."""
+    is_relative = isinstance(noise_of(likelihood), GeneralizedGammaLikelihood)
     new = {
         name: value * scale
         for name, value in likelihood.get_params().items()
-        if name.endswith("noise_scale") and value != "learn"
+        if name.endswith("noise_scale") and value != "learn" and not is_relative
     }
     if isinstance(likelihood, RoundedLikelihood):
         step, origin = likelihood.step * scale, likelihood.origin * scale + mean
         new |= {"step": float(step), "origin": float(origin)}
+    if isinstance(likelihood, HurdleLikelihood):
+        new["at"] = float(likelihood.at * scale + mean)
     return clone(likelihood).set_params(**new)
+
+
+def joined_units(each: list[Units]) -> Units:
+    """Units of several targets."""
+    means, scales = ([u.y_mean for u in each], [u.y_scale for u in each])
+    return Units(np.array(means), np.array(scales))
 
 
 def units_on_grid(units: Units, grids: list[Grid | None]) -> Units:

@@ -4,15 +4,14 @@ from dataclasses import replace
 from numbers import Real
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 
 from skvi._model import Model, NumberColumns
 from skvi._predictive import DrawnPredictive
-from skvi._registry import COUNTS, NOISES, ROUNDED
+from skvi._registry import SHORTHANDS
 from skvi._regressors import (
     check_rows,
-    column_units,
     names_of_units,
     noise_in,
     predict_interval,
@@ -22,7 +21,9 @@ from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (
     GaussianLikelihood,
+    GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
+    HurdleLikelihood,
     IndependentLikelihood,
     Likelihood,
     NegativeBinomialLikelihood,
@@ -43,13 +44,19 @@ from skvi.neural_network._likelihood import (
     check_other_likelihood,
     coarse_grid,
     given_grid,
+    joined_units,
     learned_numbers,
-    noise_of,
     origin_of,
     targets_in_units,
     units_on_grid,
 )
 from skvi.neural_network._modules import OutputLimits
+from skvi.neural_network._noises import (
+    candidate_likelihoods,
+    noise_of,
+    units_of_target,
+    with_value,
+)
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._random import make_generator
 from skvi.utils._validation import (
@@ -78,13 +85,15 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     _parameter_constraints: dict = {
         "noise": [StrOptions({"constant", "heteroscedastic"})],
-        "likelihood": [StrOptions(set(NOISES | COUNTS | ROUNDED)), Likelihood],
+        "likelihood": [StrOptions(set(SHORTHANDS["likelihood"])), Likelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn"}),
         ],
         "normalize_y": ["boolean"],
     }
+    #: Likelihood of each target, without the numbers that a fit learns.
+    _shapes: list | None = None
     #: What the fraction that a fit explains is about.
     _error_of_rows = (
         "the squared errors of the training rows are {:.3g} times those of their mean"
@@ -96,31 +105,66 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             if self.likelihood == "negative_binomial":
                 return NegativeBinomialLikelihood("learn")
             if self.likelihood == "auto":
-                last, is_heavy = self._last_noise, self._resolve("loss").is_log_loss
-                is_heavy = is_heavy if last is None else not last.is_normal
-                return StudentTLikelihood() if is_heavy else GaussianLikelihood()
+                return self._shapes[0] if self._shapes else GaussianLikelihood()
         return super()._resolve(name)
+
+    def _resolve_divergence(self, X, y, sample_weight):
+        """After the shape of each target, for which the weight is chosen."""
+        self._shapes = self._find_shapes(X, y, sample_weight)
+        return super()._resolve_divergence(X, y, sample_weight)
+
+    def _find_shapes(self, X, y, sample_weight):
+        """Likelihood of each target, without units: the given one, or what suits it."""
+        columns, is_auto = y.reshape(len(y), -1).T, self._is_auto("likelihood")
+        if self._continues:
+            last = self._last_shapes
+            given = last[0] if is_auto else self._resolve("likelihood")
+            is_same = type(noise_of(given)) is type(noise_of(last[0]))
+            is_same &= noise_of(given) is not None
+            return last if is_same else [given] * len(columns)
+        if is_auto and not self._is_accurate:
+            return [GaussianLikelihood()] * len(columns)
+        given = None if is_auto else self._resolve("likelihood")
+        if sample_weight is not None:
+            is_used = sample_weight > 0
+            columns, sample_weight = columns[:, is_used], sample_weight[is_used]
+        if isinstance(given, HurdleLikelihood):
+            given.validate()
+            if given.at == "auto" and self._stream is not None:
+                raise ValueError(
+                    "A batch need not show which value is repeated. Give it for "
+                    "partial_fit: likelihood=HurdleLikelihood(at=0.0), for example."
+                )
+        return [self._shape_of(given, column, sample_weight) for column in columns]
+
+    def _shape_of(self, given, y, weight):
+        """Likelihood of one target: what is given, with what is to be found in y."""
+        if given is None:
+            return candidate_likelihoods(y, weight)[0]
+        if not isinstance(given, HurdleLikelihood):
+            return given
+        found = with_value(given, y, weight)
+        if given.likelihood is not None:
+            return found
+        return found.set_params(likelihood=candidate_likelihoods(y[y != found.at])[0])
 
     @property
     def _noise(self):
         """`noise`, or what "auto" stands for."""
         if self.noise != "auto":
             return self.noise
-        learns, last = isinstance(self.noise_scale, str), self._last_noise
-        varies = learns and self._resolve("loss").is_log_loss
-        if last is not None:
-            varies = isinstance(last, HeteroscedasticLikelihood)
+        varies = isinstance(self.noise_scale, str) and self._is_accurate
+        if self._continues:
+            varies = bool(self._model.likelihood.scale_outputs)
         return "heteroscedastic" if varies else "constant"
 
     @property
-    def _last_noise(self):
-        """Likelihood of the fit that a batch continues, of one target; else None."""
-        if not self._continues:
-            return None
-        found = self._model.likelihood
-        if isinstance(found, IndependentLikelihood):
-            found = found.likelihoods[0]
-        return found.smooth if isinstance(found, RoundedLikelihood) else found
+    def _last_shapes(self):
+        """Shapes of the fit that a batch continues, at the numbers that it learned."""
+        _, bound = self._model.bound(self._hyper)
+        parts = getattr(bound, "likelihoods", [bound])
+        targets = targets_in_units(self._model.likelihood, self._model.units)
+        return [_shape(*pair) for pair in zip(targets, parts, strict=True)]
 
     def _response(self, y):
         """One or several columns of numbers, or of counts."""
@@ -137,7 +181,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         units, taken = self._find_units(data, given, grids)
         if noise_of(given) is not None:
             self._warn_of_constants(data.y)
-            likelihood = self._noise_likelihood(given, units, grids)
+            likelihood = self._noise_likelihood(units, grids)
             if data.y.ndim == 1:
                 (likelihood,) = likelihood.likelihoods
         else:
@@ -178,16 +222,30 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 else None
                 for part in last
             ]
-        if is_auto and self._resolve("loss").is_log_loss:
-            return [coarse_grid(y, data.weight) for y in columns]
+        if is_auto and self._is_accurate:
+            return [
+                None
+                if isinstance(shape, HurdleLikelihood)
+                else coarse_grid(y, data.weight)
+                for y, shape in zip(columns, self._shapes, strict=True)
+            ]
         return [None] * len(columns)
 
     def _find_units(self, data, likelihood, grids):
         """Units of the target, or origin of the outputs; and what is taken from y."""
         given, standardizes = self._given_units(), self.normalize_y
-        if (noise := noise_of(likelihood)) is not None:
-            robust = not noise.is_normal
-            units = column_units(data.y, data.weight, given, standardizes, robust)
+        if noise_of(likelihood) is not None:
+            units = given
+            if given is None:
+                columns = zip(
+                    self._shapes, data.y.reshape(len(data.y), -1).T, strict=True
+                )
+                found = [
+                    units_of_target(shape, column, data.weight, standardizes)
+                    for shape, column in columns
+                ]
+                each, self._shapes = map(list, zip(*found, strict=True))
+                units = joined_units(each) if data.y.ndim > 1 else each[0]
             names = names_of_units(centered=True)
             if standardizes and given is None:
                 units = units_on_grid(units, grids)
@@ -257,16 +315,24 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 SkviWarning,
             )
 
-    def _noise_likelihood(self, given, units, grids):
-        """Noise of each target; its scale and grid in units of the fit."""
-        shape, is_varying = noise_of(given), self._noise == "heteroscedastic"
-        chooses = self._is_auto("likelihood") and not shape.is_normal
+    def _noise_likelihood(self, units, grids):
+        """Noise of each target; its scale, grid and atom in units of the fit."""
+        is_varying, chooses = (
+            self._noise == "heteroscedastic",
+            self._is_auto("likelihood"),
+        )
 
-        def of_target(scale, y_mean, y_scale, grid):
-            own = StudentTLikelihood(GRID_DF) if chooses and grid else shape
-            noise = with_noise_scale(own, scale, type(self).__name__)
+        def of_target(shape, scale, y_mean, y_scale, grid):
+            noise = noise_of(shape)
+            if isinstance(noise, GeneralizedGammaLikelihood) and scale != "learn":
+                scale = scale * y_scale / noise.log_unit
+            if chooses and grid and not noise.is_normal:
+                noise = StudentTLikelihood(GRID_DF)
+            noise = with_noise_scale(noise, scale, type(self).__name__)
             if is_varying:
                 noise = HeteroscedasticLikelihood(noise)
+            if isinstance(shape, HurdleLikelihood):
+                return HurdleLikelihood(noise, (shape.at - y_mean) / y_scale)
             if grid is None:
                 return noise
             step, origin = grid
@@ -274,26 +340,23 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
         columns = noise_in(units, self._noise_to_fix()), units.y_mean, units.y_scale
         each = (np.broadcast_to(x, len(grids)).tolist() for x in columns)
-        return IndependentLikelihood([*map(of_target, *each, grids)])
+        return IndependentLikelihood([*map(of_target, self._shapes, *each, grids)])
 
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
         found["posterior_"].units = units
-        n_learned = len(self._model.likelihood.learned)
         targets = targets_in_units(self._model.likelihood, units)
         found["likelihood_"] = (
             IndependentLikelihood(targets)
             if isinstance(self._model.likelihood, IndependentLikelihood)
             else targets[0]
         )
-        if noise_of(self._resolve("likelihood")) is None:
-            return found | learned_numbers(self._model.likelihood, found["_hyper"])
-        if n_learned:
-            noise = np.exp(found["_hyper"][:n_learned]) * units.y_scale
-        else:
-            noise = np.broadcast_to(self._noise_to_fix(), np.shape(units.y_scale))
-        noise = noise.reshape(np.shape(units.y_scale))
-        return found | {"noise_scale_": noise if noise.ndim else float(noise)}
+        learned = learned_numbers(self._model.likelihood, found["_hyper"], units)
+        if noise_of(self._resolve("likelihood")) is not None:
+            noise = learned.get("noise_scale_", self._noise_to_fix())
+            noise = np.broadcast_to(noise, np.shape(units.y_scale)).copy()
+            learned["noise_scale_"] = noise if noise.ndim else float(noise)
+        return found | learned
 
     def _predictive(self, X, theta=None):
         """New targets given networks, by default those that predictions average."""
@@ -484,3 +547,15 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             explained, 0.5, weight, rows_per_row, "its mean", self._remedy(outliers)
         )
         return found, message or flat
+
+
+def _shape(likelihood, bound):
+    """Shape of a target in units of y, at the numbers of a bound likelihood."""
+    noise, numbers = noise_of(likelihood), noise_of(bound)._log_shapes()
+    values = {
+        name: float(x.exp()) for name, x in zip(noise.shapes, numbers, strict=True)
+    }
+    noise = clone(noise).set_params(**values, noise_scale=type(noise)().noise_scale)
+    if isinstance(likelihood, HurdleLikelihood):
+        return HurdleLikelihood(noise, likelihood.at)
+    return noise

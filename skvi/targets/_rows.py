@@ -101,11 +101,15 @@ class SupervisedRows(Target):
         ranges = [NOISE_RANGE] * len(noise) + [PRIOR_RANGE] * len(prior)
         starts = self._initial_scales().tolist() if names else []
         triples = zip(names, starts, ranges, strict=True)
+        limits = {name: (at - reach, at + reach) for name, at, reach in triples}
+        own = zip(noise, self.likelihood_spec.learned_limits, strict=False)
+        shapes = {name: ends for name, ends in own if ends is not None}
+        roles = dict.fromkeys(noise, "noise") | dict.fromkeys(prior, "prior")
         scales = Layout(
             dict.fromkeys(names, ()),
             dict.fromkeys(names, "exp"),
-            roles=dict.fromkeys(noise, "noise") | dict.fromkeys(prior, "prior"),
-            limits={name: (at - reach, at + reach) for name, at, reach in triples},
+            roles=roles | dict.fromkeys(shapes, "shape"),
+            limits=limits | shapes,
         )
         return scales + self.predictor_spec.point_layout
 

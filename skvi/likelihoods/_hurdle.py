@@ -1,0 +1,272 @@
+"""Targets of which one value has a probability of its own, such as zeros."""
+
+from copy import copy
+from numbers import Real
+from typing import Any
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from skvi.likelihoods._gaussian import GaussianLikelihood
+from skvi.likelihoods.base import Likelihood
+from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.utils._validation import Interval, StrOptions
+
+__all__ = ["HurdleLikelihood"]
+
+
+class HurdleLikelihood(Likelihood):
+    r"""One value has a probability of its own; the rest has another likelihood.
+
+    .. math:: P(y = a) = \sigma(h), \quad
+              p(y | y \ne a) = \frac{p_0(y)}{1 - P_0(a)}
+
+    for the last column h of f, the value a = `at`, and the distribution
+    :math:`p_0` of `likelihood` given the other columns; :math:`P_0(a)` is 0 for a
+    density. Examples are expenses, rain or demand with many zeros.
+
+    Parameters
+    ----------
+    likelihood : Likelihood or None, default=None
+        Distribution of the other values, of numbers or of counts. None leaves the
+        choice to a network; alone it is ``GaussianLikelihood()``.
+    at : float or "auto", default="auto"
+        The value. A network with "auto" takes the most frequent one.
+
+    Notes
+    -----
+    Log densities refer to the sum of a unit mass at `at` and of the measure of
+    `likelihood`: the log of a probability where y is `at`, and of a density elsewhere.
+    They are comparable with those of other models with the same atom, but not with
+    densities.
+
+    References
+    ----------
+    Cragg (1971), *Some statistical models for limited dependent variables*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood, HurdleLikelihood
+    >>> likelihood = HurdleLikelihood(GaussianLikelihood(), at=0.0)
+    >>> f = torch.tensor([[[5.0, 0.0]]])  # even odds
+    >>> likelihood.mean(f), likelihood.log_prob(f, torch.zeros(1))
+    (tensor([[2.5000]]), tensor([[-0.6931]]))
+    """
+
+    _parameter_constraints: dict = {
+        "likelihood": [Likelihood, None],
+        "at": [Interval(Real, None, None, closed="neither"), StrOptions({"auto"})],
+    }
+    has_expectations = False
+
+    def __init__(
+        self, likelihood: Likelihood | None = None, at: float | str = "auto"
+    ) -> None:
+        self.likelihood = likelihood
+        self.at = at
+
+    @property
+    def rest(self) -> Any:
+        """The likelihood of other values."""
+        return GaussianLikelihood() if self.likelihood is None else self.likelihood
+
+    @property
+    def value(self) -> float:
+        """The value with a probability of its own."""
+        if isinstance(self.at, str):
+            raise ValueError(f"{self!r} has no value before a fit finds one; give it.")
+        return float(self.at)
+
+    @property
+    def n_outputs(self) -> int:  # type: ignore[override]
+        """Columns of f of the rest, and one."""
+        return int(self.rest.n_outputs) + 1
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        """Whether the rest is."""
+        return bool(self.rest.is_discrete)
+
+    @property
+    def scale_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Those of the rest, and the log odds, which start at 0, too."""
+        return (*self.rest.scale_outputs, self.n_outputs - 1)
+
+    @property
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Those of the rest."""
+        found: tuple[str, ...] = self.rest.learned
+        return found
+
+    @property
+    def learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of the rest; see `Likelihood.learned_limits`."""
+        found: list[tuple[float, float] | None] = self.rest.learned_limits
+        return found
+
+    @property
+    def floor_remedy(self) -> str:  # type: ignore[override]
+        """What the rest says."""
+        return str(self.rest.floor_remedy)
+
+    def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
+        """That of the rest, of other values; see `Likelihood.initial_hyper`."""
+        others = y[~self.is_at(y)]
+        found: torch.Tensor = self.rest.initial_hyper(others if len(others) else y + 1)
+        return found
+
+    def bind(self, hyper: torch.Tensor) -> Any:
+        """Return the likelihood whose rest has these numbers."""
+        if not self.learned:
+            return self
+        bound = copy(self)
+        bound.likelihood = self.rest.bind(hyper)
+        return bound
+
+    def is_at(self, y: torch.Tensor) -> torch.Tensor:
+        """Whether targets have the value, as far as their precision tells."""
+        return y == torch.tensor(self.value, dtype=torch.float64).to(y.dtype)
+
+    def mass(self, f: torch.Tensor) -> torch.Tensor:
+        """Probability of the value.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        return torch.sigmoid(f[..., -1])
+
+    def has_density(self, y: torch.Tensor) -> torch.Tensor:
+        """Not where y has the value; see `Likelihood.has_density`."""
+        return ~self.is_at(y)
+
+    @property
+    def length_scale(self) -> float:
+        """That of the rest."""
+        return float(self.rest.length_scale)
+
+    def _split(self, f: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return f[..., :-1], f[..., -1]
+
+    def _other(self, y: torch.Tensor) -> torch.Tensor:
+        """Targets, with another value in place of the one, for the rest's density."""
+        return torch.where(self.is_at(y), self.value + 1, y)
+
+    def _own_mass(self, f: torch.Tensor) -> torch.Tensor | float:
+        """Probability that the rest would give the value; 0 for a density."""
+        if not self.is_discrete:
+            return 0.0
+        at = f.new_full(f.shape[1:2], self.value)
+        mass: torch.Tensor = self.rest.log_prob(f, at).exp()
+        return mass
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log probability or density, (S, n)."""
+        own, odds = self._split(f)
+        others = self.rest.log_prob(own, self._other(y)) + logsigmoid(-odds)
+        if self.is_discrete:
+            others = others - torch.log1p(-self._own_mass(own))
+        return torch.where(self.is_at(y), logsigmoid(odds), others)
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Closed form where the rest is a density; see `Likelihood.log_prob_slope`."""
+        if self.is_discrete:
+            return super().log_prob_slope(f, y)
+        own, odds = self._split(f)
+        is_at = self.is_at(y).to(f.dtype)
+        slope = self.rest.log_prob_slope(own, self._other(y)).reshape(own.shape)
+        for_odds = (is_at - odds.sigmoid())[..., None]
+        return torch.cat([slope * (1 - is_at)[:, None], for_odds], -1)
+
+    def row_pass(self, buffers: RowBuffers) -> RowPass | None:
+        """Closed form where the rest is a density; see `Likelihood.row_pass`."""
+        if self.is_discrete:
+            return None
+        f, slope = buffers.f[..., :-1], buffers.slope[..., :-1]
+        rest = self.rest.row_pass(buffers._replace(f=f, slope=slope))
+        return None if rest is None else _HurdlePass(self, rest, buffers)
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Sum of the powers of the probability, and of the rest, (S, n)."""
+        own, odds = self._split(f)
+        others = self.rest.log_power_integral(own, c)
+        if self.is_discrete:
+            mass = self._own_mass(own)
+            others = others + torch.log1p(-torch.exp(c * torch.log(mass) - others))
+            others = others - c * torch.log1p(-mass)
+        return torch.logaddexp(c * logsigmoid(odds), others + c * logsigmoid(-odds))
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Mean of y, (S, n)."""
+        own, odds = self._split(f)
+        excess = (self.rest.mean(own) - self.value) / (1 - self._own_mass(own))
+        return self.value + torch.sigmoid(-odds) * excess
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variance of y, (S, n)."""
+        own, odds = self._split(f)
+        share = torch.sigmoid(-odds) / (1 - self._own_mass(own))
+        excess = self.rest.mean(own) - self.value
+        # Around the value, where a probability adds nothing to the second moment.
+        second = self.rest.variance(own) + (1 - share) * excess.square()
+        return share * second
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of at most y, (S, n)."""
+        own, odds = self._split(f)
+        is_above = (y >= self.value).to(f.dtype)
+        mass = self._own_mass(own)
+        others = (self.rest.cdf(own, y) - mass * is_above) / (1 - mass)
+        return torch.sigmoid(odds) * is_above + torch.sigmoid(-odds) * others
+
+    def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
+        """Quantile of y, (S, n): the value itself at the levels of its jump."""
+        own, odds = self._split(f)
+        share, at = torch.sigmoid(-odds).double(), f.new_full(f.shape[1:2], self.value)
+        below = share * self.rest.cdf(own, at)
+        is_below, is_above = level < below, level > below + (1 - share)
+        # The level among other values; any where it is not used.
+        inner = torch.where(is_below, level, level - (1 - share)) / share
+        inner = torch.where(is_below | is_above, inner, 0.5).clamp(1e-300, 1 - 1e-16)
+        others = self.rest.quantile(own, inner)
+        return torch.where(is_below | is_above, others, self.value)
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw targets, (S, n)."""
+        own, odds = self._split(f)
+        found = self.rest.sample(own, generator)
+        while self.is_discrete and bool((again := self.is_at(found)).any()):
+            found = torch.where(again, self.rest.sample(own, generator), found)
+        uniform = torch.rand(odds.shape, generator=generator, device=odds.device)
+        return torch.where(uniform < torch.sigmoid(odds), self.value, found)
+
+
+class _HurdlePass(RowPass):
+    """The rest's pass over rows without the value, and that of a logistic model."""
+
+    def __init__(
+        self, hurdle: HurdleLikelihood, rest: RowPass, buffers: RowBuffers
+    ) -> None:
+        super().__init__()
+        self._hurdle, self._rest = hurdle, rest
+        self._odds, self._for_odds = buffers.f[..., -1], buffers.slope[..., -1]
+
+    def _visit(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        is_at = self._hurdle.is_at(y)
+        others = torch.where(is_at, 0.0, weight)
+        n_draws = self._odds.shape[1]
+        self._rest(self._hurdle._other(y), others, n_draws * others.sum((1, 2)))
+        sign = torch.where(is_at, 1.0, -1.0).to(weight.dtype)
+        self._for_odds.copy_(-sign * torch.sigmoid(-sign * self._odds) * weight)
+        return ((-logsigmoid(sign * self._odds) * weight).sum((1, 2)),)
+
+    def values(self, hyper: torch.Tensor) -> torch.Tensor:
+        """With those of the rest; see `RowPass.values`."""
+        return super().values(hyper) + self._rest.values(hyper)

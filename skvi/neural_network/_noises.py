@@ -1,0 +1,140 @@
+"""Distributions of the targets of a network: which suit them, and their units."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from skvi._regressors import units_of
+from skvi.base._units import Units
+from skvi.likelihoods import (
+    GeneralizedGammaLikelihood,
+    HeteroscedasticLikelihood,
+    HurdleLikelihood,
+    JohnsonSULikelihood,
+    Likelihood,
+    NoiseLikelihood,
+    RoundedLikelihood,
+)
+
+__all__ = [
+    "candidate_likelihoods",
+    "noise_of",
+    "repeated_value",
+    "units_of_target",
+    "with_value",
+]
+
+# A value has a probability of its own if it is at least this fraction of the rows, and
+# so many of them and times as many as the next one: other repetitions are of rounding.
+FRACTION, MIN_REPEATS, TIMES = 0.05, 10, 5
+# Binary digits of the scale beside a repeated value, and steps of the origin in it:
+# numbers of the fit and of y are then converted without rounding.
+DIGITS, STEPS = 24, 64
+
+
+def candidate_likelihoods(
+    y: np.ndarray, weight: np.ndarray | None = None
+) -> list[Likelihood]:
+    """Shapes among which a network for one target should choose.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,)
+    weight : ndarray of shape (n_samples,), default=None
+
+    Returns
+    -------
+    list of Likelihood
+        Specifications that `likelihood=` of a network accepts, the usual one first, and
+        one more for positive targets. All have densities of the same units with the
+        same atom, if any, so that held-out log densities of fits compare them: the mean
+        of `predict_log_density` in rows that the fits have not seen. A repeated value
+        is a probability of its own in all or none of them, since densities compare with
+        no atom.
+    """
+    at = repeated_value(y, weight)
+    found: list[Likelihood] = [JohnsonSULikelihood()]
+    rest = y if at is None else y[y != at]
+    if rest.min() > 0:
+        found.append(GeneralizedGammaLikelihood())
+    return found if at is None else [HurdleLikelihood(noise, at) for noise in found]
+
+
+def repeated_value(y: np.ndarray, weight: np.ndarray | None = None) -> float | None:
+    """Value of a target that occurs far more often than any other one, or None."""
+    values, index = np.unique(y, return_inverse=True)
+    rows = np.bincount(index)
+    mass = rows.astype(float) if weight is None else np.bincount(index, weight)
+    if len(values) < 3:
+        return None
+    order = np.argsort(mass)
+    first, second = order[-1], order[-2]
+    is_repeated = (
+        rows[first] >= MIN_REPEATS
+        and mass[first] >= FRACTION * mass.sum()
+        and mass[first] >= TIMES * mass[second]
+        and len(y) - rows[first] >= MIN_REPEATS
+    )
+    return float(values[first]) if is_repeated else None
+
+
+def with_value(
+    given: HurdleLikelihood, y: np.ndarray, weight: np.ndarray | None
+) -> HurdleLikelihood:
+    """A hurdle at a value that is known; by default the most frequent one of y."""
+    if given.at != "auto":
+        return given
+    values, index = np.unique(y, return_inverse=True)
+    mass = np.bincount(index, weight)
+    if mass.max() < 2 * mass.sum() / len(y):
+        raise ValueError(
+            f"likelihood={given!r} takes the most frequent value of y, and none is "
+            "repeated. Give it, as HurdleLikelihood(at=0.0), or use 'johnson_su'."
+        )
+    return clone(given).set_params(at=float(values[np.argmax(mass)]))
+
+
+def noise_of(likelihood: Likelihood) -> Any:
+    """Noise around the outputs of a likelihood; None for other distributions."""
+    if isinstance(likelihood, HurdleLikelihood):
+        return noise_of(likelihood.rest)
+    if isinstance(likelihood, RoundedLikelihood):
+        return noise_of(likelihood.smooth)
+    if isinstance(likelihood, HeteroscedasticLikelihood):
+        return likelihood.level
+    return likelihood if isinstance(likelihood, NoiseLikelihood) else None
+
+
+def units_of_target(
+    likelihood: Likelihood, y: np.ndarray, weight: np.ndarray | None, standardize: bool
+) -> tuple[Units, Likelihood]:
+    """Units of one target for a fit, and its likelihood with the unit of logarithms.
+
+    Raises ValueError for targets that the likelihood says are impossible.
+    """
+    at = likelihood.at if isinstance(likelihood, HurdleLikelihood) else None
+    noise = noise_of(likelihood)
+    if at is not None:
+        weight = None if weight is None else weight[y != at]
+        y = y[y != at] if (y != at).any() else y + 1
+    if isinstance(noise, GeneralizedGammaLikelihood):
+        if y.min() <= 0:
+            raise ValueError(
+                f"y holds {y.min():.6g}, which likelihood={likelihood!r} says is "
+                "impossible: it is for positive targets. Use 'johnson_su'."
+            )
+        if not standardize:
+            return Units(0.0, 1.0), likelihood
+        found = units_of(np.log(y), weight, None, True, True)
+        name = "likelihood__log_unit" if at is not None else "log_unit"
+        new = clone(likelihood).set_params(**{name: float(found.y_scale)})
+        return Units(0.0, float(np.exp(found.y_mean))), new
+    robust = not noise.is_normal
+    units = units_of(y, weight, None, standardize, True, robust)
+    if at is None or not standardize:
+        return units, likelihood
+    mantissa, exponent = np.frexp(units.y_scale)
+    scale = float(np.ldexp(np.round(np.ldexp(mantissa, DIGITS)), exponent - DIGITS))
+    mean = at + scale / STEPS * np.round((units.y_mean - at) / scale * STEPS)
+    return Units(float(mean), scale), likelihood
