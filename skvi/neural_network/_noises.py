@@ -3,7 +3,12 @@
 from typing import Any
 
 import numpy as np
+import torch
+from scipy.optimize import minimize
 from sklearn.base import clone
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold
+from sklearn.preprocessing import StandardScaler
 
 from skvi._regressors import units_of
 from skvi.base._units import Units
@@ -16,9 +21,12 @@ from skvi.likelihoods import (
     NoiseLikelihood,
     RoundedLikelihood,
 )
+from skvi.neural_network._flatness import spaced_rows
+from skvi.utils._arrays import as_tensor
 
 __all__ = [
     "candidate_likelihoods",
+    "likely_shape",
     "noise_of",
     "repeated_value",
     "units_of_target",
@@ -28,6 +36,9 @@ __all__ = [
 # A value has a probability of its own if it is at least this fraction of the rows, and
 # so many of them and times as many as the next one: other repetitions are of rounding.
 FRACTION, MIN_REPEATS, TIMES = 0.05, 10, 5
+# The quick comparison of shapes: folds, columns up to which there are hinges, and rows
+# below which the first candidate stays.
+N_FOLDS, MAX_COLUMNS, MIN_ROWS = 5, 50, 20
 # Binary digits of the scale beside a repeated value, and steps of the origin in it:
 # numbers of the fit and of y are then converted without rounding.
 DIGITS, STEPS = 24, 64
@@ -59,6 +70,71 @@ def candidate_likelihoods(
     if rest.min() > 0:
         found.append(GeneralizedGammaLikelihood())
     return found if at is None else [HurdleLikelihood(noise, at) for noise in found]
+
+
+def likely_shape(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Likelihood:
+    """Candidate with the largest log density of residuals of an additive model.
+
+    They are of held-out folds, of y or of its logarithm, whichever an output describes.
+    The model is a ridge regression on piecewise linear functions of each feature.
+    """
+    found = candidate_likelihoods(y, weight)
+    if len(found) == 1 or len(y) < MIN_ROWS:
+        return found[0]
+    is_rest = np.ones(len(y), dtype=bool)
+    if isinstance(found[0], HurdleLikelihood):
+        is_rest = y != found[0].at
+    rows = np.flatnonzero(is_rest)
+    rows = rows[spaced_rows(len(rows))]
+    w = np.ones(len(rows)) if weight is None else weight[rows]
+    scores = [_score(noise_of(p), X[rows], y[rows], w) for p in found]
+    return found[int(np.argmax(scores))]
+
+
+def _score(
+    noise: NoiseLikelihood, X: np.ndarray, y: np.ndarray, w: np.ndarray
+) -> float:
+    """Mean log density of y given means of its location, from other rows."""
+    location, log_slope = noise.location(as_tensor(y))
+    columns = _hinges(X.reshape(len(X), -1))
+    rest = np.empty(len(y))
+    for train, test in KFold(N_FOLDS, shuffle=True, random_state=0).split(columns):
+        model = RidgeCV(np.logspace(-1, 3, 5) * len(train))
+        model.fit(columns[train], location[train].numpy(), w[train])
+        rest[test] = location[test].numpy() - model.predict(columns[test])
+    unit = float(np.sqrt(np.average(rest**2, weights=w))) or 1.0
+    spec = clone(noise).set_params(noise_scale="learn")
+    found = _fit_constant(spec, as_tensor(rest / unit), as_tensor(w))
+    log_slopes = np.broadcast_to(np.asarray(log_slope), len(y))
+    return found - float(np.log(unit)) + float(np.average(log_slopes, weights=w))
+
+
+def _hinges(X: np.ndarray) -> np.ndarray:
+    """Standardized columns, and if they are few hinges of each."""
+    X = StandardScaler().fit_transform(X.astype(np.float64)).clip(-3, 3)
+    if X.shape[1] > MAX_COLUMNS:
+        return X
+    return np.hstack([X, *((X - at).clip(min=0) for at in (-1, 0, 1))])
+
+
+def _fit_constant(spec: NoiseLikelihood, z: torch.Tensor, w: torch.Tensor) -> float:
+    """Largest mean log density of the noise of z, in its center, scale and shape."""
+    start = torch.cat([z.median().reshape(1), z.new_zeros(1) - 0.5])
+    start = torch.cat([start, z.new_tensor([ends[1] for ends in spec.shapes.values()])])
+    limits = [(None, None)] * 2 + [(low, high) for low, _, high in spec.shapes.values()]
+
+    def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        x = torch.from_numpy(numbers).requires_grad_()
+        terms = spec.standard_terms((z - x[0]) * (-x[1]).exp(), *x[2:])
+        value = x[1] - (terms[0] @ w) / w.sum()
+        value.backward()
+        return float(value.detach()), x.grad.numpy()
+
+    with torch.enable_grad():
+        found = minimize(
+            loss, start.numpy(), jac=True, bounds=limits, method="L-BFGS-B"
+        )
+    return -float(found.fun)
 
 
 def repeated_value(y: np.ndarray, weight: np.ndarray | None = None) -> float | None:

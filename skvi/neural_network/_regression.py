@@ -52,7 +52,7 @@ from skvi.neural_network._likelihood import (
 )
 from skvi.neural_network._modules import OutputLimits
 from skvi.neural_network._noises import (
-    candidate_likelihoods,
+    likely_shape,
     noise_of,
     units_of_target,
     with_value,
@@ -127,7 +127,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         given = None if is_auto else self._resolve("likelihood")
         if sample_weight is not None:
             is_used = sample_weight > 0
-            columns, sample_weight = columns[:, is_used], sample_weight[is_used]
+            X, columns = X[is_used], columns[:, is_used]
+            sample_weight = sample_weight[is_used]
         if isinstance(given, HurdleLikelihood):
             given.validate()
             if given.at == "auto" and self._stream is not None:
@@ -135,18 +136,21 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                     "A batch need not show which value is repeated. Give it for "
                     "partial_fit: likelihood=HurdleLikelihood(at=0.0), for example."
                 )
-        return [self._shape_of(given, column, sample_weight) for column in columns]
+        return [self._shape_of(given, X, y, sample_weight) for y in columns]
 
-    def _shape_of(self, given, y, weight):
+    def _shape_of(self, given, X, y, weight):
         """Likelihood of one target: what is given, with what is to be found in y."""
         if given is None:
-            return candidate_likelihoods(y, weight)[0]
+            return likely_shape(X, y, weight)
         if not isinstance(given, HurdleLikelihood):
             return given
         found = with_value(given, y, weight)
         if given.likelihood is not None:
             return found
-        return found.set_params(likelihood=candidate_likelihoods(y[y != found.at])[0])
+        rest = y != found.at
+        weight = None if weight is None else weight[rest]
+        shape = likely_shape(X[rest], y[rest], weight)
+        return clone(found).set_params(likelihood=noise_of(shape))
 
     @property
     def _noise(self):
@@ -523,13 +527,13 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         predictive = self._predictive(X)
         means = predictive.by_rows(lambda p, _, f: p.mean(f).mean(0))
         means, y = means.reshape(len(y), -1).T, y.reshape(len(y), -1).T
-        is_normal = self._resolve("likelihood").is_normal
-        given = y if is_normal else [*map(without_outliers, y, means)]
         shares = [
-            explained_variance(m, t, weight) for m, t in zip(means, given, strict=True)
+            explained_variance(m, t, weight) for m, t in zip(means, y, strict=True)
         ]
         worst = int(np.argmin([1.0 if share is None else share for share in shares]))
-        explained, mean, y = shares[worst], means[worst], given[worst]
+        explained, mean, y = shares[worst], means[worst], y[worst]
+        if not (is_normal := self._resolve("likelihood").is_normal):
+            y = without_outliers(y, mean)
         missed, n_pairs = missed_variance(X.reshape(len(X), -1), y, mean, weight)
         found = {"explained": explained, "missed": missed}
         if explained is None:
@@ -541,10 +545,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         # A linear model has one optimum.
         others = ["another random_state"] if self._has_hidden_units else []
         remedy = self._remedy(outliers, others)
-        message = missed_message(missed, explained, n_pairs, remedy)
+        # Far outliers, which heavy tails allow for, hide what is explained of the rest.
+        most = max(explained, explained_variance(mean, y, weight) or explained)
+        message = missed_message(missed, most, n_pairs, remedy)
         # A fraction is worth half as many nats of log likelihood per row.
         flat = flat_message(
-            explained, 0.5, weight, rows_per_row, "its mean", self._remedy(outliers)
+            most, 0.5, weight, rows_per_row, "its mean", self._remedy(outliers)
         )
         return found, message or flat
 

@@ -171,7 +171,7 @@ def test_hurdle_of_counts():
 
 
 def test_mixture_quantiles_at_a_jump():
-    """Exactly the value at the levels of the jump. Wrong variant: the root beside it."""
+    """Exactly the value at levels of the jump. Wrong variant: the root beside it."""
     f = torch.randn(20, 5, 2, generator=torch.Generator().manual_seed(0)).double()
     likelihood = HurdleLikelihood(GaussianLikelihood(), 0.4)
     w = torch.full((20,), 0.05).double()
