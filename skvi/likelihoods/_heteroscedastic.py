@@ -12,17 +12,14 @@ from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["HeteroscedasticLikelihood"]
 
-# Scales are between exp(-6) and exp(6) times the level: their inverse squares are
-# floats of single precision, and a row that is fitted exactly has a bounded density.
-REACH = 6.0
-
 
 class HeteroscedasticLikelihood(Likelihood):
     """y = f_0 + noise, and a second column of f is the log of the noise's scale.
 
-    The scale is ``noise_scale * exp(g)`` with ``g = 6 tanh(f_1 / 6)``, which is f_1 up
-    to rounding near 0: where f_1 is 0, as its prior expects, the noise is that of
-    `noise` alone, and `noise_scale` is its level, fixed or learned.
+    The scale is ``noise_scale * exp(g)`` with ``g = 6 tanh(f_1 / 6)``, or with 1 in
+    place of 6 for noise of logarithms, which is f_1 up to rounding near 0: where f_1 is
+    0, as its prior expects, the noise is that of `noise` alone, and `noise_scale` is
+    its level, fixed or learned.
 
     Parameters
     ----------
@@ -106,7 +103,8 @@ class HeteroscedasticLikelihood(Likelihood):
         NoiseLikelihood
             With scales of shape (S, n).
         """
-        ratio = torch.exp(REACH * torch.tanh(f[..., 1] / REACH))
+        reach = self.level.scale_reach
+        ratio = torch.exp(reach * torch.tanh(f[..., 1] / reach))
         return self.level.at_scale(self.level.scale * ratio)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -142,9 +140,9 @@ class HeteroscedasticLikelihood(Likelihood):
         noise = self.at_rows(f)
         z = noise.residual(f, y)
         slope = noise.standard_slope(z)
-        inside = 1 - torch.tanh(f[..., 1] / REACH).square()
+        inside = 1 - torch.tanh(f[..., 1] / self.level.scale_reach).square()
         return torch.stack([slope / noise.scale, (z * slope - 1) * inside], -1)
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
         """Closed form; see `Likelihood.row_pass`."""
-        return NoisePass(self.level, buffers, REACH)
+        return NoisePass(self.level, buffers, self.level.scale_reach)

@@ -44,6 +44,10 @@ class NoiseLikelihood(Likelihood):
     #: Positive parameters of the shape, which may be "learn": logs of the lower limit,
     #: of the start and of the upper limit of a fit.
     shapes: dict[str, tuple[float, float, float]] = {}
+    #: Scales of rows are between exp(-6) and exp(6) times the level: their inverse
+    #: squares are floats of single precision, and a row that is fitted exactly has a
+    #: bounded density.
+    scale_reach = 6.0
     _bound_scale: torch.Tensor | None = None
     _bound_shapes: tuple[torch.Tensor, ...] = ()
 

@@ -9,7 +9,7 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods._gaussian import GaussianLikelihood
-from skvi.likelihoods._heteroscedastic import REACH, HeteroscedasticLikelihood
+from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood, NoisePass
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._row_pass import RowBuffers, RowPass
@@ -136,7 +136,7 @@ class RoundedLikelihood(Likelihood):
         """Closed form; see `Likelihood.row_pass`."""
         smooth, reach = self.smooth, None
         if isinstance(smooth, HeteroscedasticLikelihood):
-            smooth, reach = smooth.level, REACH
+            smooth, reach = smooth.level, smooth.level.scale_reach
         return _RoundedPass(smooth, buffers, reach, self._step)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:

@@ -64,10 +64,12 @@ Prior, Posterior or dict, default="normal"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
         starts at 0 and whose prior is that of the first one.
-    likelihood : {"gaussian", "student_t", "rounded", "poisson", \
-"negative_binomial"} or Likelihood, default="gaussian"
+    likelihood : {"gaussian", "student_t", "johnson_su", "generalized_gamma", \
+"hurdle", "rounded", "poisson", "negative_binomial"} or Likelihood, default="gaussian"
         Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "rounded" is for targets such as integers, whose
+        and allows for outliers; "johnson_su" learns its asymmetry and tails;
+        "generalized_gamma" is for positive targets, "hurdle" for a value that is
+        repeated, whose log odds are one more column; "rounded" is for targets such as integers, whose
         scores are then probabilities of intervals; see `RoundedLikelihood`. Or another
         distribution: the counts of "poisson" and "negative_binomial" have the
         exponential of an output as mean. Objects set parameters, as

@@ -116,15 +116,22 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     def _find_shapes(self, X, y, sample_weight):
         """Likelihood of each target, without units: the given one, or what suits it."""
         columns, is_auto = y.reshape(len(y), -1).T, self._is_auto("likelihood")
+        given = None if is_auto else self._resolve("likelihood")
+        if given is not None and noise_of(given) is None:
+            return [given] * len(columns)
         if self._continues:
             last = self._last_shapes
-            given = last[0] if is_auto else self._resolve("likelihood")
-            is_same = type(noise_of(given)) is type(noise_of(last[0]))
-            is_same &= noise_of(given) is not None
+            is_same = is_auto or type(noise_of(given)) is type(noise_of(last[0]))
             return last if is_same else [given] * len(columns)
         if is_auto and not self._is_accurate:
             return [GaussianLikelihood()] * len(columns)
-        given = None if is_auto else self._resolve("likelihood")
+        if isinstance(given, HurdleLikelihood):
+            given.validate()
+            if given.at == "auto" and self._stream is not None:
+                raise ValueError(
+                    "A batch need not show which value is repeated. Give it for "
+                    "partial_fit: likelihood=HurdleLikelihood(at=0.0), for example."
+                )
         if sample_weight is not None:
             is_used = sample_weight > 0
             X, columns = X[is_used], columns[:, is_used]

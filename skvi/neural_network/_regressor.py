@@ -71,15 +71,18 @@ default="auto"
     noise : {"auto", "constant", "heteroscedastic"}, default="auto"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
-        starts at 0 and whose prior is that of the first one. "auto" is
-        "heteroscedastic" where `noise_scale` is learned from log loss.
-    likelihood : {"auto", "gaussian", "student_t", "rounded", "poisson", \
-"negative_binomial"} or Likelihood, default="auto"
+        starts at 0 and whose prior is that of the first one. "auto" is "constant", and
+        "heteroscedastic" in a mixture that learns `noise_scale`.
+    likelihood : {"auto", "gaussian", "student_t", "johnson_su", \
+"generalized_gamma", "hurdle", "rounded", "poisson", "negative_binomial"} or \
+Likelihood, default="auto"
         Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "rounded" is for targets such as integers, whose scores
+        and allows for outliers; "johnson_su" learns its asymmetry and tails;
+        "generalized_gamma" is for positive targets, "hurdle" for a value that is
+        repeated, such as 0, and "rounded" for targets such as integers, whose scores
         are then probabilities of intervals, see `RoundedLikelihood`. "auto" is
-        "gaussian", in a mixture "student_t", and there intervals for targets on a
-        coarse grid, such as grades, whatever their units (:doc:`/predict`). Or another
+        "gaussian", and in a mixture what suits the target (:doc:`/predict`): a hurdle
+        or not of "johnson_su" or "generalized_gamma", or intervals. Or another
         distribution: the counts of "poisson" and "negative_binomial" have the
         exponential of an output as mean.
         Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your own
@@ -150,7 +153,11 @@ default="auto"
     likelihood_ : Likelihood
         What was fitted, in units of y; of rounded numbers with their step.
     noise_scale_ : float
-        Standard deviation of the noise, in units of y; only if there is noise.
+        Scale of the noise, in units of y, or of its logarithm for "generalized_gamma";
+        only if there is noise.
+    asymmetry_, delta_, shape_ : float
+        Learned shape of the noise, see `JohnsonSULikelihood` and
+        `GeneralizedGammaLikelihood`.
     dispersion_ : float
         Learned dispersion of negative binomial counts; for others, what `likelihood`
         learns by name.
