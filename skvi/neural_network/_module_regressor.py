@@ -69,10 +69,11 @@ Prior, Posterior or dict, default="normal"
         Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
         and allows for outliers; "johnson_su" learns its asymmetry and tails;
         "generalized_gamma" is for positive targets, "hurdle" for a value that is
-        repeated, whose log odds are one more column; "rounded" is for targets such as integers, whose
-        scores are then probabilities of intervals; see `RoundedLikelihood`. Or another
-        distribution: the counts of "poisson" and "negative_binomial" have the
-        exponential of an output as mean. Objects set parameters, as
+        repeated, whose log odds are one more column; "rounded" is for targets such as
+        integers, whose scores are then probabilities of intervals; see
+        `RoundedLikelihood`. Or another distribution: the counts of "poisson" and
+        "negative_binomial" have the exponential of an output as mean. Objects set
+        parameters, as
         ``StudentTLikelihood(df=2.5)``, or are your own (:doc:`/extend`).
     noise_scale : float or "learn", default="learn"
         Scale of the noise, in units of y: for normal noise its standard deviation.
