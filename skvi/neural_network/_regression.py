@@ -4,6 +4,7 @@ from dataclasses import replace
 from numbers import Real
 
 import numpy as np
+import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 
@@ -398,9 +399,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _limit_of_outputs(self, f, likelihood):
         """Say that outputs are limited, and standardized targets are not."""
-        is_noise = noise_of(self._resolve("likelihood")) is not None
-        if not (self.normalize_y and is_noise):
+        given = self._resolve("likelihood")
+        noise, is_mixed = noise_of(given), isinstance(given, HurdleLikelihood)
+        is_location = noise is not None and noise.is_location and not is_mixed
+        if not (self.normalize_y and is_location):
             return ""
+        likelihood = likelihood.bind(torch.zeros(len(likelihood.learned)).double())
         means = likelihood.mean(f.flatten(0, 1)).reshape(*f.shape[:-1], -1)
         limits = OutputLimits.of(means)
         found = limits.saturates | limits.one_sided
