@@ -23,8 +23,9 @@ VARIANTS = [
         find="n_classes * counts[present]", put="counts[present]",
         test="tests/linear_model/test_class_weight.py::"
              "test_balanced_counts_weights_as_repetitions[two classes]"),
-    Variant("jacobian-of-target-sign", where="Model._columns", find="-total",
-        put="total",
+    Variant("jacobian-of-target-sign", where="Model._columns",
+        find="-float((w @ dense * np.log(self.units.y_scale)).sum())",
+        put="float((w @ dense * np.log(self.units.y_scale)).sum())",
         test="tests/linear_model/test_regression.py::test_conjugate_fit_is_exact"),
     Variant("plug-in-forgotten", where="evidence_of", find="learned",
         put="()",
