@@ -167,7 +167,11 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             return self.noise
         varies = isinstance(self.noise_scale, str) and self._is_accurate
         if self._continues:
-            varies = bool(self._model.likelihood.scale_outputs)
+            found = self._model.likelihood
+            found = getattr(found, "likelihoods", [found])[0]
+            # The log odds of a hurdle are one of these columns.
+            is_hurdle = isinstance(found, HurdleLikelihood)
+            varies = len(found.scale_outputs) > is_hurdle
         return "heteroscedastic" if varies else "constant"
 
     @property
