@@ -9,7 +9,15 @@ from scipy.special import ndtri
 from skvi.changepoint._scores import N_KNOTS, NormalScore, moments
 from skvi.changepoint.base import BurnIn
 
-__all__ = ["LEAST_ROWS", "Scaling", "clock_of", "first_change", "first_observed", "measure", "scale_of"]
+__all__ = [
+    "LEAST_ROWS",
+    "Scaling",
+    "clock_of",
+    "first_change",
+    "first_observed",
+    "measure",
+    "scale_of",
+]
 
 # Fewer rows say too little of ties, or of the dispersion of counts.
 LEAST_ROWS = 20

@@ -159,7 +159,9 @@ class Stream:
     @property
     def log_evidence(self) -> float:
         """Joint log density of all rows, in units of the series."""
-        log_jacobian = self.log_slope - float(self.n_scored @ np.log(self.scaling.scale))
+        log_jacobian = self.log_slope - float(
+            self.n_scored @ np.log(self.scaling.scale)
+        )
         return self.filter.log_evidence + log_jacobian
 
     def _robust_gain(

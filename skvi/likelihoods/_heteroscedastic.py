@@ -49,7 +49,7 @@ class HeteroscedasticLikelihood(Likelihood):
     _parameter_constraints: dict = {"noise": [NoiseLikelihood, None]}
     has_expectations = False
     n_outputs = 2
-    scale_outputs = (1,)
+    scale_outputs = noise_outputs = (1,)
 
     def __init__(self, noise: NoiseLikelihood | None = None) -> None:
         self.noise = noise

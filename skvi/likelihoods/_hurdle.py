@@ -94,6 +94,12 @@ class HurdleLikelihood(Likelihood):
         return (*self.rest.scale_outputs, self.n_outputs - 1)
 
     @property
+    def noise_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Those of the rest."""
+        found: tuple[int, ...] = self.rest.noise_outputs
+        return found
+
+    @property
     def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """Those of the rest."""
         found: tuple[str, ...] = self.rest.learned

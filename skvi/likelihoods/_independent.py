@@ -46,10 +46,19 @@ class IndependentLikelihood(Likelihood):
     @property
     def scale_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
         """Those of all targets."""
+        return self._joined("scale_outputs")
+
+    @property
+    def noise_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Those of all targets."""
+        return self._joined("noise_outputs")
+
+    def _joined(self, name: str) -> tuple[int, ...]:
+        """Columns of all targets, in f."""
         found: list[int] = []
         start = 0
         for part in self.likelihoods:
-            found += [start + column for column in part.scale_outputs]
+            found += [start + column for column in getattr(part, name)]
             start += part.n_outputs
         return tuple(found)
 

@@ -98,6 +98,11 @@ class RoundedLikelihood(Likelihood):
         return self.smooth.scale_outputs
 
     @property
+    def noise_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Those of the noise."""
+        return self.smooth.noise_outputs
+
+    @property
     def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """The scale of the noise, where it is "learn"."""
         return self.smooth.learned

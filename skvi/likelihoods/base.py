@@ -44,6 +44,8 @@ class Likelihood(Component, Movable, Predictive):
     is_location = False
     #: Columns of f that determine the scale of the noise; they start at 0.
     scale_outputs: tuple[int, ...] = ()
+    #: Those of them that are logs of scales of noise.
+    noise_outputs: tuple[int, ...] = ()
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learned: tuple[str, ...] = ()
     #: A positive parameter of the distribution that may have a Gamma prior and

@@ -86,7 +86,7 @@ def model_key(estimator: Any) -> str:
     kept = {k: _resolve(k, value) for k, value in params if k not in INFERENCE}
     if any(isinstance(value, str) and value == "auto" for value in kept.values()):
         # In an ensemble of networks it stands for another model.
-        kept["auto"] = getattr(estimator, "_is_accurate", False)
+        kept["auto"] = getattr(estimator, "_is_generalized", False)
     return describe([type(estimator), kept])
 
 

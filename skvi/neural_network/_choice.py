@@ -283,7 +283,7 @@ def stacked(scores: np.ndarray, weight: np.ndarray, n_iter: int = 200) -> np.nda
 
 def _noise_positions(fitted: Any) -> np.ndarray:
     """Intercepts of the outputs that are logs of scales, in theta."""
-    predictor, outputs = fitted._model.predictor, fitted._model.likelihood.scale_outputs
+    predictor, outputs = fitted._model.predictor, fitted._model.likelihood.noise_outputs
     if not outputs:
         return np.zeros(0, int)
     return predictor.last_intercept.numpy()[list(outputs)]
@@ -315,7 +315,7 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
         verbose=0,
         random_state=seed,
     )
-    found._is_candidate = True
+    found._is_candidate, found._shapes = True, getattr(network, "_shapes", None)
     if isinstance(family := network.posterior_family_, Ensemble):
         found.posterior = clone(family).set_params(n_members=1)
     return found

@@ -24,10 +24,18 @@ def can_mix(family: Any, likelihood: Likelihood) -> bool:
 
     They share what the likelihood learns, so that each needs outputs for its noise.
     """
-    is_mixture = isinstance(family, Ensemble)
-    n_learned = len(likelihood.learned)
-    has_own = n_learned in (0, len(likelihood.scale_outputs))
-    return is_mixture and isinstance(family._family(), MeanFieldNormal) and has_own
+    if not isinstance(family, Ensemble):
+        return False
+    n_levels = len(levels_of(likelihood))
+    has_own = n_levels > 0 and n_levels == len(likelihood.noise_outputs)
+    is_free = has_own or not likelihood.learned
+    return is_free and isinstance(family._family(), MeanFieldNormal)
+
+
+def levels_of(likelihood: Likelihood) -> list[int]:
+    """Positions of levels of noise among the numbers that a likelihood learns."""
+    names = [name.partition("[")[0] for name in likelihood.learned]
+    return [k for k, name in enumerate(names) if name == "noise_scale"]
 
 
 def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
@@ -45,11 +53,11 @@ def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
     # The network stays, whatever its share is: the training was its own.
     own = max(shares.get(name, 0.0), LEAST_SHARE)
     logs = [np.log(own / len(parts))] * len(parts)
-    levels = target.hyper.detach().double().cpu().numpy()[: len(likelihood.learned)]
+    at, hyper = levels_of(likelihood), target.hyper.detach().double().cpu().numpy()
     for kind in shares.keys() - {name}:
         model, factor = choice.simple[kind], factors[kind]
-        if len(levels):  # they share the level of the network
-            factor = factor + model._hyper[: len(levels)] - levels
+        if at:  # they share the level of the network
+            factor = factor + model._hyper[at] - hyper[at]
         part = _as_network(model, parts[0], network._model.predictor)
         parts.append(_with_noise(network, part, factor))
         logs.append(np.log(shares[kind]))
@@ -83,7 +91,7 @@ def says(shares: dict[str, float]) -> str:
 
 def _with_noise(network: Any, part: Posterior, log_factor: Any) -> Posterior:
     """A factorized posterior whose noise is larger by a factor."""
-    outputs = list(network._model.likelihood.scale_outputs)
+    outputs = list(network._model.likelihood.noise_outputs)
     if not outputs:
         return part
     params = part.params.clone()

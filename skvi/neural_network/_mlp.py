@@ -70,8 +70,15 @@ class MLPMixin:
             self.activation_,
             *self._scales,
             likelihood.scale_outputs,
-            skip_connection=self.skip_connection,
+            skip_outputs=self._skip_outputs(likelihood),
         )
+
+    def _skip_outputs(self, likelihood):
+        """Outputs that features act on directly: all but logs of scales of noise."""
+        if not self.skip_connection:
+            return ()
+        noises = likelihood.noise_outputs
+        return [k for k in range(likelihood.n_outputs) if k not in noises]
 
     def _choose(self, name, n_rows):
         """Value of a parameter; "auto" remains what it was in a fit that continues."""

@@ -36,7 +36,7 @@ def with_new_classes(estimator, past, labels):
         n_classes,
         *inner,
         *estimator._scales,
-        skip_connection=old.skips,
+        skip_outputs=range(n_classes) if old.skip_outputs else (),
     )
     where = np.searchsorted(labels.classes, estimator.classes_)
     family = MeanFieldNormal().build(new.layout)

@@ -116,6 +116,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _find_shapes(self, X, y, sample_weight):
         """Likelihood of each target, without units: the given one, or what suits it."""
+        if self._is_candidate and self._shapes:
+            return self._shapes
         columns, is_auto = y.reshape(len(y), -1).T, self._is_auto("likelihood")
         given = None if is_auto else self._resolve("likelihood")
         if given is not None and noise_of(given) is None:
@@ -124,7 +126,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             last = self._last_shapes
             is_same = is_auto or type(noise_of(given)) is type(noise_of(last[0]))
             return last if is_same else [given] * len(columns)
-        if is_auto and not self._is_accurate:
+        if is_auto and not self._resolve("loss").is_log_loss:
             return [GaussianLikelihood()] * len(columns)
         if isinstance(given, HurdleLikelihood):
             given.validate()
@@ -165,7 +167,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """`noise`, or what "auto" stands for."""
         if self.noise != "auto":
             return self.noise
-        varies = isinstance(self.noise_scale, str) and self._is_accurate
+        varies = isinstance(self.noise_scale, str) and self._resolve("loss").is_log_loss
         if self._continues:
             found = self._model.likelihood
             found = getattr(found, "likelihoods", [found])[0]
@@ -238,7 +240,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 else None
                 for part in last
             ]
-        if is_auto and self._is_accurate:
+        if is_auto and self._resolve("loss").is_log_loss:
             return [
                 None
                 if isinstance(shape, HurdleLikelihood)

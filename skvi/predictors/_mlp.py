@@ -49,9 +49,9 @@ class MLPPredictor(Predictor):
     multiply the gains of the first hidden and of the last layer: 1 for standardized
     targets, more for log odds, which are large, and change quickly, if classes are well
     separated. Columns `flat_outputs` of f are 0 everywhere at the start, such as the
-    log of a scale. With `skip_connection` the block ``coef_skip`` leads from the
-    features to the other outputs: the network is a linear model, plus what its hidden
-    units add, and what they add is switched off where it does not pay.
+    log of a scale. The block ``coef_skip`` leads from the features to the columns
+    `skip_outputs`, if there are hidden layers: these are linear, plus what hidden units
+    add, which are switched off where that does not pay.
     """
 
     has_local_draws = True
@@ -65,7 +65,7 @@ class MLPPredictor(Predictor):
         input_scale: float = 1.0,
         output_scale: float = 1.0,
         flat_outputs: Sequence[int] = (),
-        skip_connection: bool = False,
+        skip_outputs: Sequence[int] = (),
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
         self.flat_outputs = list(flat_outputs)
@@ -79,10 +79,9 @@ class MLPPredictor(Predictor):
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
-        self.skips = skip_connection and bool(hidden_layer_sizes)
-        if self.skips:
-            n_direct = len(range(n_outputs)[self._direct])
-            shapes["coef_skip"] = (n_features, n_direct)
+        self.skip_outputs = tuple(skip_outputs) if hidden_layer_sizes else ()
+        if self.skip_outputs:
+            shapes["coef_skip"] = (n_features, len(self.skip_outputs))
             scales["coef_skip"] = output_scale / math.sqrt(n_features)
         inputs = {name: 0 for name in scales}
         self.layout = Layout(shapes, None, scales, roles, input_axes=inputs)
@@ -103,14 +102,9 @@ class MLPPredictor(Predictor):
         return ACTIVATIONS[self.activation_name][0]
 
     @property
-    def _direct(self) -> slice:
-        """Outputs of skip connections: all, or those between which flat ones are."""
-        return slice(None, None, 2 if self.flat_outputs else 1)
-
-    @property
     def structure(self) -> tuple:
         """Structure that networks trained in one stack have in common."""
-        return self.sizes, self.activation_name, self.skips
+        return self.sizes, self.activation_name, self.skip_outputs
 
     @property
     def row_width(self) -> int:
@@ -155,7 +149,7 @@ class MLPPredictor(Predictor):
         """
         names = [f"coef_{self.n_layers - 1}"] if self.n_layers > 1 else []
         if kind == "constant":
-            names += ["coef_skip"] if self.skips else ["coef_0"]
+            names += ["coef_skip"] if self.skip_outputs else ["coef_0"]
         found = torch.zeros(self.layout.size, dtype=torch.bool, device=CPU)
         found[self.layout.positions(dict.fromkeys(names))] = True
         return found
@@ -176,7 +170,7 @@ class MLPPredictor(Predictor):
         last *= LAST_SHARE
         for output in self.flat_outputs:
             last.view(-1, self.n_outputs)[:, output] = 0
-        if self.skips:
+        if self.skip_outputs:
             mean[self.layout["coef_skip"].slice] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
@@ -194,8 +188,8 @@ class MLPPredictor(Predictor):
         for i in range(self.n_layers):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
-        if self.skips:
-            h[..., self._direct] += X.to(theta.dtype) @ blocks["coef_skip"]
+        if self.skip_outputs:
+            h[..., self.skip_outputs] += X.to(theta.dtype) @ blocks["coef_skip"]
         return h
 
     def passes(
@@ -207,12 +201,12 @@ class MLPPredictor(Predictor):
         and the device.
         """
         name = self.activation_name
-        shape, direct = (n_members, n_draws, n_rows), self._direct
-        return MLPPasses(self.sizes, name, *shape, like, direct if self.skips else None)
+        shape = n_members, n_draws, n_rows
+        return MLPPasses(self.sizes, name, *shape, like, self.skip_outputs)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
         """In buffers; see `Predictor.block_forward`."""
-        settings = self.n_layers, self.activation, self._direct
+        settings = self.n_layers, self.activation, self.skip_outputs
         return MLPBlocks(self.layout, *settings, theta, n_rows)
 
     def sample_locally(
@@ -236,9 +230,11 @@ class MLPPredictor(Predictor):
             h = self.activation(h) if i else h
             m = h @ mean[f"coef_{i}"][0] + mean[f"intercept_{i}"][0]
             v = h.square() @ variance[f"coef_{i}"][0] + variance[f"intercept_{i}"][0]
-            if self.skips and i == self.n_layers - 1:
-                m[..., self._direct] += X.to(dtype) @ mean["coef_skip"][0]
-                v[..., self._direct] += X.to(dtype).square() @ variance["coef_skip"][0]
+            if self.skip_outputs and i == self.n_layers - 1:
+                m[..., self.skip_outputs] += X.to(dtype) @ mean["coef_skip"][0]
+                v[..., self.skip_outputs] += (
+                    X.to(dtype).square() @ variance["coef_skip"][0]
+                )
             shape = m.shape if i else (n_draws, *m.shape)
             h = m + v.sqrt() * randn(generator, *shape, dtype=dtype)
         return h

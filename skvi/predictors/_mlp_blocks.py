@@ -1,6 +1,6 @@
 """Outputs of many drawn networks, for blocks of rows of one constant size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -36,7 +36,7 @@ class MLPBlocks(BlockForward):
         layout: Layout,
         n_layers: int,
         activation: Callable[[torch.Tensor], torch.Tensor],
-        direct: slice,
+        skip_outputs: Sequence[int],
         theta: torch.Tensor,
         n_rows: int,
     ) -> None:
@@ -53,7 +53,7 @@ class MLPBlocks(BlockForward):
         self.features = theta.new_ones(first.shape[2], n_rows)
         self.outputs = theta.new_empty(len(theta), sizes[-1], n_rows)
         hidden = [theta.new_empty(step, size, n_rows) for size in sizes[:-1]]
-        self.skip, self.direct = blocks.get("coef_skip"), direct
+        self.skip, self.skip_outputs = blocks.get("coef_skip"), list(skip_outputs)
         self.passes = []
         for i in range(0, len(theta), step):
             draws = slice(i, i + step)
@@ -75,5 +75,5 @@ class MLPBlocks(BlockForward):
             for shift, coef, below, above in upper:
                 torch.baddbmm(shift, coef, self.activation(below), out=above)
         if self.skip is not None:
-            self.outputs[:, self.direct] += self.skip.mT @ self.features[:-1]
+            self.outputs[:, self.skip_outputs] += self.skip.mT @ self.features[:-1]
         return self.outputs.transpose(1, 2)

@@ -83,7 +83,7 @@ class MLPPasses:
         n_draws: int,
         n_rows: int,
         like: torch.Tensor,
-        direct: slice | None = None,
+        skip_outputs: Sequence[int] = (),
     ) -> None:
         self._activate, self._multiply, one = STEPS[activation]
         self._shapes = [(a + 1, b) for a, b in pairwise(sizes)]
@@ -135,26 +135,27 @@ class MLPPasses:
             self._backward.append((for_weights, product, to_units, values[i]))
         self._last = slopes[0].view(M, -1, n_rows).mT, for_first[0].flatten(2)
         self._direct: tuple | None = None
-        if direct is not None:
-            self._link_directly(direct, values[-1], slopes[-1])
+        if skip_outputs:
+            self._link_directly(skip_outputs, values[-1], slopes[-1])
 
     def _link_directly(
-        self, direct: slice, f: torch.Tensor, slope: torch.Tensor
+        self, outputs: Sequence[int], f: torch.Tensor, slope: torch.Tensor
     ) -> None:
-        """Buffers of the weights from features to the outputs `direct`, (d, K').
+        """Buffers of the weights from features to some outputs.
 
         The networks of a member are side by side, as in the first layer.
         """
-        M, d, S, _ = self.gradients[0][0].transpose(1, 2).shape
-        of_f, of_slope = (x.view(M, S, *x.shape[1:])[:, :, direct] for x in (f, slope))
-        K = of_f.shape[2]
-        self._shapes.append((d - 1, K))
-        weights, gradients = f.new_empty(M, d - 1, S, K), f.new_empty(2, M, d - 1, S, K)
+        M, S, width, _ = self.weights[0].shape
+        d, K, n_rows = width - 1, len(outputs), f.shape[-1]
+        self._shapes.append((d, K))
+        weights, gradients = f.new_empty(M, d, S, K), f.new_empty(2, M, d, S, K)
         self.weights.append(weights.transpose(1, 2))
         self.gradients.append(gradients.transpose(2, 3))
-        room = f.new_empty(M, S * K, f.shape[2])
-        forward = weights.flatten(2).mT, of_f
-        self._direct = room, forward, (of_slope, gradients[0].flatten(2))
+        index = torch.tensor(outputs, device=f.device)
+        room = f.new_empty(M, S, K, n_rows)
+        f, slope = (x.view(M, S, -1, n_rows) for x in (f, slope))
+        flat = room.view(M, S * K, n_rows), weights.flatten(2).mT
+        self._direct = index, room, *flat, f, slope, gradients[0].flatten(2)
 
     def blocks(self, theta: torch.Tensor) -> list[torch.Tensor]:
         """Views of theta, (..., P), as weights of every layer, intercepts last.
@@ -180,17 +181,17 @@ class MLPPasses:
             self._activate(values)
             torch.bmm(weights, values, out=out)
         if self._direct is not None:
-            room, (weights, f), _ = self._direct
-            torch.bmm(weights, columns[:, :-1], out=room)
-            f += room.view(f.shape)
+            index, room, flat, weights, f, *_ = self._direct
+            torch.bmm(weights, columns[:, :-1], out=flat)
+            f.index_add_(2, index, room)
         return self.f
 
     def pull_back(self) -> None:
         """Compute the gradient of a sum over rows, after `forward` and `slope`."""
         if self._direct is not None:
-            room, _, (slope, gradient) = self._direct
-            room.view(slope.shape).copy_(slope)
-            torch.bmm(self._columns[:, :-1], room.mT, out=gradient)
+            index, room, flat, *_, slope, gradient = self._direct
+            torch.index_select(slope, 2, index, out=room)
+            torch.bmm(self._columns[:, :-1], flat.mT, out=gradient)
         for (left, right, gradient), product, to_units, values in self._backward:
             torch.bmm(left, right, out=gradient)
             weights, slope, out = to_units
