@@ -55,7 +55,10 @@ NOISE = {
     "uniform": (lambda r, n: r.random(n), 12**-0.5),
     "Laplace": (lambda r, n: r.laplace(0, 1, n), 2**0.5),
     "-gamma(2)": (lambda r, n: -r.gamma(2, 1, n), 2**0.5),
-    "two humps": (lambda r, n: np.where(r.random(n) < 0.3, 3, 0) + r.normal(size=n), 1.7),
+    "two humps": (
+        lambda r, n: np.where(r.random(n) < 0.3, 3, 0) + r.normal(size=n),
+        1.7,
+    ),
     "AR(.6) of t3": (autoregression(0.6, lambda r, n: r.standard_t(3, n)), 2.17),
     "AR(.6) exponential": (autoregression(0.6, lambda r, n: r.exponential(1, n)), 1.25),
     "sine, 1": (sine(1.0), 1.0),
@@ -88,7 +91,9 @@ def fit(x, **params):
 
 def false_reports(name, n, seeds):
     """Share of series with a report, reports and seconds per series."""
-    params = {"models": "poisson"} if name in ("negative binomial", "Poisson(4)") else {}
+    params = (
+        {"models": "poisson"} if name in ("negative binomial", "Poisson(4)") else {}
+    )
     runs = [
         fit(NOISE[name][0](np.random.default_rng([seed, n]), n), **params)
         for seed in seeds

@@ -184,7 +184,7 @@ class Feed:
     def _normalized(self, stream: Stream, rows: Batch, begins: np.ndarray) -> Stream:
         """The stream of the first rows, or that of their normal scores if it is better.
 
-        The evidence pays for the knots of the scores.
+        The evidence pays a nat for each knot, as in Akaike's criterion.
         """
         if not self.settings.normalizes:
             return stream
@@ -195,7 +195,7 @@ class Feed:
         other = self.settings.stream(scaling, self.n_kept)
         run(other, rows)
         gain = other.log_evidence - stream.log_evidence
-        return other if gain > scaling.n_knots / 2 * np.log(len(rows)) else stream
+        return other if gain > scaling.n_knots else stream
 
     def _burn_in_of(self, rows: Batch, begins: np.ndarray) -> Sequence[np.ndarray]:
         """First rows of every series, from the last one before it varies."""

@@ -100,8 +100,7 @@ def normal_score(column: np.ndarray) -> NormalScore | None:
     z, slopes = score(column)
     log_density = slopes.sum() - 0.5 * (z @ z + len(z) * np.log(2 * np.pi))
     normal = -0.5 * len(z) * (np.log(2 * np.pi * column.var()) + 1)
-    cost = (N_KNOTS - 2) / 2 * np.log(len(z))
-    return score if log_density - cost > normal else None
+    return score if log_density - (N_KNOTS - 2) > normal else None
 
 
 def scale_of(column: np.ndarray) -> float:
