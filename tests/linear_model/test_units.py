@@ -232,13 +232,13 @@ def test_units_of_exposure(likelihood):
     exposure.
     """
     model = COUNT(likelihood=likelihood)
-    expected = model.fit(X, COUNTS, exposure=EXPOSURE).predict(X)
+    expected = model.fit(X, COUNTS, exposure=EXPOSURE).predict(X, exposure=1)
     slope, at, bound = model.coef_, model.intercept_, model.lower_bound_
     model.fit(X, COUNTS, exposure=1e5 * EXPOSURE)
     same(model.coef_, slope)
     same(model.lower_bound_, bound)
     same(model.intercept_ + np.log(1e5), at)
-    same(1e5 * model.predict(X), expected)
+    same(1e5 * model.predict(X, exposure=1), expected)
     found = model.predict(X, exposure=np.full(60, 3e5))
     same(found, 3 * expected)
     draws = model.sample_y(X, 4000, random_state=0, exposure=np.full(60, 1e5))
