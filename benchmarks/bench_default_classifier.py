@@ -194,8 +194,9 @@ class DeepEnsemble(ClassifierMixin, BaseEstimator):
         X, codes = torch.tensor(X).float(), torch.tensor(codes)
         parts = train_test_split(X, codes, test_size=0.2, stratify=y, random_state=0)
         n_epochs = self.max_steps // -(-len(parts[0]) // 100)
+        chosen = np.arange(len(parts[3])), parts[3].numpy()
         losses = [
-            loss_of(parts[3], self.predict_proba(parts[1]))
+            -np.log(self.predict_proba(parts[1])[chosen].clip(1e-15)).mean()
             for _ in self._train(parts[0], parts[2], n_epochs)
         ]
         for _ in self._train(X, codes, 1 + int(np.argmin(losses))):
