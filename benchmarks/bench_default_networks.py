@@ -135,7 +135,7 @@ def scores_of_numbers(model, rows):
             log_p = model.predict_log_interval(X, rows.cells, step) + math.log(step)
         crps = normal_crps(y, *(a.T for a in model.normals(X)))
         return found | {"loss": -log_p, "crps": crps, "cover": model.covers(X, y)}
-    draws = model.sample_y(X, N_DRAWN, random_state=0)
+    draws = model.sample_y(X, 1000 if step is None else N_DRAWN, random_state=0)
     found["crps"] = sample_crps(y, draws)
     if step is None:
         low, high = model.predict_interval(X).T
