@@ -163,10 +163,10 @@ class HurdleLikelihood(Likelihood):
         """Targets, with another value in place of the one, for the rest's density."""
         return torch.where(self.is_at(y), self.value + 1, y)
 
-    def _own_mass(self, f: torch.Tensor) -> torch.Tensor | float:
+    def _own_mass(self, f: torch.Tensor) -> torch.Tensor:
         """Probability that the rest would give the value; 0 for a density."""
         if not self.is_discrete:
-            return 0.0
+            return f.new_zeros(())
         at = f.new_full(f.shape[1:2], self.value)
         mass: torch.Tensor = self.rest.log_prob(f, at).exp()
         return mass

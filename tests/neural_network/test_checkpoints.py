@@ -30,80 +30,43 @@ from skvi.solvers._stochastic._solver import solve_members
 from tests.interrupts import interrupt, quick, stop
 from tests.modules import relu_network
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = quick
 N = 120
 SMALL = {"hidden_layer_sizes": (3,), "n_draws": 4, "random_state": 0}
-MLP = BayesianMLPRegressor(
-    skip_connection=False,
-    noise="constant",
-    likelihood="gaussian",
-    activation="softplus",
-    divergence="kl",
-    posterior="mean_field",
-    batch_size=13,
-    max_iter=15,
-    **SMALL,
-)
+MLP = BayesianMLPRegressor(batch_size=13, max_iter=15, **(ONE | SMALL))
 #: Estimators, and checkpoints after which the fit is ended.
 FITS = {
     "minibatches": (MLP, 1, 3, 5),
     "all rows": (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            batch_size=N,
-            max_iter=15,
-            **SMALL,
-        ),
+        BayesianMLPRegressor(batch_size=N, max_iter=15, **(ONE | SMALL)),
         2,
         8,
     ),
     "early stopping": (
         BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            early_stopping=True,
-            n_iter_no_change=2,
-            max_iter=60,
-            **SMALL,
+            early_stopping=True, n_iter_no_change=2, max_iter=60, **(ONE | SMALL)
         ),
         9,
     ),
     "held-out rows": (
         BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            validation_fraction=0.2,
-            batch_size=13,
-            max_iter=15,
-            **SMALL,
+            validation_fraction=0.2, batch_size=13, max_iter=15, **(ONE | SMALL)
         ),
         3,
     ),
     "waiting for held-out rows": (
         BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            validation_fraction=0.5,
-            early_stopping=True,
-            tol=1.0,
-            **SMALL,
+            validation_fraction=0.5, early_stopping=True, tol=1.0, **(ONE | SMALL)
         ),
         2,
     ),
@@ -114,32 +77,13 @@ FITS = {
     "low rank": (BayesianMLPRegressor(posterior="low_rank", max_iter=15, **SMALL), 3),
     # A start that another objective finds, and then autograd.
     "two phases": (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            objective="iwelbo",
-            max_iter=2,
-            **SMALL,
-        ),
+        BayesianMLPRegressor(objective="iwelbo", max_iter=2, **(ONE | SMALL)),
         2,
         4,
     ),
     "natural gradients": (
         BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            solver="ivon",
-            batch_size=13,
-            max_iter=15,
-            **SMALL,
+            solver="ivon", batch_size=13, max_iter=15, **(ONE | SMALL)
         ),
         2,
     ),

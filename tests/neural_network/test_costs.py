@@ -9,6 +9,16 @@ from skvi.objectives._analytic import AnalyticSteps
 from skvi.predictors import ModulePredictor
 from tests.modules import relu_network
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
@@ -56,16 +66,6 @@ def test_targets_share_the_steps_in_closed_form(params, monkeypatch):
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(AnalyticSteps, "differentiate", counted)
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        max_iter=2,
-        random_state=0,
-        **params,
-    )
+    model = BayesianMLPRegressor(max_iter=2, random_state=0, **(ONE | params))
     model.fit(*data(50, 3))
     assert set(calls) == {"_IndependentPass"}

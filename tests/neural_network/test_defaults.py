@@ -18,6 +18,16 @@ from skvi.solvers._stochastic._ends import Validation
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 
 def observe(means, n_observations, warm_up=0, noise=0.01):
     """Step sizes after each observation, until the schedule is done; and itself."""
@@ -112,16 +122,9 @@ def test_without_a_tolerance_all_observations_are_made():
     assert schedule.converged
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            tol=0,
-            max_iter=2,
-        ).fit([[0.0], [1.0]], [0, 1])
+        model = BayesianMLPRegressor(tol=0, max_iter=2, **ONE).fit(
+            [[0.0], [1.0]], [0, 1]
+        )
     assert model.n_iter_ == 2
 
 
@@ -154,16 +157,11 @@ def test_a_narrow_prior_is_named():
     X = rng.uniform(-2, 2, size=(80, 1))
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=80)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        divergence="kl",
-        posterior="mean_field",
-        activation="relu",
         prior=Normal(0.02),
         learning_rate=0.05,
         max_iter=60,
         random_state=0,
+        **(ONE | {"activation": "relu"}),
     )
     with pytest.warns(SkviWarning, match="prior='auto'"):
         model.fit(X, y)
@@ -195,16 +193,11 @@ def test_early_stopping_waits_for_the_divergence(fraction):
     X = rng.uniform(-2, 2, size=(400, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=400)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
         early_stopping=True,
         validation_fraction=fraction,
         max_iter=2000,
         random_state=0,
+        **ONE,
     ).fit(X, y)
     assert model.converged_
     assert model.n_iter_ > 300  # of the warm-up
@@ -284,14 +277,7 @@ def test_saturating_units_find_a_wave():
     X = source.uniform(-3, 3, (500, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(500)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        divergence="kl",
-        posterior="mean_field",
-        activation="tanh",
-        max_iter=150,
-        random_state=0,
+        max_iter=150, random_state=0, **(ONE | {"activation": "tanh"})
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -13,6 +13,16 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
@@ -38,17 +48,11 @@ def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
     X, y = make_data(dtype=dtype)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
         hidden_layer_sizes=(),
         noise_scale=NOISE,
         prior=Normal(SCALE),
         normalize_y=True,
-        **QUICK,
+        **(ONE | QUICK),
     ).fit(X, y)
     bounds = model.evidence_bounds(X, y, method=method, random_state=0)
     unit = y.std()

@@ -17,6 +17,16 @@ from skvi.neural_network._flatness import (
     unscaled_message,
 )
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 
 def wave(n=100, seed=0):
     rng = np.random.default_rng(seed)
@@ -31,16 +41,7 @@ def test_a_missed_wave_is_reported():
     """
     X, y = wave()
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=2,
-        n_draws=20,
-        tol=0.5,
-        random_state=0,
+        hidden_layer_sizes=2, n_draws=20, tol=0.5, random_state=0, **ONE
     )
     with pytest.warns(SkviWarning, match=r"KL\(weight=0.1\)") as record:
         model.fit(X, y)
@@ -60,16 +61,7 @@ def test_no_draw_of_a_wave_ends_at_a_constant():
     source = np.random.default_rng(0)
     X = source.uniform(-2, 2, (120, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(120)
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        max_iter=400,
-        random_state=0,
-    ).fit(X, y)
+    model = BayesianMLPRegressor(max_iter=400, random_state=0, **ONE).fit(X, y)
     assert model.lower_bound_ > -15
     error = model.predict(X) - np.sin(2 * X[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.06
@@ -83,16 +75,7 @@ def test_a_wave_is_found(global_random_seed):
     of 6 seeds have an RMSE above 0.04.
     """
     X, y = wave(500)
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        max_iter=600,
-        random_state=global_random_seed,
-    )
+    model = BayesianMLPRegressor(max_iter=600, random_state=global_random_seed, **ONE)
     error = model.fit(X, y).predict(X) - np.sin(2 * X[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.03
     assert model.noise_scale_ == pytest.approx(0.1, rel=0.2)
@@ -107,16 +90,7 @@ def test_a_wave_is_found(global_random_seed):
 def test_the_remedies_help(options):
     X, y = wave(options.get("n", 100))
     options = {k: v for k, v in options.items() if k != "n"}
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        random_state=0,
-        **options,
-    ).fit(X, y)
+    model = BayesianMLPRegressor(random_state=0, **(ONE | options)).fit(X, y)
     assert model.score(X, y) > 0.8
     assert model.diagnostics_["missed"] < 0.2
 
@@ -128,16 +102,7 @@ def test_noise_is_no_alarm():
     """The message is true of noise as well, and says that it may be right."""
     X, _ = wave(40)
     y = np.random.default_rng(1).normal(size=40)
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=(2,),
-        **QUICK,
-    )
+    model = BayesianMLPRegressor(hidden_layer_sizes=(2,), **(ONE | QUICK))
     with pytest.warns(SkviWarning, match="right if there is nothing to lea"):
         model.fit(X, y)
     assert abs(model.diagnostics_["missed"]) < 4 / 40**0.5
@@ -163,16 +128,7 @@ def test_a_good_fit_is_silent():
     X, _ = wave(40)
     y = X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=40)
     weight = np.r_[np.zeros(5), np.ones(35)]
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=(),
-        **QUICK,
-    )
+    model = BayesianMLPRegressor(hidden_layer_sizes=(), **(ONE | QUICK))
     model.fit(X, y, sample_weight=weight)
     expected = model.score(X[5:], y[5:])
     assert model.diagnostics_["explained"] == pytest.approx(expected, abs=1e-6)
@@ -237,15 +193,7 @@ def test_huge_weights_are_only_relative():
     """Wrong variant: squares of sums of weights as they are, which overflow."""
     X, y = wave(30)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=(),
-        max_iter=2,
-        random_state=0,
+        hidden_layer_sizes=(), max_iter=2, random_state=0, **ONE
     )
     model.fit(X, y, sample_weight=np.full(30, 1e200))
     assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))
@@ -255,31 +203,13 @@ def test_features_of_another_size():
     """The remedy is named, and works. Wrong variant: only features that are large."""
     X = np.random.default_rng(0).normal(size=(200, 2))
     y, size = X[:, 0] + X[:, 1] ** 2, 300.0
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        max_iter=40,
-        random_state=0,
-    )
+    model = BayesianMLPRegressor(max_iter=40, random_state=0, **ONE)
     with pytest.warns(UserWarning, match="standardize them first") as record:
         model.fit(X * size, y)
     assert len(record) == 1
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        scaled = BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            max_iter=40,
-            random_state=0,
-        ).fit(X, y)
+        scaled = BayesianMLPRegressor(max_iter=40, random_state=0, **ONE).fit(X, y)
     assert all("standardize" not in str(w.message) for w in caught)
     assert scaled.score(X, y) > max(model.score(X * size, y), 0.8) + 0.02
     assert all(map(unscaled_message, (1e-3 * X, 1e200 * X)))

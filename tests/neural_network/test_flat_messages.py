@@ -19,6 +19,16 @@ from skvi.neural_network._flatness import (
     worse_message,
 )
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 LINEAR = {
     "hidden_layer_sizes": (),
     "learning_rate": 0.1,
@@ -46,7 +56,7 @@ def test_a_linear_network_misses_a_parabola():
     weight of the divergence."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
     model = BayesianMLPRegressor(
-        posterior="mean_field", divergence=KL(weight=0.1), **LINEAR
+        posterior="mean_field", divergence=KL(weight=0.1), batch_size=200, **LINEAR
     )
     [(category, text)] = fit(model, X, X[:, 0] ** 2)
     assert category is SkviWarning
@@ -76,15 +86,7 @@ def outliers():
 def test_rows_without_weight_are_not_missed():
     """Wrong variant: all pairs of neighbors weigh the same."""
     X, y, weight = outliers()
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **LINEAR,
-    )
+    model = BayesianMLPRegressor(**(ONE | LINEAR))
     assert fit(model, X, y, weight) == []
     assert model.diagnostics_["explained"] > 0.95
     assert abs(model.diagnostics_["missed"]) < 0.1
@@ -137,15 +139,7 @@ def test_an_offset_of_weighted_rows_is_no_signal():
 def test_a_fit_that_stops_early_is_another_matter():
     """Wrong variant: a SkviWarning whatever is said."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(40, 1))
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **LINEAR | {"max_iter": 2},
-    )
+    model = BayesianMLPRegressor(**(ONE | LINEAR | {"max_iter": 2}))
     with pytest.warns(ConvergenceWarning, match="increase max_iter") as caught:
         model.fit(X, X[:, 0] ** 2)
     assert len(caught) == 1
@@ -177,15 +171,7 @@ def test_outliers_hide_no_good_fit():
     all; a fraction without them, which hides that a mean is wrong.
     """
     X, y = far_rows()
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood="student_t",
-        **LONG,
-    )
+    model = BayesianMLPRegressor(**(ONE | {"likelihood": "student_t"} | LONG))
     assert fit(model, X, y) == []
     assert model.diagnostics_["explained"] < 0.2
     clean = np.random.default_rng(1).normal(size=300)
@@ -197,15 +183,7 @@ def test_outliers_hide_no_good_fit():
 def test_outliers_under_normal_noise_are_named():
     """Wrong variant: KL(weight=0.1) whatever the cause."""
     [(category, text)] = fit(
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            **LONG,
-        ),
+        BayesianMLPRegressor(**(ONE | LONG)),
         *far_rows(),
     )
     assert category is SkviWarning
@@ -221,16 +199,7 @@ def test_outliers_under_normal_noise_are_named():
 def test_early_stopping_is_named():
     """Wrong variant: the remedies of a complete fit alone."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        early_stopping=True,
-        **LONG,
-    )
+    model = BayesianMLPRegressor(early_stopping=True, **(ONE | LONG))
     [(_, text)] = fit(model, X, X[:, 0] ** 2)
     assert "early_stopping=False or hidden_layer_sizes=(20,)" in text
 
@@ -245,17 +214,7 @@ def test_errors_of_what_is_missed():
 def test_worse_than_a_constant(as_trained):
     """Of a fit that has not converged, too. Wrong variant: only of others."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(50, 1))
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        warm_start=True,
-        normalize_y=False,
-        **LINEAR,
-    )
+    model = BayesianMLPRegressor(warm_start=True, normalize_y=False, **(ONE | LINEAR))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, 3 * X[:, 0])

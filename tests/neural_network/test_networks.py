@@ -19,6 +19,16 @@ from skvi.objectives import RenyiBound
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Stochastic
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
@@ -40,16 +50,11 @@ def wave(n=300, seed=0, noise=0.2):
 def fitted():
     X, y = wave()
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        divergence="kl",
-        posterior="mean_field",
         hidden_layer_sizes=10,
-        activation="relu",  # needs the fewest iterations
         learning_rate=0.03,
         random_state=0,
         max_iter=60,
+        **(ONE | {"activation": "relu"}),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -190,52 +195,16 @@ def test_bounds_are_on_the_density_of_y():
     With a fixed noise scale the fit in standardized units is the same.
     """
     X, y = wave(40)
-    first = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=4.0,
-        **FAST,
-    ).fit(X, y)
-    other = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=40.0,
-        **FAST,
-    ).fit(X, 10 * y + 3)
+    first = BayesianMLPRegressor(noise_scale=4.0, **(ONE | FAST)).fit(X, y)
+    other = BayesianMLPRegressor(noise_scale=40.0, **(ONE | FAST)).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
     value = other.objective_value_, first.objective_value_ - shift
     assert math.isclose(*value, rel_tol=1e-6)
     assert np.allclose(other.predict(X), 10 * first.predict(X) + 3)
-    weighted = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=4.0,
-        **FAST,
-    )
+    weighted = BayesianMLPRegressor(noise_scale=4.0, **(ONE | FAST))
     weighted.fit(X, y, sample_weight=np.full(40, 2.0))
-    again = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=40.0,
-        **FAST,
-    )
+    again = BayesianMLPRegressor(noise_scale=40.0, **(ONE | FAST))
     again.fit(X, 10 * y + 3, sample_weight=np.full(40, 2.0))
     assert math.isclose(
         again.lower_bound_, weighted.lower_bound_ - 2 * shift, rel_tol=1e-6
@@ -248,31 +217,13 @@ def test_priors_by_layer():
     X, y = wave(40)
     prior = {"coef_0": Normal(), "coef_1": Laplace(1e-4), "intercept": Normal()}
     model = (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            prior=prior,
-            **FAST,
-        )
+        BayesianMLPRegressor(prior=prior, **(ONE | FAST))
         .set_params(max_iter=60)
         .fit(X, y)
     )
     assert np.ptp(model.predict(X)) < 0.1 * np.ptp(y)
     with pytest.raises(IncompatibleComponentsError, match="coef_0"):
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            prior={"weights": Normal()},
-            **FAST,
-        ).fit(X, y)
+        BayesianMLPRegressor(prior={"weights": Normal()}, **(ONE | FAST)).fit(X, y)
 
 
 @quick
@@ -287,16 +238,7 @@ def test_only_a_first_fit_warms_up(monkeypatch):
     monkeypatch.setattr(Stochastic, "solve", solve)
     X, y = np.arange(20.0)[:, None], np.arange(20.0)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=2,
-        max_iter=1,
-        warm_start=True,
-        random_state=0,
+        hidden_layer_sizes=2, max_iter=1, warm_start=True, random_state=0, **ONE
     )
     for _ in range(2):
         with pytest.warns(ConvergenceWarning):
@@ -309,15 +251,7 @@ def test_warm_start_goes_on(fitted):
     """A second fit starts where the first ended; another layout is refused."""
     X, y = wave()
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=5,
-        max_iter=30,
-        random_state=0,
+        hidden_layer_sizes=5, max_iter=30, random_state=0, **ONE
     )
     cold = model.fit(X, y).loss_curve_[0]
     end, noise = model.loss_curve_[-1], model.noise_scale_
@@ -341,15 +275,7 @@ def test_bad_arguments(fitted):
         model.predict_log_density(X, y[:-1])
     for sizes in ((0,), (2.5,), -1, [[2]]):
         with pytest.raises(ValueError, match="hidden_layer_sizes"):
-            BayesianMLPRegressor(
-                skip_connection=False,
-                noise="constant",
-                likelihood="gaussian",
-                activation="softplus",
-                divergence="kl",
-                posterior="mean_field",
-                hidden_layer_sizes=sizes,
-            ).fit(X, y)
+            BayesianMLPRegressor(hidden_layer_sizes=sizes, **ONE).fit(X, y)
     with pytest.raises(ValueError, match="full-rank"):
         BayesianMLPRegressor(hidden_layer_sizes=(200, 200), posterior="full_rank").fit(
             X, y
@@ -361,16 +287,7 @@ def test_constant_target():
     """A target without scale keeps its units; the noise does not fall to zero."""
     X, _ = wave(30)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=(),
-        max_iter=60,
-        learning_rate=0.1,
-        random_state=0,
+        hidden_layer_sizes=(), max_iter=60, learning_rate=0.1, random_state=0, **ONE
     )
     with pytest.warns(SkviWarning, match="30 rows with equal values of y"):
         model.fit(X, np.full(30, 5.0))
@@ -381,39 +298,13 @@ def test_constant_target():
 @quick
 def test_huge_scales_and_one_row():
     X, y = wave(40)
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **FAST,
-    ).fit(X, 1e12 * y)
+    model = BayesianMLPRegressor(**(ONE | FAST)).fit(X, 1e12 * y)
     assert np.all(np.isfinite(model.predict(X, return_std=True)))
-    one = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **FAST,
-    )
+    one = BayesianMLPRegressor(**(ONE | FAST))
     with pytest.warns(SkviWarning, match="one row .* give noise_scale"):
         one.fit(X[:1], y[:1])
     assert np.all(np.isfinite(one.predict(X, return_std=True)))
-    given = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=2.0,
-        normalize_y=False,
-        **FAST,
-    )
+    given = BayesianMLPRegressor(noise_scale=2.0, normalize_y=False, **(ONE | FAST))
     _, std = given.fit(X[:1], y[:1]).predict(X[:1], return_std=True)
     assert std[0] > 2
 

@@ -13,6 +13,16 @@ from skvi.likelihoods import StudentTLikelihood
 from skvi.metrics import NegCRPS
 from skvi.neural_network import BayesianMLPRegressor
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
@@ -42,15 +52,7 @@ def make_data(n, seed, heavy=False):
 def fitted():
     X, y = make_data(600, 0)
     return (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            **SETTINGS,
-        ).fit(X, y),
+        BayesianMLPRegressor(**(ONE | SETTINGS)).fit(X, y),
         X,
         y,
     )
@@ -65,15 +67,9 @@ def test_a_known_scale_is_found(fitted):
     Z, t = make_data(500, 1)
     std = model.predict(Z, return_std=True)[1]
     assert np.abs(np.log(std / spread(Z))).mean() < 0.15
-    constant = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **{**SETTINGS, "noise": "constant"},
-    ).fit(X, y)
+    constant = BayesianMLPRegressor(**(ONE | {**SETTINGS, "noise": "constant"})).fit(
+        X, y
+    )
     gain = model.predict_log_density(Z, t) - constant.predict_log_density(Z, t)
     assert gain.mean() > 0.4
     assert model.lower_bound_ > constant.lower_bound_ + 100
@@ -115,24 +111,8 @@ def test_it_starts_with_constant_noise(as_trained):
     """The first value is that of constant noise. Wrong variant: a random scale."""
     X, y = make_data(100, 0)
     start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **start,
-    ).fit(X, y)
-    constant = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **{**start, "noise": "constant"},
-    ).fit(X, y)
+    model = BayesianMLPRegressor(**(ONE | start)).fit(X, y)
+    constant = BayesianMLPRegressor(**(ONE | {**start, "noise": "constant"})).fit(X, y)
     stds = model._predictive_normals(X)[1]
     assert np.allclose(stds, constant.noise_scale_, rtol=0.1)
     assert model.noise_scale_ == pytest.approx(constant.noise_scale_, rel=1e-3)
@@ -142,26 +122,8 @@ def test_a_fixed_level_is_in_units_of_y():
     """Wrong variants: not divided by the unit of y; that of a later time."""
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
-    first = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=4.0,
-        **options,
-    ).fit(X, y)
-    other = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=40.0,
-        **options,
-    ).fit(X, 10 * y + 3)
+    first = BayesianMLPRegressor(noise_scale=4.0, **(ONE | options)).fit(X, y)
+    other = BayesianMLPRegressor(noise_scale=40.0, **(ONE | options)).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
     assert np.allclose(
@@ -181,23 +143,9 @@ def test_heavy_tails():
     y = 30 + 10 * np.sin(2 * X[:, 0]) + rng.standard_normal(300)
     y[::20] += 60
     options = {**SETTINGS, "noise": "constant"}
-    normal = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **options,
-    ).fit(X, y)
+    normal = BayesianMLPRegressor(**(ONE | options)).fit(X, y)
     heavy = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood=StudentTLikelihood(df=2.5),
-        **options,
+        **(ONE | {"likelihood": StudentTLikelihood(df=2.5)} | options)
     ).fit(X, y)
     truth = 30 + 10 * np.sin(2 * X[:, 0])
     error = [np.abs(m.predict(X) - truth).mean() for m in (normal, heavy)]
@@ -222,15 +170,7 @@ def test_several_targets():
     X, y = make_data(200, 0)
     Y = np.stack([y, 1e-3 * (X[:, 0] ** 2 + 0.1 * np.sin(50 * y))], 1)
     options = {**SETTINGS, "max_iter": 40}
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **options,
-    ).fit(X, Y)
+    model = BayesianMLPRegressor(**(ONE | options)).fit(X, Y)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == (200, 2)
     assert model.noise_scale_.shape == (2,)
@@ -256,15 +196,7 @@ def test_several_targets():
     assert np.isfinite(NegCRPS()(model, X, Y))
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.predict(X), model.predict(X))
-    scaled = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **options,
-    ).fit(X, Y * [1.0, 100.0])
+    scaled = BayesianMLPRegressor(**(ONE | options)).fit(X, Y * [1.0, 100.0])
     shift = 200 * math.log(100)
     assert scaled.lower_bound_ == pytest.approx(model.lower_bound_ - shift, rel=1e-6)
     with pytest.raises(ValueError, match="2 columns"):
@@ -280,16 +212,7 @@ def test_one_column():
     column = y[:, None]
     options = {**SETTINGS, "max_iter": 5}
     flat, model = (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            **options,
-        ).fit(X, t)
-        for t in (y, column)
+        BayesianMLPRegressor(**(ONE | options)).fit(X, t) for t in (y, column)
     )
     assert model.lower_bound_ == flat.lower_bound_
     for method, args, axis in [
@@ -314,17 +237,7 @@ def test_one_column():
 def test_a_number_for_several_targets():
     """Of units of y. Wrong variant: the exponentials of nothing that was learned."""
     X, y = make_data(60, 0)
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise_scale=2.5,
-        max_iter=1,
-        random_state=0,
-    )
+    model = BayesianMLPRegressor(noise_scale=2.5, max_iter=1, random_state=0, **ONE)
     model.fit(X, np.column_stack([y, 100 * y]))
     np.testing.assert_allclose(model.noise_scale_, [2.5, 2.5])
     mean, std = model.predict(X, return_std=True)
@@ -336,22 +249,12 @@ def test_refused():
     X, y = make_data(30, 0)
     with pytest.raises(ValueError, match=r"noise_scale=2\.0"):
         BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            likelihood=StudentTLikelihood(4.0, 2.0),
+            **(ONE | {"likelihood": StudentTLikelihood(4.0, 2.0)})
         ).fit(X, y)
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise="heteroscedastic",
         noise_scale=1.0,
         loss=lambda f, y: (y - f[..., 0]).abs(),
+        **(ONE | {"noise": "heteroscedastic"}),
     )
     with pytest.raises(IncompatibleComponentsError, match="scale of the noise"):
         model.fit(X, y)

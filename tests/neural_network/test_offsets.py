@@ -9,39 +9,27 @@ from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from skvi.posteriors import Ensemble
 from tests.modules import relu_network
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
 FAST = {"max_iter": 3, "learning_rate": 0.03, "n_predict_draws": 20, "random_state": 0}
 NETWORKS = {
-    "normal": BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **FAST,
-    ),
+    "normal": BayesianMLPRegressor(**(ONE | FAST)),
     "heteroscedastic": BayesianMLPRegressor(
-        skip_connection=False,
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        noise="heteroscedastic",
-        **FAST,
+        **(ONE | {"noise": "heteroscedastic"} | FAST)
     ),
-    "student": BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood="student_t",
-        **FAST,
-    ),
+    "student": BayesianMLPRegressor(**(ONE | {"likelihood": "student_t"} | FAST)),
     "ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
         hidden_layer_sizes=20,
@@ -49,16 +37,7 @@ NETWORKS = {
         divergence="kl",
         **FAST,
     ),
-    "robust": BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        loss="beta",
-        **FAST,
-    ),
+    "robust": BayesianMLPRegressor(loss="beta", **(ONE | FAST)),
     "module": BayesianModuleRegressor(relu_network, **FAST),
 }
 UNITS = [

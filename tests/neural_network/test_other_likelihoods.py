@@ -19,6 +19,16 @@ from skvi.likelihoods import (
 from skvi.linear_model import BayesianPoissonRegressor
 from skvi.neural_network import BayesianMLPRegressor
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
@@ -60,14 +70,7 @@ def test_a_linear_network_is_a_regression_of_counts(name):
     """
     y = COUNTS[name]
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood=name,
-        learning_rate=0.05,
-        **LINEAR,
+        learning_rate=0.05, **(ONE | {"likelihood": name} | LINEAR)
     )
     model.fit(X, y)
     other = BayesianPoissonRegressor(likelihood=name).fit(X, y)
@@ -89,15 +92,7 @@ def test_outputs_start_at_the_best_constant(as_trained):
     """Of large counts, without which fits begin far away. Wrong variant: at rate 1."""
     start = {**SMALL, "max_iter": 1, "learning_rate": 1e-9, "prior": "normal"}
     y = COUNTS["poisson"] + 10_000
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood="poisson",
-        **start,
-    ).fit(X, y)
+    model = BayesianMLPRegressor(**(ONE | {"likelihood": "poisson"} | start)).fit(X, y)
     assert np.abs(np.log(model.predict(X) / y.mean())).max() < 1.0
     plain = clone(model).set_params(normalize_y=False).fit(X, y)
     assert plain.predict(X).max() < 100
@@ -111,13 +106,7 @@ def test_several_counts_in_columns():
     """
     y = np.c_[COUNTS["poisson"], COUNTS["negative_binomial"]]
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood="negative_binomial",
-        **LINEAR,
+        **(ONE | {"likelihood": "negative_binomial"} | LINEAR)
     ).fit(X, y)
     assert model.predict_interval(X).shape == (300, 2, 2)
     assert model.dispersion_[0] < 0.05 < 0.2 < model.dispersion_[1]
@@ -134,15 +123,9 @@ def test_a_likelihood_of_ones_own():
     Wrong variant: quantiles of a normal.
     """
     y = RNG.exponential(np.exp(X @ [0.5, -0.3, 0.0] + 4))
-    model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        likelihood=Exponential(),
-        **LINEAR,
-    ).fit(X, y)
+    model = BayesianMLPRegressor(**(ONE | {"likelihood": Exponential()} | LINEAR)).fit(
+        X, y
+    )
     f = model._drawn().by_rows(X, lambda f: f[..., 0].T) - model._model.units.f_mean
     np.testing.assert_allclose(model.predict(X), np.exp(-f).mean(1))
     density = logsumexp(f - y[:, None] * np.exp(f), 1) - log(f.shape[1])
@@ -174,13 +157,7 @@ def test_a_likelihood_of_ones_own():
 def test_what_does_not_go_together(params, y, message):
     """Wrong variant: parameters that are ignored."""
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
-        **{"likelihood": PoissonLikelihood(), **params},
+        **(ONE | {"likelihood": PoissonLikelihood(), **params})
     )
     with pytest.raises((IncompatibleComponentsError, ValueError), match=message):
         model.fit(X, np.full(300, float(y)))

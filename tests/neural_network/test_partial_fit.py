@@ -20,17 +20,19 @@ from tests.interrupts import interrupt, quick
 from tests.modules import relu_network
 from tests.neural_network.test_conjugate import closed_form, kl
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = quick
 SMALL = {"hidden_layer_sizes": (4,), "n_draws": 4, "max_iter": 10, "random_state": 0}
-MLP = BayesianMLPRegressor(
-    skip_connection=False,
-    noise="constant",
-    likelihood="gaussian",
-    activation="softplus",
-    divergence="kl",
-    posterior="mean_field",
-    **SMALL,
-)
+MLP = BayesianMLPRegressor(**(ONE | SMALL))
 CLASSES = ["a", "b", "c"]
 
 
@@ -58,12 +60,6 @@ def test_batches_come_to_the_posterior_of_all_rows():
     y = X @ [0.8, -0.3] + 0.5 * rng.normal(size=60)
     y = (y - y.mean()) / y.std()
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        activation="softplus",
-        divergence="kl",
-        posterior="mean_field",
         hidden_layer_sizes=(),
         noise_scale=0.5,
         normalize_y=False,
@@ -71,6 +67,7 @@ def test_batches_come_to_the_posterior_of_all_rows():
         learning_rate=0.1,
         max_iter=40,
         random_state=0,
+        **ONE,
     )
     bounds = [model.partial_fit(*batch).lower_bound_ for batch in batches(X, y)]
     mean, covariance, evidence = closed_form(X, y, 0.5)

@@ -14,6 +14,16 @@ from skvi.divergences import KL
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings(
@@ -60,15 +70,7 @@ def test_concrete():
     differences = []
     for i, *data in concrete():
         X, y, X_test, y_test = standardized(*data)
-        ours = BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            random_state=i,
-        ).fit(X, y)
+        ours = BayesianMLPRegressor(random_state=i, **ONE).fit(X, y)
         theirs = MLPRegressor(random_state=i).fit(X, y)
         variance = np.mean((theirs.predict(X) - y) ** 2)
         squared = (theirs.predict(X_test) - y_test) ** 2

@@ -10,6 +10,16 @@ from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
 from skvi.posteriors import Ensemble
 from tests.modules import relu_network
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
@@ -27,18 +37,13 @@ def sparse_data(n=150, seed=0):
 def network():
     X, y = sparse_data()
     model = BayesianMLPRegressor(
-        skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
-        divergence="kl",
-        posterior="mean_field",
         prior="horseshoe",
         hidden_layer_sizes=8,
-        activation="relu",  # needs the fewest iterations
         learning_rate=0.1,
         n_draws=4,
         max_iter=40,
         random_state=0,
+        **(ONE | {"activation": "relu"}),
     )
     return model.fit(X, y)
 

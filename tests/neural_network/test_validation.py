@@ -17,6 +17,16 @@ from skvi.solvers._stochastic._ends import Validation
 from tests.interrupts import interrupt, quick, stop
 from tests.modules import relu_network
 
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "noise": "constant",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
 pytestmark = quick
 N = 100
 # As many draws as score a state: then the scores are what predictions have.
@@ -28,15 +38,7 @@ SMALL = {
     "validation_fraction": 0.2,
     "random_state": 0,
 }
-MLP = BayesianMLPRegressor(
-    skip_connection=False,
-    noise="constant",
-    likelihood="gaussian",
-    divergence="kl",
-    posterior="mean_field",
-    activation="relu",
-    **SMALL,
-)
+MLP = BayesianMLPRegressor(**(ONE | {"activation": "relu"} | SMALL))
 
 
 def numbers():
