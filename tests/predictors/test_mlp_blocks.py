@@ -12,7 +12,10 @@ layers = pytest.mark.parametrize("hidden", [(), (11,), (20, 7)])
 
 
 def draw(hidden, activation="relu", dtype=torch.float64, n_draws=9, n_outputs=3):
-    predictor = MLPPredictor(5, n_outputs, hidden, activation)
+    skip_outputs = range(0, n_outputs, 2)
+    predictor = MLPPredictor(
+        5, n_outputs, hidden, activation, skip_outputs=skip_outputs
+    )
     generator = torch.Generator().manual_seed(0)
     theta = torch.randn(n_draws, predictor.layout.size, generator=generator)
     X = torch.randn(40, 5, generator=generator)
@@ -56,3 +59,30 @@ def test_any_predictor_has_blocks():
     f = predictor.block_forward(theta, 8)(X)
     assert f.shape == (4, 8, 2)
     assert torch.allclose(f[:, :3], predictor.forward(theta, X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [(4,), (6, 3)])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_passes_differentiate_skip_connections(hidden, n_outputs):
+    """Of several members and draws, beside automatic differentiation.
+
+    Wrong variants: connections to the first outputs; slopes of all outputs; sums over
+    the draws of a member.
+    """
+    predictor, theta, X = draw(hidden, "tanh", n_draws=6, n_outputs=n_outputs)
+    theta, X = theta.reshape(2, 3, -1), X.reshape(2, 20, 5)
+    passes = predictor.passes(2, 3, 20, theta)
+    for block, own in zip(passes.weights, passes.blocks(theta), strict=True):
+        block.copy_(own)
+    f = passes.forward(torch.cat([X, torch.ones(2, 20, 1).to(X)], 2).mT)
+    leaf = theta.clone().requires_grad_()
+    members = zip(leaf, X, strict=True)
+    expected = torch.stack([predictor.forward(own, rows) for own, rows in members])
+    torch.testing.assert_close(f, expected.detach(), rtol=1e-12, atol=1e-12)
+    slope = torch.randn(f.shape, generator=torch.Generator().manual_seed(1)).to(f)
+    (gradient,) = torch.autograd.grad((expected * slope).sum(), leaf)
+    passes.slope.copy_(slope)
+    passes.pull_back()
+    pairs = zip(passes.gradients, passes.blocks(gradient), strict=True)
+    for (found, _), own in pairs:
+        torch.testing.assert_close(found, own, rtol=1e-10, atol=1e-12)

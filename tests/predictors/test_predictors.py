@@ -183,9 +183,11 @@ def test_row_chunks_partition_the_rows():
 def test_mlp_forward(dtype, hidden, activation, n_outputs):
     """An explicit loop over draws and layers.
 
-    Wrong variants: an activation on the output, or none between two layers.
+    Wrong variants: an activation on the output, or none between two layers; features
+    that skip them to the first output.
     """
-    X, predictor = randn(N, D).to(dtype), MLPPredictor(D, n_outputs, hidden, activation)
+    X, outputs = randn(N, D).to(dtype), [n_outputs - 1]
+    predictor = MLPPredictor(D, n_outputs, hidden, activation, skip_outputs=outputs)
     theta, sizes = randn(3, predictor.layout.size, seed=1), (D, *hidden, n_outputs)
     f = predictor.forward(theta, X)
     assert f.shape == (3, N, n_outputs)
@@ -198,6 +200,9 @@ def test_mlp_forward(dtype, hidden, activation, n_outputs):
             start = end + fan_out
             if i < len(sizes) - 2:
                 h = getattr(torch, activation)(h)
+        if hidden:
+            h[:, -1] += X.double() @ theta[s, start : start + D]
+            start += D
         assert start == predictor.layout.size
         torch.testing.assert_close(f[s], h, rtol=1e-10, atol=1e-12)
 
@@ -205,7 +210,7 @@ def test_mlp_forward(dtype, hidden, activation, n_outputs):
 @pytest.fixture
 def two_samplers(make_normal, generator):
     """Draws of f for 4 rows, with local activations and with weights."""
-    X, predictor = randn(4, D), MLPPredictor(D, 1, (6,), "tanh")
+    X, predictor = randn(4, D), MLPPredictor(D, 1, (6,), "tanh", skip_outputs=[0])
     normal = make_normal(predictor.layout.size, "diag", width=0.6)
     eps = torch.randn(
         200_000, predictor.layout.size, generator=generator, dtype=torch.float64
