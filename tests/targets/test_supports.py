@@ -141,7 +141,7 @@ KNOWN = {
 def test_known_integrals(kind):
     """Shapes from .05 to 50 at both ends, by quadrature over coordinates.
 
-    Wrong variant: values without their logs (0.3 nats of the first).
+    Wrong variant: logs of 1 - x from values in float64.
     """
     log_density, support, log_integral, mean, std = KNOWN[kind]
     target = DensityTarget(lambda p: log_density(p["x"]), {"x": ()}, {"x": support})

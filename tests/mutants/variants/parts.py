@@ -282,8 +282,8 @@ VARIANTS = [
         find="posterior.near(found.posterior.as_normal())", put="posterior",
         test="tests/posteriors/test_semi_implicit.py::"
              "test_networks_start_at_a_factorized_fit"),
-    Variant("logs-of-values", where="_bounded._log",
-        find="_is_positive(x)", put="False",
+    Variant("logs-of-values", where="Between._call", find="lambda: below",
+        put="lambda: (-value).log1p()",
         test="tests/targets/test_supports.py::test_known_integrals[beta]"),
     Variant("directions-without-area", where="UnitVector.log_abs_det_jacobian",
         find="log_area - half * math.log(2 * math.pi)",
