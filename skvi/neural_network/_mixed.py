@@ -48,20 +48,26 @@ def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
     if choice.zeros or not can_mix(network.posterior_family_, likelihood):
         shares = {name: 1.0}
     shares = {kind: share for kind, share in shares.items() if share}
-    factor = factors.get(name, 0.0)
-    parts = [_with_noise(network, part, factor) for part in posterior.components]
+    levels, hyper = levels_of(likelihood), target.hyper.detach().double().cpu().numpy()
+    models = {kind: choice.simple[kind] for kind in shares if kind != name}
+    own = {kind: model._hyper for kind, model in models.items()} | {name: hyper}
+    # They share what the likelihood learns: its mean. Levels go to their own noise.
+    numbers, n_learned = hyper.copy(), len(likelihood.learned)
+    if models:
+        terms = [share * own[kind][:n_learned] for kind, share in shares.items()]
+        numbers[:n_learned] = sum(terms)
+        target = target.at(torch.from_numpy(numbers).to(target.hyper))
+    noise = {kind: factors.get(kind, 0.0) for kind in own}
+    if levels:
+        noise = {k: x + (own[k][levels] - numbers[levels]) for k, x in noise.items()}
+    parts = [_with_noise(network, part, noise[name]) for part in posterior.components]
     # The network stays, whatever its share is: the training was its own.
-    own = max(shares.get(name, 0.0), LEAST_SHARE)
-    logs = [np.log(own / len(parts))] * len(parts)
-    at, hyper = levels_of(likelihood), target.hyper.detach().double().cpu().numpy()
-    for kind in shares.keys() - {name}:
-        model, factor = choice.simple[kind], factors[kind]
-        if at:  # they share the level of the network
-            factor = factor + model._hyper[at] - hyper[at]
+    logs = [np.log(max(shares.get(name, 0.0), LEAST_SHARE) / len(parts))] * len(parts)
+    for kind, model in models.items():
         part = _as_network(model, parts[0], network._model.predictor)
-        parts.append(_with_noise(network, part, factor))
+        parts.append(_with_noise(network, part, noise[kind]))
         logs.append(np.log(shares[kind]))
-    if len(parts) > len(posterior.components):
+    if models:
         posterior = posterior.weighted(parts, posterior.params.new_tensor(logs))
     else:
         posterior = posterior.with_components(parts)
