@@ -59,8 +59,7 @@ def resolve_models(models: Any) -> list[SegmentModel]:
         if isinstance(model, str):
             if model not in MODELS:
                 raise ValueError(
-                    f"models has {model!r}, which is not 'auto' or one of "
-                    f"{sorted(MODELS)}."
+                    f"models has {model!r}, which is not one of {sorted(MODELS)}."
                 )
             model = MODELS[model]
         elif not isinstance(model, SegmentModel):

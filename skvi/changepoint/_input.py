@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from skvi.changepoint._regression import RegressionModel
-from skvi.changepoint._scaling import LEAST_ROWS
+from skvi.changepoint._scaling import LEAST_ROWS, dispersion_of
 from skvi.changepoint.base import SegmentModel
 
 __all__ = [
@@ -23,6 +23,8 @@ __all__ = [
 # changes: series rounded to steps of one and two standard deviations have 0.28 and
 # 0.51, Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
 MOST_TIES = 1 / 3
+# Variance of counts beyond the mean, relative to it, that is no mixture with zeros.
+MOST_DISPERSED = 1.0
 # Rows that the prior of the noise is worth, so that equal rows do not outweigh it.
 ENOUGH_NOISE_DF = 20.0
 
@@ -189,7 +191,7 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
     top = values[counts.argmax()] + 0.0
     first = f"holds {top:g} in {fraction.max():.0%} of the rows; {NO_DENSITY}"
     are_counts = values[0] >= 0 and (values == np.floor(values)).all()
-    if are_counts:
+    if are_counts and dispersion_of(column) * column.mean() < MOST_DISPERSED:
         return first + 'Use models="poisson".'
     gaps = np.diff(values)
     if not are_counts and np.allclose(gaps, gaps.min() * np.rint(gaps / gaps.min())):

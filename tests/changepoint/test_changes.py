@@ -36,7 +36,7 @@ def test_a_change_that_is_certain_while_its_place_is_not(seed):
     """Wrong variant: expected changes within five rows of it."""
     x = np.random.default_rng(seed).standard_normal(2000)
     x[1000:] += 0.4
-    detector = BayesianChangepointDetector().fit(x)
+    detector = BayesianChangepointDetector("constant_mean").fit(x)
     table = detector.summary()
     assert len(table) == len(detector.changepoints_) == 1
     assert table.low[0] < detector.changepoints_[0] <= table.high[0]
@@ -54,7 +54,7 @@ def test_a_probable_change_that_no_single_path_shows(seed):
     """
     x = np.random.default_rng(seed).standard_normal(700)
     x[350:] += 0.3
-    detector = BayesianChangepointDetector().fit(x)
+    detector = BayesianChangepointDetector("constant_mean").fit(x)
     table = detector.summary()
     assert len(table) == 1
     assert table.low[0] <= 350 <= table.high[0] + 1

@@ -96,7 +96,7 @@ def test_streams_in_parts_are_the_whole(kind):
 
 def test_results_have_the_rows_of_the_fit():
     X = jump()
-    detector = BayesianChangepointDetector(history=20).fit(X)
+    detector = BayesianChangepointDetector("constant_mean", history=20).fit(X)
     assert detector.changepoints_.tolist() == [100]
     assert detector.labels_.tolist() == [0] * 100 + [1] * 100
     assert detector.change_probability_.shape == (200,)
@@ -228,5 +228,5 @@ def test_levels_with_a_trend_of_their_own():
 def test_long_fits_report(capsys, monkeypatch):
     clock = iter(np.arange(0.0, 1e4, 0.6))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    BayesianChangepointDetector(verbose=1).fit(jump(100))
+    BayesianChangepointDetector("constant_mean", verbose=1).fit(jump(100))
     assert "row 64 of 100" in capsys.readouterr().out
