@@ -21,7 +21,7 @@ from skvi._progress import write_line
 from skvi._side_by_side import fit_side_by_side, pose
 from skvi.divergences import KL
 from skvi.exceptions import SkviWarning
-from skvi.neural_network._mixed import can_mix
+from skvi.neural_network._mixed import can_mix, log_noise_of
 from skvi.posteriors import Ensemble
 
 __all__ = ["Choice", "choose", "stacked"]
@@ -57,15 +57,16 @@ NOTHING_YET = (
 class Choice:
     """What held-out rows chose.
 
-    `shares` of the mixture, logs of the factors of the noise, `log_factors`, and
-    fitted estimators, `simple`, have the names "network", "linear" and "constant".
+    `shares` of the mixture, logs of the scales of the noise that held-out rows ask for,
+    `log_noise`, and fitted estimators, `simple`, have the names "network", "linear" and
+    "constant". A scale is the geometric mean over the rows of a fit, for each output.
     `kept` is the best candidate so far if Ctrl-C ended the choice; `zeros` the name of
     a simple model that is fitted instead of a network.
     """
 
     weight: float
     shares: dict[str, float] = field(default_factory=lambda: {"network": 1.0})
-    log_factors: dict[str, float] = field(default_factory=dict)
+    log_noise: dict[str, np.ndarray] = field(default_factory=dict)
     simple: dict[str, Any] = field(default_factory=dict)
     kept: Any = None
     zeros: str | None = None
@@ -133,9 +134,11 @@ class _Held:
 
     def __init__(self) -> None:
         self.rows: list[np.ndarray] = []
+        self.log_noise: list[np.ndarray] = []
 
-    def add(self, fitted: Any, X: np.ndarray, y: np.ndarray) -> None:
-        """Evaluate the rows of another fold."""
+    def add(self, fitted: Any, X: np.ndarray, y: np.ndarray, own: np.ndarray) -> None:
+        """Evaluate the rows of another fold; `own` are rows of the fit."""
+        self.log_noise.append(log_noise_of(fitted, own))
         factors = FACTORS if len(_noise_positions(fitted)) else FACTORS[:1] * 0
         tried = [with_noise(fitted, factor) for factor in factors]
         self.rows.append(np.stack([t.predict_log_density(X, y) for t in tried], 1))
@@ -192,8 +195,11 @@ class _Race:
         found = {names[key]: self.held[key].best(weight) for key in names}
         scores = np.stack([scores for _, scores in found.values()])
         shares = dict(zip(found, stacked(scores, weight).tolist(), strict=True))
-        factors = {name: factor for name, (factor, _) in found.items()}
-        parts, zeros = (shares, factors, self.simple, None), None
+        noise = {
+            name: np.mean(self.held[key].log_noise, 0) + found[name][0]
+            for key, name in names.items()
+        }
+        parts, zeros = (shares, noise, self.simple, None), None
         if self.simple:
             likelihood = self.simple["constant"]._model.likelihood
             if not can_mix(self.network.posterior_family_, likelihood):
@@ -232,12 +238,13 @@ class _Race:
         ]
         self._train([(network, self.splits[fold][0]) for _, fold, network in tried])
         for weight, fold, network in tried:
-            self._evaluate(weight, network, self.splits[fold][1])
+            self._evaluate(weight, network, fold)
             self.fitted[weight] = network
 
-    def _evaluate(self, key: float | str, fitted: Any, test: np.ndarray) -> None:
+    def _evaluate(self, key: float | str, fitted: Any, fold: int) -> None:
+        train, test = self.splits[fold]
         held = self.held.setdefault(key, _Held())
-        held.add(fitted, self.X[test], self.y[test])
+        held.add(fitted, self.X[test], self.y[test], self.X[train[:MOST_ROWS]])
 
     def _fit_simple(self) -> None:
         """Fit a linear model and a constant to all folds and to all rows."""
@@ -248,8 +255,8 @@ class _Race:
         self._train(tried)
         for kind in self.network._simple_kinds:
             own = [network for network, _ in tried if network._is_simple == kind]
-            for network, (_, test) in zip(own[:-1], self.splits, strict=True):
-                self._evaluate(kind, network, test)
+            for fold, network in enumerate(own[:-1]):
+                self._evaluate(kind, network, fold)
             self.simple[kind] = own[-1]
 
     def _train(self, tried: Sequence[tuple[Any, Any]]) -> None:

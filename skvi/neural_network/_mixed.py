@@ -8,13 +8,16 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.likelihoods import Likelihood
+from skvi.neural_network._flatness import spaced_rows
 from skvi.posteriors import Ensemble, MeanFieldNormal, Posterior
 from skvi.predictors._mlp import INITIAL_SHARE
 from skvi.solvers import Problem, Solution
 from skvi.solvers._solution import State
+from skvi.utils._random import make_generator
 
-# Share of a network in a mixture with models that are better.
-LEAST_SHARE = 1e-3
+# Share of a network in a mixture with models that are better; draws and rows that tell
+# the noise of a posterior.
+LEAST_SHARE, N_DRAWS, N_ROWS = 1e-3, 20, 500
 
 __all__ = ["at_candidate", "can_mix", "mixed", "says"]
 
@@ -44,34 +47,64 @@ def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
     if not all(part.is_mean_field for part in posterior.components):
         return solution
     likelihood, name = network._model.likelihood, choice.zeros or "network"
-    shares, factors = choice.shares, choice.log_factors
+    shares, n_learned = choice.shares, len(likelihood.learned)
     if choice.zeros or not can_mix(network.posterior_family_, likelihood):
         shares = {name: 1.0}
     shares = {kind: share for kind, share in shares.items() if share}
     levels, hyper = levels_of(likelihood), target.hyper.detach().double().cpu().numpy()
     models = {kind: choice.simple[kind] for kind in shares if kind != name}
     own = {kind: model._hyper for kind, model in models.items()} | {name: hyper}
-    # They share what the likelihood learns: its mean. Levels go to their own noise.
-    numbers, n_learned = hyper.copy(), len(likelihood.learned)
-    if models:
+    numbers = hyper.copy()
+    if models:  # they share what the likelihood learns: its mean
         terms = [share * own[kind][:n_learned] for kind, share in shares.items()]
         numbers[:n_learned] = sum(terms)
         target = target.at(torch.from_numpy(numbers).to(target.hyper))
-    noise = {kind: factors.get(kind, 0.0) for kind in own}
-    if levels:
-        noise = {k: x + (own[k][levels] - numbers[levels]) for k, x in noise.items()}
-    parts = [_with_noise(network, part, noise[name]) for part in posterior.components]
+    level = numbers[levels]
+
+    def part_of(posterior: Posterior, kind: str) -> Posterior:
+        if not likelihood.noise_outputs or kind not in choice.log_noise:
+            return posterior
+        now = _log_noise(network, posterior, target, level)
+        return _with_noise(network, posterior, choice.log_noise[kind] - now)
+
+    parts = [part_of(part, name) for part in posterior.components]
     # The network stays, whatever its share is: the training was its own.
     logs = [np.log(max(shares.get(name, 0.0), LEAST_SHARE) / len(parts))] * len(parts)
     for kind, model in models.items():
         part = _as_network(model, parts[0], network._model.predictor)
-        parts.append(_with_noise(network, part, noise[kind]))
+        parts.append(part_of(part, kind))
         logs.append(np.log(shares[kind]))
     if models:
         posterior = posterior.weighted(parts, posterior.params.new_tensor(logs))
     else:
         posterior = posterior.with_components(parts)
     return replace(solution, state=State(posterior, target))
+
+
+def log_noise_of(fitted: Any, X: np.ndarray) -> np.ndarray:
+    """Mean of the log of the scale of the noise in some rows, for each output of it."""
+    likelihood = fitted._model.likelihood
+    outputs, levels = list(likelihood.noise_outputs), levels_of(likelihood)
+    if not outputs:
+        return np.zeros(0)
+    means = fitted._drawn().by_rows(X, lambda f: f[..., outputs].mean(0))
+    level: np.ndarray = means.mean(0) + (fitted._hyper[levels] if levels else 0.0)
+    return level
+
+
+@torch.no_grad()
+def _log_noise(
+    network: Any, part: Posterior, target: Any, level: np.ndarray
+) -> np.ndarray:
+    """The same of a posterior in rows of its fit."""
+    outputs = list(network._model.likelihood.noise_outputs)
+    theta = part.draw(N_DRAWS, make_generator(0, part.params.device)).theta
+    X = target.rows.X[
+        torch.from_numpy(spaced_rows(target.n_rows, N_ROWS)).to(theta.device)
+    ]
+    means = target.predictor.forward(theta, X)[..., outputs].mean((0, 1))
+    found: np.ndarray = means.double().cpu().numpy() + (level if len(level) else 0.0)
+    return found
 
 
 def at_candidate(fitted: Any, state: State) -> State:
@@ -98,8 +131,6 @@ def says(shares: dict[str, float]) -> str:
 def _with_noise(network: Any, part: Posterior, log_factor: Any) -> Posterior:
     """A factorized posterior whose noise is larger by a factor."""
     outputs = list(network._model.likelihood.noise_outputs)
-    if not outputs:
-        return part
     params = part.params.clone()
     at = network._model.predictor.last_intercept[outputs].to(params.device)
     params[at] += torch.as_tensor(log_factor).to(params)
