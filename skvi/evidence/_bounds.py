@@ -1,7 +1,7 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -42,7 +42,8 @@ from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.solvers._moment_matching import fit_proposal_normal
-from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
+from skvi.solvers._paths import MAX_MODES
+from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
 from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
@@ -71,6 +72,7 @@ def bound_evidence(
     method: str = "auto",
     report: Report = silent,
     max_seconds: float | None = None,
+    modes: Sequence[NormalForm] = (),
 ) -> EvidenceBounds:
     """Bound log Z of a target from below and above.
 
@@ -102,6 +104,9 @@ def bound_evidence(
         Time limit of all phases, checked between batches; if it ends before there are
         bounds, `method` of the result is "none". None takes as long as `precision`
         needs.
+    modes : sequence of NormalForm, default=()
+        Normals at all modes that a fit without a design matrix has found; proposals
+        and chains cover them.
 
     Returns
     -------
@@ -135,7 +140,7 @@ def bound_evidence(
         raise IncompatibleComponentsError(IMPROPER)
     asked, posterior = (n_draws, precision), posterior.unrefined
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
-    found = run.within(run.clock, lambda: run.suited(method, normal))
+    found = run.within(run.clock, lambda: run.suited(method, normal, modes))
     return found or run.found or run.nothing(OVER)
 
 
@@ -171,11 +176,15 @@ class _Run:
         except OutOfTime:
             return None
 
-    def suited(self, method: str, normal: NormalForm | None) -> EvidenceBounds:
+    def suited(
+        self, method: str, normal: NormalForm | None, modes: Sequence[NormalForm]
+    ) -> EvidenceBounds:
         """Bounds by a method, or by those that suit the target."""
         target, posterior = self.fit
         if target.layout.discrete:
             return self.discrete()
+        if len(modes) > MAX_MODES:
+            return self.nothing(MANY_MODES)
         if target.symmetry is not None and method != "importance":
             reason = why_path_too_long(target) if method == "auto" else ""
             return self.nothing(reason) if reason else self.from_prior()
@@ -190,7 +199,7 @@ class _Run:
             return self.nothing(reason)
         if normal is None:
             normal = _normal_near(target, posterior, self.generator)
-        return self.by(method, self.proposals_near(normal))
+        return self.by(method, self.proposals_near(normal, modes))
 
     def why_hopeless(self) -> str:
         """Why bounds would take too long, if known before any fit; else ""."""
@@ -208,7 +217,7 @@ class _Run:
     def by(self, method: str, family: ProposalFamily) -> EvidenceBounds:
         """Bounds by one method, from proposals near the posterior."""
         if method == "tempering":
-            return self.tempering(family.normal, self._lift(family.normal))
+            return self.tempering(family, self._lift(family.normal))
         if method == "importance":
             return self.importance(family, self.clock)
         return self.cheapest(family)
@@ -231,11 +240,13 @@ class _Run:
             return found
         self.found = _better(found, self.found)
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
-        return _better(self.tempering(normal, lifted), self.found)
+        return _better(self.tempering(family, lifted), self.found)
 
-    def proposals_near(self, normal: NormalForm) -> ProposalFamily:
-        """Proposals for modes that the prior may hide, a mixture, or one mode."""
-        found = Modes.find(self.target, normal) or Several.of(*self.fit, normal)
+    def proposals_near(
+        self, normal: NormalForm, modes: Sequence[NormalForm]
+    ) -> ProposalFamily:
+        """Proposals for modes that the prior may hide, for several, or for one."""
+        found = Modes.find(self.target, normal) or Several.of(*self.fit, normal, modes)
         return found or OneMode(normal)
 
     def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
@@ -272,17 +283,17 @@ class _Run:
         return summarize(*self.fit, sides, self.generator, self.quantity)
 
     def tempering(
-        self, normal: NormalForm, lifted: ScaleMixtureTarget | None
+        self, family: ProposalFamily, lifted: ScaleMixtureTarget | None
     ) -> EvidenceBounds:
-        """Bounds by a path from a normal that is found from the given one.
+        """Bounds by a path from a normal that is found from starts of chains.
 
         With scales of coefficients from a wide one, or why there are none.
         """
         if lifted is not None:
             return self._mixture(lifted)
         # Half of them from the prior, or where the likelihood is large.
-        n_starts = MIN_STARTS + STARTS_PER_PARAMETER * normal.size
-        starts = dispersed_starts(self.target, normal, self.generator, n_starts)
+        n_starts = MIN_STARTS + STARTS_PER_PARAMETER * family.normal.size
+        starts = family.starts(self.target, n_starts, self.generator)
         wide = normal_around(starts)
         sides = self._path(self.target, wide, starts.flip(0), NEAR)
         if isinstance(self.target, LiftedTarget):
@@ -380,6 +391,11 @@ def _normal_near(
 
 
 OVER = "max_seconds ended before there were any bounds; allow several times as many"
+MANY_MODES = (
+    f"the posterior has more than {MAX_MODES} modes, such as switched labels, and bounds "
+    "that miss some would be short of their mass: break the symmetry (support "
+    "'ordered', for example)"
+)
 IMPROPER = (
     "An improper prior such as LogUniform has no evidence: its constant is arbitrary. "
     "Fit with a proper prior, such as prior='horseshoe' or StudentT(), to bound one."

@@ -14,10 +14,10 @@ from skvi.evidence._fitted import TAIL_DF, WideBeside
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import Mixture
 from skvi.solvers._fixed_draws import balanced_noise
-from skvi.solvers._paths import Start
+from skvi.solvers._paths import LOW, Start
 from skvi.targets._density import DensityTarget
 
-__all__ = ["Changes", "modes_of", "other_modes"]
+__all__ = ["Changes", "are_far", "modes_of", "other_modes"]
 
 # Changes above which a posterior is not called close: of a mean in deviations, and of
 # the log of a deviation.
@@ -27,8 +27,8 @@ LARGE_MEAN, LARGE_STD = 0.15, math.log(1.15)
 N_ERRORS, CONSTANT, SHARE = 3.0, 1e-12, 0.1
 # Draws, at least; times as many in each further round, rounds, and elements in memory.
 N_DRAWS, MORE, ROUNDS, ELEMENTS = 4000, 4, 2, 2**24
-# Nats below the best ELBO, and deviations between centers, of modes that count.
-LOW, FAR = 5.0, 4.0
+# Deviations between centers of modes that count.
+FAR = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +210,7 @@ def modes_of(starts: Sequence[Start], best: NormalForm) -> list[NormalForm]:
     modes = [best]
     for start in starts:
         is_near_best = start.value < starts[0].value + LOW
-        if is_near_best and all(_are_far(start.normal, mode) for mode in modes):
+        if is_near_best and are_far(start.normal, modes):
             modes.append(start.normal)
     return modes
 
@@ -223,11 +223,11 @@ def other_modes(starts: Sequence[Start], best: NormalForm, value: float) -> str:
     narrow to see that others are on the same ridge.
     """
     own = [best]
-    own += [s.normal for s in starts[:1] if not _are_far(s.normal, best)]
+    own += [s.normal for s in starts[:1] if not are_far(s.normal, [best])]
     found = [
         start
         for start in starts
-        if start.value < value + LOW and all(_are_far(start.normal, n) for n in own)
+        if start.value < value + LOW and are_far(start.normal, own)
     ]
     if not found:
         return ""
@@ -239,9 +239,9 @@ def other_modes(starts: Sequence[Start], best: NormalForm, value: float) -> str:
     )
 
 
-def _are_far(first: NormalForm, second: NormalForm) -> bool:
-    """Whether centers are far apart in deviations of both."""
-    pairs = (first, second), (second, first)
+def are_far(normal: NormalForm, others: Sequence[NormalForm]) -> bool:
+    """Whether its center is far from others', in deviations of both."""
+    pairs = [pair for n in others for pair in ((normal, n), (n, normal))]
     return all(
         float(of.squared_distance((to.mean - of.mean)[None])) > FAR**2
         for of, to in pairs

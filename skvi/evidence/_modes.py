@@ -15,6 +15,7 @@ from skvi._sampling._mixture import (
 )
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
+from skvi.evidence._changes import are_far
 from skvi.evidence._one_mode import is_heavy_tailed
 from skvi.evidence._proposals import Explored, ProposalFamily, Setting
 from skvi.posteriors import Posterior
@@ -46,12 +47,17 @@ class Several(ProposalFamily):
 
     @staticmethod
     def of(
-        target: Target, posterior: Posterior, normal: NormalForm
+        target: Target,
+        posterior: Posterior,
+        normal: NormalForm,
+        modes: Sequence[NormalForm] = (),
     ) -> "Several | None":
-        """The components of a fitted mixture; None beside a better proposal."""
-        if target.has_design or not isinstance(posterior, MixturePosterior):
+        """Components of a fitted mixture, and other modes; None if there is one."""
+        if target.has_design:
             return None
-        normals = posterior.normals()
+        is_mixture = isinstance(posterior, MixturePosterior)
+        known = posterior.normals() if is_mixture else list(modes) or [normal]
+        normals = [*known, *(n for n in (normal, *modes) if are_far(n, known))]
         return Several(normal, normals) if len(normals) > 1 else None
 
     def heavier(self) -> list[Proposal]:
@@ -94,7 +100,17 @@ class Several(ProposalFamily):
         )
         mixture, pilot = self.proposal(target, first, generator)
         starts = self.starts_near(first.normal, target, N_CHAINS, generator)
-        return setting.jumping(mixture, pilot, starts, first.normal)
+        near = self._pooled() or pilot.moments() or first.normal
+        return Explored(mixture, pilot, setting.chains(starts, near, mixture))
+
+    def _pooled(self) -> NormalForm | None:
+        """Normal of the mean covariance of modes; None unless they are far apart."""
+        n = len(self.others)
+        far = [are_far(self.others[k], self.others[:k]) for k in range(1, n)]
+        if not (far and all(far)):
+            return None
+        covariance = torch.stack([n.covariance() for n in self.others]).mean(0)
+        return NormalForm(self.others[0].mean, factorize(covariance))
 
     def lighter(
         self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()

@@ -57,17 +57,6 @@ class Setting:
         )
         return sampler.warm_up(N_WARMUP, self.deadline)
 
-    def jumping(
-        self,
-        proposal: Proposal,
-        pilot: WeightedDraws,
-        starts: torch.Tensor,
-        normal: NormalForm,
-    ) -> "Explored":
-        """Chains with a proposal as jump, whitened by its moments, else by `normal`."""
-        near = pilot.moments() or normal
-        return Explored(proposal, pilot, self.chains(starts, near, proposal))
-
 
 class Explored(NamedTuple):
     """A fitted proposal, its draws, and chains that are whitened by it."""

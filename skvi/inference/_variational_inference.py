@@ -17,7 +17,7 @@ from skvi._parts import resolve
 from skvi._progress import EvidenceProgress
 from skvi._registry import OBJECTIVES, POSTERIORS
 from skvi.evidence import EvidenceBounds, bound_evidence
-from skvi.evidence._changes import Changes, other_modes
+from skvi.evidence._changes import Changes, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
 from skvi.inference._beginning import begin_near, pose, some_points
 from skvi.linear_model import CoefficientTable
@@ -298,6 +298,8 @@ class VariationalInference(BaseEstimator):
             for name, table in part.probabilities().items()
         }
         self.posterior_, self._target = posterior, target
+        if starts:
+            self._modes = modes_of(starts, starts[0].normal)
         self.lower_bound_, self.lower_bound_se_ = bound
         self.n_iter_, self.converged_ = solution.n_iter, not message
         self.diagnostics_ = {
@@ -453,6 +455,7 @@ class VariationalInference(BaseEstimator):
             "log normalizer",
             report=EvidenceProgress(self),
             max_seconds=max_seconds,
+            modes=self._modes,
         )
         with torch.no_grad():
             theta = self.posterior_.draw(N_DRAWS, generator).theta

@@ -13,7 +13,7 @@ from skvi.solvers._lbfgs import LBFGS
 from skvi.targets import Target
 from skvi.utils._random import rand, randn
 
-__all__ = ["Start", "find_starts"]
+__all__ = ["LOW", "MAX_MODES", "Start", "find_starts"]
 
 # Random starts, uniform in this range of every coordinate, as those of Stan are.
 N_STARTS, RANGE = 6, 2.0
@@ -22,6 +22,8 @@ N_STARTS, RANGE = 6, 2.0
 N_FAR, NEAREST, FARTHEST, LACK, MORE_STARTS, FAR_ROUNDS = 256, 5.0, 1000.0, 0.05, 3, 2
 # Deviations of a normal within which a mode is its own.
 OWN = 4.0
+# Nats below the best ELBO of modes that count, and the most of them that are searched.
+LOW, MAX_MODES = 5.0, 24
 # Steps between two whitenings, and whitenings of one path.
 STEPS, ROUNDS = 60, 8
 # Nats that a step promises at a mode, draws that compare normals, and the smallest
@@ -78,7 +80,35 @@ def find_starts(
             if start is not None:
                 found.append(start)
                 report(f"far start: ELBO {-start.value:.4f} nats")
+        found = _with_images(paths, found, report)
     return sorted(found, key=lambda start: start.value)
+
+
+def _with_images(
+    paths: "_Paths", starts: list[Start], report: Callable[[str], None]
+) -> list[Start]:
+    """Starts, and more at images of their modes where the density is as large."""
+    modes: list[Start] = []
+    waiting, best = sorted(starts, key=lambda start: start.value), math.inf
+    while waiting and len(modes) <= MAX_MODES:
+        start, known = waiting.pop(0), [mode.normal for mode in modes]
+        best = min(best, start.value)
+        if start.value > best + LOW or _is_near(start.normal.mean, known):
+            continue
+        modes.append(start)
+        center = start.normal.mean
+        images = paths.target.images(center)
+        top, *values = paths.target.log_joint_batched(torch.cat([center[None], images]))
+        for x, value in zip(images, values, strict=True):
+            known = [other.normal for other in (*modes, *waiting)]
+            if not value > top - LOW or _is_near(x, known):
+                continue
+            image = paths.best(x, start.normal.scale, FAR_ROUNDS, known)
+            if image is not None:
+                starts = [*starts, image]
+                waiting.append(image)
+                report(f"labels switched: ELBO {-image.value:.4f} nats")
+    return starts
 
 
 def _suspects(

@@ -11,6 +11,7 @@ from torch.distributions.transforms import Transform
 from skvi.base import Layout
 from skvi.targets._maps import Integers
 from skvi.targets._supports import find_bijection, find_transform
+from skvi.targets._switched import Switches
 from skvi.targets.base import Target
 
 __all__ = ["DensityTarget", "unchecked"]
@@ -60,6 +61,16 @@ class DensityTarget(Target):
         """Inverse of `constrain`: coordinates, (S, P)."""
         parts = [t.inv(values[name]) for name, t in self.transforms.items()]
         return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+
+    def images(self, theta: torch.Tensor) -> torch.Tensor:
+        """Points with labels switched, or other signs; see `Switches`."""
+        values, _ = self.constrain(theta[None])
+        shapes = {name: value.shape[1:] for name, value in values.items()}
+        flat = torch.cat([value.flatten() for value in values.values()])
+        found = Switches(shapes, self.transforms).images(flat)
+        parts = found.split([shape.numel() for shape in shapes.values()], 1)
+        pairs = zip(shapes.items(), parts, strict=True)
+        return self.unconstrain({k: part.reshape(-1, *s) for (k, s), part in pairs})
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None

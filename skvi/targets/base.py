@@ -106,6 +106,20 @@ class Target(Movable):
         """
         return None
 
+    def images(self, theta: torch.Tensor) -> torch.Tensor:
+        """Points where the density may be as large as at a given one.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+
+        Returns
+        -------
+        Tensor of shape (M, P)
+            Such as with labels switched; by default none.
+        """
+        return theta[None][:0]
+
     def at(self, hyper: torch.Tensor) -> Self:
         """Target with other hyperparameters.
 
