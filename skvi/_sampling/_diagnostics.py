@@ -124,5 +124,6 @@ def effective_sample_size(values: torch.Tensor) -> torch.Tensor:
     n_chains, n_iter = values.shape[:2]
     total = values.reshape(-1, values.shape[2]).var(0)
     between = values.mean(1).var(0)
-    ess = n_chains * total / between.clamp(min=1e-300)
+    # Constants, such as weights of an exact posterior, are as good as independent.
+    ess = torch.where(between > 0, n_chains * total / between, torch.inf)
     return ess.clamp(max=n_chains * n_iter)

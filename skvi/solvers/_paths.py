@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -72,15 +71,13 @@ def find_starts(
             "prior, check the supports (scales are 'positive') and the units."
         )
     center = min(found, key=lambda start: start.value).normal
-    # Decompositions of matrices of huge numbers raise: nothing is known of modes there.
-    with suppress(RuntimeError):
-        for x in _suspects(target, center, generator):
-            known = [start.normal for start in found]
-            start = paths.best(x, center.scale, FAR_ROUNDS, known)
-            if start is not None:
-                found.append(start)
-                report(f"far start: ELBO {-start.value:.4f} nats")
-        found = _with_images(paths, found, report)
+    for x in _suspects(target, center, generator):
+        known = [start.normal for start in found]
+        start = paths.best(x, center.scale, FAR_ROUNDS, known)
+        if start is not None:
+            found.append(start)
+            report(f"far start: ELBO {-start.value:.4f} nats")
+    found = _with_images(paths, found, report)
     return sorted(found, key=lambda start: start.value)
 
 
@@ -90,6 +87,7 @@ def _with_images(
     """Starts, and more at images of their modes where the density is as large."""
     modes: list[Start] = []
     waiting, best = sorted(starts, key=lambda start: start.value), math.inf
+    n_most = len(starts) + MAX_MODES
     while waiting and len(modes) <= MAX_MODES:
         start, known = waiting.pop(0), [mode.normal for mode in modes]
         best = min(best, start.value)
@@ -101,7 +99,8 @@ def _with_images(
         top, *values = paths.target.log_joint_batched(torch.cat([center[None], images]))
         for x, value in zip(images, values, strict=True):
             known = [other.normal for other in (*modes, *waiting)]
-            if not value > top - LOW or _is_near(x, known):
+            is_low = not value > top - LOW or len(starts) >= n_most
+            if is_low or _is_near(x, known):
                 continue
             image = paths.best(x, start.normal.scale, FAR_ROUNDS, known)
             if image is not None:

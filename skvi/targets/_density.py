@@ -14,7 +14,10 @@ from skvi.targets._supports import find_bijection, find_transform
 from skvi.targets._switched import Switches
 from skvi.targets.base import Target
 
-__all__ = ["DensityTarget", "unchecked"]
+__all__ = ["FAILURES", "DensityTarget", "unchecked"]
+
+#: What decompositions and other numerical functions raise far out, where a density is 0.
+FAILURES = (torch.linalg.LinAlgError, ArithmeticError, ValueError)
 
 
 class DensityTarget(Target):
@@ -75,15 +78,31 @@ class DensityTarget(Target):
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density of unconstrained coordinates; -inf where it is NaN or inf.
-
-        Trial steps may go where a scale is 0 or infinite as a float: torch's checks
-        would raise.
-        """
+        """Log density of unconstrained coordinates; -inf where it is NaN, inf or raises."""
         values, log_jacobian = self.constrain(theta)
-        with unchecked():
-            log_p = self.log_density(values, *self.data) + log_jacobian
+        log_p = self.density(values) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)
+
+    def density(self, values: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The user's log density, (S,); -inf for draws at which it fails.
+
+        Draws go where a scale is 0 or infinite as a float, and where a matrix is not
+        positive definite: torch would raise for all of them.
+        """
+        try:
+            with unchecked():
+                return self.log_density(values, *self.data)
+        except FAILURES:
+            first = next(iter(values.values()))
+            if len(first) == 1:  # with a gradient, of 0
+                return 0 * first.double().sum()[None] - torch.inf
+            parts = ({k: v[half] for k, v in values.items()} for half in _halves(first))
+            return torch.cat([self.density(part) for part in parts])
+
+
+def _halves(draws: torch.Tensor) -> tuple[slice, slice]:
+    middle = len(draws) // 2
+    return slice(middle), slice(middle, None)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.targets._bounded import nudged
-from skvi.targets._density import DensityTarget, unchecked
+from skvi.targets._density import FAILURES, DensityTarget, unchecked
 from skvi.targets._supports import SUPPORTS
 from skvi.utils._random import make_generator, rand
 
@@ -41,22 +40,36 @@ def check_density(target: DensityTarget, few: torch.Tensor) -> None:
     `few`: some points, whose discrete coordinates have a probability.
     """
     generator = make_generator(0)
+    n_points = N_POINTS + min(target.layout.size, MAX_PARAMS)
+    theta = few.repeat(-(-n_points // len(few)), 1)[:n_points]
+    smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
+    theta[:, smooth] = RANGE * (2 * rand(generator, n_points, len(smooth)) - 1)
+    few = _where_it_works(target, few, theta)
     values = _named(target, few)
     found = _call(target, values)
     _check_result(target, found, len(few))
     with torch.no_grad():
         _check_alone(target, few)
-    n_points = N_POINTS + min(target.layout.size, MAX_PARAMS)
-    theta = few.repeat(-(-n_points // len(few)), 1)[:n_points]
-    smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
-    theta[:, smooth] = RANGE * (2 * rand(generator, n_points, len(smooth)) - 1)
-    # It may raise at a few of these, such as where a matrix is singular.
-    with suppress(RuntimeError):
-        _check_finite(target, theta)
+    _check_finite(target, theta)
     _check_use(target, values, found)
-    with suppress(RuntimeError):
-        if len(smooth) <= MAX_PARAMS:
-            _check_directions(target, theta, smooth)
+    if len(smooth) <= MAX_PARAMS:
+        _check_directions(target, theta, smooth)
+
+
+@torch.no_grad()
+def _where_it_works(
+    target: DensityTarget, few: torch.Tensor, theta: torch.Tensor
+) -> torch.Tensor:
+    """Points at which a density does not fail; its error if it fails at all."""
+    try:
+        _call(target, target.constrain(few)[0])
+    except FAILURES:
+        every = torch.cat([few, theta])
+        works = target.log_joint(every) > -math.inf
+        if not works.any():
+            raise
+        return every[works][: len(few)]
+    return few
 
 
 def _named(target: DensityTarget, theta: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -151,7 +164,7 @@ def _check_finite(target: DensityTarget, theta: torch.Tensor) -> None:
             name: FORGOTTEN[supports[name]](value) if name in supports else value
             for name, value in values.items()
         }
-        return int((~_call(target, moved).isfinite()).sum())
+        return int((~target.density(moved).isfinite()).sum())
 
     n_missing = missing({})
     if n_missing <= FEW * len(theta):
@@ -179,7 +192,7 @@ def _check_finite(target: DensityTarget, theta: torch.Tensor) -> None:
         )
     if n_missing == len(theta):
         first = {name: value[0].tolist() for name, value in values.items()}
-        number = float(_call(target, values)[0])
+        number = float(target.density(values)[0])
         raise ValueError(
             f"log_density is NaN or infinite at all {len(theta)} points that were "
             f"tried, such as {number:g} at {str(first)[:200]}. Check its terms there, "
@@ -236,18 +249,17 @@ def explain_ridge(target: DensityTarget, normal: NormalForm) -> str:
         axes = torch.cat([(vectors * values.clamp(min=0).sqrt()).T, axes])
     axes = torch.cat([axes, -axes])
     steps = 10.0 ** axes.new_tensor(POWERS)[:, None, None]
-    with suppress(RuntimeError, ValueError):
-        found = target.log_joint((normal.mean + steps * axes).flatten(0, 1))
-        found = found.reshape(len(steps), len(axes))
-        fall = (found[:-1] - found[1:]).nan_to_num(math.inf).amax(0)
-        if float(fall.min()) < math.log(10):
-            share = (axes[int(fall.argmin())] / normal.variance.sqrt()).abs()
-            names = _names_at(target, torch.nonzero(share > 0.1 * share.max())[:, 0])
-            return (
-                f"the density does not fall far out along {names}, and its integral "
-                "is infinite there; a prior may be missing"
-            )
-    return ""
+    found = target.log_joint((normal.mean + steps * axes).flatten(0, 1))
+    found = found.reshape(len(steps), len(axes))
+    fall = (found[:-1] - found[1:]).nan_to_num(math.inf).amax(0)
+    if float(fall.min()) >= math.log(10):
+        return ""
+    share = (axes[int(fall.argmin())] / normal.variance.sqrt()).abs()
+    names = _names_at(target, torch.nonzero(share > 0.1 * share.max())[:, 0])
+    return (
+        f"the density does not fall far out along {names}, and its integral is "
+        "infinite there; a prior may be missing"
+    )
 
 
 def _names_at(target: DensityTarget, places: Sequence[int]) -> list[str]:
