@@ -1,7 +1,7 @@
 """Starts of fits to a density: normals along paths to modes, as in Pathfinder."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from skvi.solvers._lbfgs import LBFGS
 from skvi.targets import Target
 from skvi.utils._random import rand, randn
 
-__all__ = ["LOW", "MAX_MODES", "Start", "find_starts"]
+__all__ = ["LOW", "MAX_MODES", "Start", "StartsInterrupted", "find_starts"]
 
 # Random starts, uniform in this range of every coordinate, as those of Stan are.
 N_STARTS, RANGE = 6, 2.0
@@ -42,72 +42,100 @@ class Start:
     value: float
 
 
+class StartsInterrupted(KeyboardInterrupt):
+    """Ctrl-C during the search of starts: the best one so far."""
+
+    def __init__(self, best: Start) -> None:
+        super().__init__()
+        self.best = best
+
+
 def find_starts(
-    target: Target, generator: torch.Generator, report: Callable[[str], None]
+    target: Target,
+    generator: torch.Generator,
+    report: Callable[[str], None],
+    first: torch.Tensor | None = None,
 ) -> list[Start]:
     """Best normal by ELBO along each path to a mode, the best path first.
 
     Zhang, Carpenter, Gelman and Vehtari (2022), *Pathfinder*, with curvature by
     differences of gradients. Other paths begin far from the best normal, where the
-    density is above it: modes beyond the range of the first. ValueError if none has a
-    finite ELBO.
+    density is above it: modes beyond the range of the first; and at images of modes,
+    such as those with other labels. The first path begins at `first`, if given.
+    ValueError if none has a finite ELBO, StartsInterrupted on Ctrl-C.
     """
-    size, found = target.layout.size, []
+    found: list[Start] = []
+    try:
+        for start in _search(target, generator, first, found):
+            found.append(start)
+            report(f"start {len(found)}: ELBO {-start.value:.4f} nats")
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        best = min(found, key=lambda start: start.value)
+        raise StartsInterrupted(best) from None
+    if not found:
+        raise ValueError(
+            "no normal distribution has a finite ELBO under log_density, near any of "
+            f"{N_STARTS} points with unconstrained coordinates within {RANGE:g} of "
+            f"{'0' if first is None else 'start'}. Its integral may be infinite: give "
+            "every parameter a proper prior, check the supports (scales are "
+            "'positive') and the units. Or pass start, a point where it is finite."
+        )
+    return sorted(found, key=lambda start: start.value)
+
+
+def _search(
+    target: Target,
+    generator: torch.Generator,
+    first: torch.Tensor | None,
+    found: Sequence[Start],
+) -> Iterator[Start]:
+    """Ends of paths: from random points, from far ones, and from images of modes."""
+    size = target.layout.size
     is_diagonal = size > MAX_DENSE
     n_draws = N_DRAWS if is_diagonal else max(N_DRAWS, 2 * size)
     eps = balanced_noise(generator, n_draws, size, is_diagonal)
     paths = _Paths(target, generator, eps, is_diagonal)
     for number in range(N_STARTS):
         x = RANGE * (2 * rand(generator, size) - 1)
-        start = paths.best(x, torch.ones_like(x))
-        if start is not None:
-            found.append(start)
-            report(f"start {number + 1} of {N_STARTS}: ELBO {-start.value:.4f} nats")
+        if first is not None:
+            x = first + x if number else first
+        if (start := paths.best(x, torch.ones_like(x))) is not None:
+            yield start
     if not found:
-        raise ValueError(
-            "no normal distribution has a finite ELBO under log_density, near any of "
-            f"{N_STARTS} points with unconstrained coordinates between {-RANGE:g} and "
-            f"{RANGE:g}. Its integral may be infinite: give every parameter a proper "
-            "prior, check the supports (scales are 'positive') and the units."
-        )
+        return
     center = min(found, key=lambda start: start.value).normal
     for x in _suspects(target, center, generator):
         known = [start.normal for start in found]
         start = paths.best(x, center.scale, FAR_ROUNDS, known)
         if start is not None:
-            found.append(start)
-            report(f"far start: ELBO {-start.value:.4f} nats")
-    found = _with_images(paths, found, report)
-    return sorted(found, key=lambda start: start.value)
+            yield start
+    yield from _images(paths, found)
 
 
-def _with_images(
-    paths: "_Paths", starts: list[Start], report: Callable[[str], None]
-) -> list[Start]:
-    """Starts, and more at images of their modes where the density is as large."""
-    modes: list[Start] = []
-    waiting, best = sorted(starts, key=lambda start: start.value), math.inf
-    n_most = len(starts) + MAX_MODES
-    while waiting and len(modes) <= MAX_MODES:
-        start, known = waiting.pop(0), [mode.normal for mode in modes]
-        best = min(best, start.value)
-        if start.value > best + LOW or _is_near(start.normal.mean, known):
-            continue
-        modes.append(start)
+def _images(paths: "_Paths", starts: Sequence[Start]) -> Iterator[Start]:
+    """Starts at images of the modes, and of those, where the density is as large."""
+    modes: list[NormalForm] = []
+    waiting, n_left = sorted(starts, key=lambda start: start.value), MAX_MODES
+    lowest = waiting[0].value + LOW
+    while waiting and n_left:
+        start = waiting.pop(0)
         center = start.normal.mean
+        if start.value > lowest or _is_near(center, modes):
+            continue
+        modes.append(start.normal)
         images = paths.target.images(center)
         top, *values = paths.target.log_joint_batched(torch.cat([center[None], images]))
         for x, value in zip(images, values, strict=True):
-            known = [other.normal for other in (*modes, *waiting)]
-            is_low = not value > top - LOW or len(starts) >= n_most
-            if is_low or _is_near(x, known):
+            known = [*modes, *(other.normal for other in waiting)]
+            if not n_left or not value > top - LOW or _is_near(x, known):
                 continue
             image = paths.best(x, start.normal.scale, FAR_ROUNDS, known)
             if image is not None:
-                starts = [*starts, image]
                 waiting.append(image)
-                report(f"labels switched: ELBO {-image.value:.4f} nats")
-    return starts
+                n_left -= 1
+                yield image
 
 
 def _suspects(
@@ -166,23 +194,33 @@ class _Paths:
         n_rounds: int,
         known: Sequence[NormalForm],
     ) -> list[NormalForm]:
-        """Normals at points between x and a mode, whitened by the one before."""
-        found: list[NormalForm] = []
+        """Normals at points between x and a mode, whitened by the last of a round.
+
+        Also amid a path: at the end of a funnel the density rises without a mode.
+        """
+        found: list[NormalForm | None] = []
         for _ in range(n_rounds):
-            x, is_mode = _descend(self.target, x, root, known)
-            if _is_near(x, known):
+            trail, is_mode = _descend(self.target, x, root, known)
+            if _is_near(trail[-1], known):
                 return []
-            if self.is_diagonal:
-                root = scale = _diagonal_root(self.target, x, root, self.generator)
-                found.append(NormalForm(x, scale))
-            else:
-                root = _dense_root(self.target, x, root)
-                scale, info = torch.linalg.cholesky_ex(root @ root.T)
-                if not int(info):
-                    found.append(NormalForm(x, scale))
+            for x in trail:
+                normal, next_root = self._normal(x, root)
+                found.append(normal)
+            root = next_root
             if is_mode:
                 break
-        return found
+        return [normal for normal in found if normal is not None]
+
+    def _normal(
+        self, x: torch.Tensor, root: torch.Tensor
+    ) -> tuple[NormalForm | None, torch.Tensor]:
+        """Normal of the curvature at a point, if it is finite, and its root."""
+        if self.is_diagonal:
+            root = _diagonal_root(self.target, x, root, self.generator)
+            return NormalForm(x, root), root
+        root = _dense_root(self.target, x, root)
+        scale, info = torch.linalg.cholesky_ex(root @ root.T)
+        return None if int(info) else NormalForm(x, scale), root
 
 
 def _times(root: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -199,10 +237,10 @@ def _descend(
     x: torch.Tensor,
     root: torch.Tensor,
     known: Sequence[NormalForm],
-) -> tuple[torch.Tensor, bool]:
-    """Steps of L-BFGS in whitened coordinates; whether they reached a mode.
+) -> tuple[list[torch.Tensor], bool]:
+    """Points after 1, 2, 4, ... steps of L-BFGS and the last; whether it is a mode.
 
-    They end where they come to a known one.
+    They are in whitened coordinates, and end where they come to a known mode.
     """
 
     def evaluate(u: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -211,12 +249,16 @@ def _descend(
             return math.inf, torch.zeros_like(u)
         return -float(value), -_times(root.T if root.ndim == 2 else root, slope[0])
 
-    state = LBFGS(evaluate, torch.zeros_like(x))
-    for _ in range(STEPS):
+    state, trail = LBFGS(evaluate, torch.zeros_like(x)), []
+    for number in range(1, STEPS + 1):
         is_last = not state.step() or state.decrement < TOL
-        if is_last or _is_near(x + _times(root, state.x), known):
-            return x + _times(root, state.x), True
-    return x + _times(root, state.x), False
+        point = x + _times(root, state.x)
+        is_last = is_last or _is_near(point, known)
+        if is_last or number == STEPS or number & (number - 1) == 0:
+            trail.append(point)
+        if is_last:
+            break
+    return trail, is_last
 
 
 def _dense_root(target: Target, x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
