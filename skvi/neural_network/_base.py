@@ -187,6 +187,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         self._choice = choose(self, X, y, sample_weight)
         return KL(self._choice.weight)
 
+    def _resolve_prior(self):
+        """The posterior of the last batch, if the fit continues."""
+        return self._stream.posterior if self._continues else super()._resolve_prior()
+
     def _given_solver(self, n_rows):
         return solver_for(self, n_rows)
 

@@ -240,7 +240,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 else None
                 for part in last
             ]
-        if is_auto and self._resolve("loss").is_log_loss:
+        if is_auto and self._stream is None and self._resolve("loss").is_log_loss:
             return [
                 None
                 if isinstance(shape, HurdleLikelihood)

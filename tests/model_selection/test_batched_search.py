@@ -48,6 +48,8 @@ def waves(n=121):
 
 def network(**params):
     parts = {"posterior": "mean_field", "divergence": KL(), "prior": Normal()}
+    parts |= {"n_draws": 10, "batch_size": 200, "likelihood": "gaussian"}
+    parts |= {"noise": "constant", "skip_connection": False}
     return BayesianMLPRegressor(**parts | SMALL | params)
 
 

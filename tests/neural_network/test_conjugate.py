@@ -21,6 +21,9 @@ NOISE = 1.3
 PARTS = {
     "hidden_layer_sizes": (),
     "posterior": "full_rank",
+    "divergence": "kl",
+    "noise": "constant",
+    "likelihood": "gaussian",
     "noise_scale": NOISE,
     "n_draws": 50,
     "max_iter": 200,

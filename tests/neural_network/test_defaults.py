@@ -27,6 +27,15 @@ ONE = {
     "activation": "softplus",
     "skip_connection": False,
 }
+#: A size and a prior that suit the bound: scales are learned, of features by row.
+SUITED = {
+    "hidden_layer_sizes": 20,
+    "prior": {
+        "coef_0": Normal("learn_rows"),
+        "coef": Normal("learn"),
+        "intercept": Normal("learn"),
+    },
+}
 
 
 def observe(means, n_observations, warm_up=0, noise=0.01):
@@ -150,6 +159,7 @@ def test_features_learn_scales_of_their_own():
     assert scale.tolist() == pytest.approx([*expected, *[math.e**3] * 6, 1.0])
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_narrow_prior_is_named():
     """And what is named works. Wrong variant: more rows or units for a prior that lets
     nothing through."""
@@ -161,7 +171,7 @@ def test_a_narrow_prior_is_named():
         learning_rate=0.05,
         max_iter=60,
         random_state=0,
-        **(ONE | {"activation": "relu"}),
+        **(ONE | {"activation": "relu", "hidden_layer_sizes": 20}),
     )
     with pytest.warns(SkviWarning, match="prior='auto'"):
         model.fit(X, y)
@@ -277,7 +287,7 @@ def test_saturating_units_find_a_wave():
     X = source.uniform(-3, 3, (500, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(500)
     model = BayesianMLPRegressor(
-        max_iter=150, random_state=0, **(ONE | {"activation": "tanh"})
+        max_iter=150, random_state=0, **(ONE | SUITED | {"activation": "tanh"})
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -16,6 +16,7 @@ from skvi.neural_network._flatness import (
     missed_variance,
     unscaled_message,
 )
+from skvi.priors import Normal
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -25,6 +26,15 @@ ONE = {
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
+}
+#: A size and a prior that suit the bound: scales are learned, of features by row.
+SUITED = {
+    "hidden_layer_sizes": 20,
+    "prior": {
+        "coef_0": Normal("learn_rows"),
+        "coef": Normal("learn"),
+        "intercept": Normal("learn"),
+    },
 }
 
 
@@ -61,7 +71,9 @@ def test_no_draw_of_a_wave_ends_at_a_constant():
     source = np.random.default_rng(0)
     X = source.uniform(-2, 2, (120, 1))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(120)
-    model = BayesianMLPRegressor(max_iter=400, random_state=0, **ONE).fit(X, y)
+    model = BayesianMLPRegressor(max_iter=400, random_state=0, **(ONE | SUITED)).fit(
+        X, y
+    )
     assert model.lower_bound_ > -15
     error = model.predict(X) - np.sin(2 * X[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.06
@@ -75,7 +87,9 @@ def test_a_wave_is_found(global_random_seed):
     of 6 seeds have an RMSE above 0.04.
     """
     X, y = wave(500)
-    model = BayesianMLPRegressor(max_iter=600, random_state=global_random_seed, **ONE)
+    model = BayesianMLPRegressor(
+        max_iter=600, random_state=global_random_seed, **(ONE | SUITED)
+    )
     error = model.fit(X, y).predict(X) - np.sin(2 * X[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.03
     assert model.noise_scale_ == pytest.approx(0.1, rel=0.2)

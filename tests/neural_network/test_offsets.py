@@ -17,6 +17,7 @@ ONE = {
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
+    "hidden_layer_sizes": 20,
 }
 
 pytestmark = pytest.mark.filterwarnings(

@@ -128,7 +128,7 @@ def test_batches_keep_the_shape():
     given = HurdleLikelihood(GeneralizedGammaLikelihood(), 0.0)
     model = BayesianMLPRegressor(likelihood=given, **FAST)
     model.partial_fit(X, y)
-    first = model.likelihood_.rest.get_params()["log_unit"]
+    first = model.likelihood_.rest.noise.log_unit
     model.partial_fit(X[:100], 3 * y[:100])
-    assert model.likelihood_.rest.get_params()["log_unit"] == first
+    assert model.likelihood_.rest.noise.log_unit == first
     assert np.isfinite(model.predict(X)).all()

@@ -65,6 +65,8 @@ def test_bounds_are_ordered_as_the_families():
     X, y = wave()
     parts = {"prior": Normal(2.0), "noise_scale": NOISE, "hidden_layer_sizes": 4}
     parts |= {"activation": "tanh", "max_iter": 60, "random_state": 0}
+    parts |= {"divergence": "kl", "likelihood": "gaussian", "noise": "constant"}
+    parts["skip_connection"] = False
     fits = {
         name: BayesianMLPRegressor(posterior=name, **parts).fit(X, y)
         for name in ("mean_field", "dropout")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.priors import Normal
 from skvi.solvers import SolverOptions, Stochastic
 from skvi.solvers._stochastic._ends import FAR, divergence_at
 from skvi.targets import SupervisedTarget
@@ -199,6 +200,8 @@ def test_heteroscedastic_fits_with_long_steps(seed):
         divergence="kl",
         posterior="mean_field",
         noise="heteroscedastic",
+        hidden_layer_sizes=20,
+        prior={name: Normal("learn") for name in ("coef_0", "coef_1", "intercept")},
         learning_rate=0.1,
         max_iter=500,
         tol=0.1,
