@@ -49,7 +49,7 @@ def waves(n=121):
 def network(**params):
     parts = {"posterior": "mean_field", "divergence": KL(), "prior": Normal()}
     parts |= {"n_draws": 10, "batch_size": 200, "likelihood": "gaussian"}
-    parts |= {"noise": "constant", "skip_connection": False}
+    parts |= {"noise": "constant", "skip_connection": False, "activation": "softplus"}
     return BayesianMLPRegressor(**parts | SMALL | params)
 
 
@@ -193,9 +193,9 @@ def test_classes_and_several_scores():
     X, y = load_iris(return_X_y=True)
     X, y = pandas.DataFrame(scale(X), columns=list("abcd")), np.array([*"xyz"])[y]
     model = BayesianMLPClassifier(
-        skip_connection=False,
-        divergence="kl",
         posterior="mean_field",
+        n_draws=4,
+        batch_size=200,
         **SMALL | {"divergence": KL(), "max_iter": 10},
     )
     grid = {"divergence__weight": [0.2, 1.0], "class_weight": [None, "balanced"]}

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::skvi.exceptions.SkviWarning",
 )
 SETTINGS = {
+    "hidden_layer_sizes": 20,
     "activation": "relu",  # needs the fewest iterations
     "noise": "heteroscedastic",
     "learning_rate": 0.02,
