@@ -35,7 +35,7 @@ MANY_ROWS, AMONG_MANY = 2000, slice(1, 3)
 MIN_ROWS, FEW_NUMBERS, FEW_LABELS = 10, 0.1, 1.0
 # Parts of the rows, each held out in turn: as many of them as it takes for so many
 # rows, and at most so many of each.
-N_PARTS, ENOUGH_ROWS, MOST_ROWS = 5, 200, 1000
+N_PARTS, ENOUGH_ROWS, MOST_ROWS = 5, 150, 1000
 # Candidates that are left after the first fold: so many, none of them so many paired
 # standard errors behind the best one.
 N_LEFT, N_ERRORS = 2, 2.0

@@ -25,7 +25,7 @@ CLASS_CHOICES = {"hidden_layer_sizes": (100,), "activation": "relu"}
 CLASS_TRAINING = TRAINING | {"n_steps": 3000, "rate": 0.01}
 # Passes over the rows in a fit of a chosen length, at least; the fraction of it that
 # linear models take.
-N_PASSES, SIMPLE_SHARE = 8, 0.4
+N_PASSES, SIMPLE_SHARE = 8, 0.3
 # Epochs, or sweeps, of a fit to the optimum; draws of its steps, and of minibatches of
 # many rows, which are noisier than draws.
 MAX_ITER, N_DRAWS, FEW_DRAWS, MANY_ROWS = 4000, 10, 4, 2000
