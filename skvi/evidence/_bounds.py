@@ -392,8 +392,8 @@ def _normal_near(
 
 OVER = "max_seconds ended before there were any bounds; allow several times as many"
 MANY_MODES = (
-    f"the posterior has more than {MAX_MODES} modes, such as switched labels, and bounds "
-    "that miss some would be short of their mass: break the symmetry (support "
+    f"the posterior has more than {MAX_MODES} modes, such as switched labels, and "
+    "bounds that miss some would be short of their mass: break the symmetry (support "
     "'ordered', for example)"
 )
 IMPROPER = (

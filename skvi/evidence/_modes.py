@@ -55,8 +55,9 @@ class Several(ProposalFamily):
         """Components of a fitted mixture, and other modes; None if there is one."""
         if target.has_design:
             return None
-        is_mixture = isinstance(posterior, MixturePosterior)
-        known = posterior.normals() if is_mixture else list(modes) or [normal]
+        known = list(modes) or [normal]
+        if isinstance(posterior, MixturePosterior):
+            known = posterior.normals()
         normals = [*known, *(n for n in (normal, *modes) if are_far(n, known))]
         return Several(normal, normals) if len(normals) > 1 else None
 
