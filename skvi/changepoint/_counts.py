@@ -93,12 +93,10 @@ class PoissonCounts(ObservationModel):
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Moments of the same; see `ObservationModel.moments`.
-
-        The variance is infinite for c <= 2: below 3 a continuous extension replaces it.
-        """
+        """Moments of the same; see `ObservationModel.moments`."""
         a, b, d = state["shape"], state["rate"], state["dispersion"]
-        # c = 1 + b / d; all terms times a power of d.
+        # c = 1 + b / d, all terms times a power of d. The variance is infinite for c <=
+        # 2: below 3 a continuous extension replaces it.
         excess = np.maximum(b - d, (b + d) / 3)
         return a / b, a * (b + 1) * (b + d * a) / (excess * b * b)
 

@@ -336,16 +336,29 @@ VARIANTS = [
     Variant("changepoint-rank-one", where="downdate",
         find="np.cumsum(scaled, axis=-2) - scaled", put="np.cumsum(scaled, axis=-2)",
         test="tests/changepoint/test_recursion.py::"
+             "test_predictions_are_those_before_the_row[trend]"),
+    Variant("changepoint-cholesky", where="solve_sums",
+        find="next(entries) - inner(row, row)", put="next(entries)",
+        test="tests/changepoint/test_recursion.py::"
              "test_predictions_are_those_before_the_row[autoregression]"),
     Variant("changepoint-student-width", where="log_student", find="leverage",
         put="0 * leverage",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-regression]"),
-    Variant("changepoint-jacobian", where="Stream.log_jacobian",
-        find="-float(self.n_scored @ np.log(self.scaling.scale))",
-        put="float(self.n_scored @ np.log(self.scaling.scale))",
+    Variant("changepoint-jacobian", where="Stream.log_evidence",
+        find="self.log_slope - float(", put="self.log_slope + float(",
         test="tests/changepoint/test_units.py::"
              "test_streams_that_begin_with_a_constant[2]"),
+    Variant("changepoint-score-slope", where="NormalScore.__call__",
+        find="np.log(slope) - excess", put="np.log(slope)",
+        test="tests/changepoint/test_noise.py::test_normal_scores[4.0]"),
+    Variant("changepoint-dispersion", where="PoissonCounts.log_predictive",
+        find="1 + size * b", put="size * b",
+        test="tests/changepoint/test_noise.py::test_overdispersed_counts"),
+    Variant("changepoint-time", where="Designs.ages",
+        find="row.time - begin", put="row.index - state['start']",
+        test="tests/changepoint/test_noise.py::"
+             "test_the_index_is_the_time_of_trends[None]"),
     Variant("changepoint-site-fit", where="sites", find="2 * fit", put="fit",
         test="tests/changepoint/test_beta.py::"
              "test_sites_are_gradients_in_the_moments[case2]"),
