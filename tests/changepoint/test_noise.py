@@ -81,20 +81,20 @@ def test_overdispersed_counts():
 
     Wrong variants: c without its 1; the size in place of the dispersion.
     """
-    model, x = PoissonCounts(2.0, dispersion=0.4), np.array([3.0, 0.0, 7.0])
-    found = BayesianChangepointDetector(model, hazard=1e9, scaling=None).fit(x)
-    size, rate = 1 / 0.4, 2.0 / x.mean()
+    model, x = PoissonCounts(0.7, dispersion=0.4), np.array([3.0, 0.0, 7.0])
+    found = BayesianChangepointDetector(model, hazard=1e9, scaling=None, burn_in=2)
+    size, rate = 1 / 0.4, 0.7 / x[:2].mean()
 
     def joint(p):  # p = 1 / (1 + dispersion * mean)
         terms = [np.prod((size + np.arange(k)) / (1 + np.arange(k))) for k in x]
         likelihood = np.prod(terms) * p ** (3 * size) * (1 - p) ** x.sum()
-        return likelihood * p ** (size * rate) * (1 - p)
+        return likelihood * p ** (size * rate) * (1 - p) ** -0.3
 
     def prior(p):
-        return p ** (size * rate) * (1 - p)
+        return p ** (size * rate) * (1 - p) ** -0.3
 
     expected = quad(joint, 0, 1)[0] / quad(prior, 0, 1)[0]
-    assert found.log_evidence_ == pytest.approx(np.log(expected), abs=1e-6)
+    assert found.fit(x).log_evidence_ == pytest.approx(np.log(expected), abs=1e-6)
     poisson = PoissonCounts(2.0, dispersion=0.0)
     limit = PoissonCounts(2.0, dispersion=1e-6)
     a, b = (

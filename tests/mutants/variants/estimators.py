@@ -340,13 +340,14 @@ VARIANTS = [
     Variant("changepoint-cholesky", where="solve_sums",
         find="next(entries) - inner(row, row)", put="next(entries)",
         test="tests/changepoint/test_recursion.py::"
-             "test_predictions_are_those_before_the_row[autoregression]"),
+             "test_posteriors_and_evidence[flat-autoregression]"),
     Variant("changepoint-student-width", where="log_student", find="leverage",
         put="0 * leverage",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-regression]"),
     Variant("changepoint-jacobian", where="Stream.log_evidence",
-        find="self.log_slope - float(", put="self.log_slope + float(",
+        find="self.log_slope - float(self.n_scored @ np.log(self.scaling.scale))",
+        put="self.log_slope + float(self.n_scored @ np.log(self.scaling.scale))",
         test="tests/changepoint/test_units.py::"
              "test_streams_that_begin_with_a_constant[2]"),
     Variant("changepoint-score-slope", where="NormalScore.__call__",
@@ -368,8 +369,8 @@ VARIANTS = [
     Variant("changepoint-predict-std", where="predict",
         find="variance + np.einsum('rk,rsk->rs', weight, gap)", put="variance",
         test="tests/changepoint/test_truth.py::test_moments_of_counts[model1]"),
-    Variant("changepoint-trend-age", where="ConjugateGroup.read_one",
-        find="row.index - state['start']", put="row.index + 0 * state['start']",
+    Variant("changepoint-trend-age", where="Designs.ages",
+        find="row.time - begin", put="row.time + 0 * begin",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-trend]"),
     Variant("changepoint-known-noise", where="RegressionGroup.__init__",
