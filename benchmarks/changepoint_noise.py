@@ -5,13 +5,14 @@
 Series without a change: the share with at least one report, and reports per series.
 Series with one step in the middle of normal, or other, noise: the share with a report
 within a twentieth of the rows of the step, and with any other report. Seeds 100000 to
-100199, 28 November 2026; in brackets a constant mean alone, the default before; percent of
-series with a report, of 300 rows:
+100199, 28 November 2026; in brackets a constant mean alone, the default before; percent
+of series with a report, of 300 rows:
 
     normal 2 (4), AR(.3) 7 (29), AR(.5) 5 (77), AR(.7) 4 (100), AR(.9) 4 (100),
     lognormal(1) 1.5 (100), lognormal(.5) 1.5 (74), exponential 2 (85), t3 2.5 (84),
     Weibull(.7) 2 (100), Weibull(1.5) 3 (32), Laplace 3 (47), sine, 1: 1 (15), sine, 3:
-    1.5 (100), AR(.6) of t3 14 (99), AR(.6) exponential 3 (100), negative binomial 5 (100)
+    1.5 (100), AR(.6) of t3 14 (99), AR(.6) exponential 3 (100), negative binomial 5
+    (100)
 
 Steps of 1 and 1.5 in 120 rows are found in 82 and 96 (82 and 96), in 300 in 98 and 100
 (98 and 100).
