@@ -90,7 +90,7 @@ DAYS = pd.DataFrame({"day": _days, "end": _days})
         (small()[0], [0, 1, np.nan] + [1] * 5, None, ValueError, "contains NaN"),
         (small()[0], np.linspace(0, 1, 8), None, ValueError, "Unknown label type"),
         (small()[0], np.zeros(8), None, ValueError, "only one class"),
-        (small()[0], np.eye(8), None, ValueError, "should be a 1d array"),
+        (small()[0], np.eye(8), None, ValueError, "y is one-hot"),
         (small()[0], None, -np.ones(8), ValueError, "[Nn]egative values"),
         (small()[0], None, np.zeros(8), ValueError, "one non-zero number"),
         (small()[0], None, np.ones(7), ValueError, "sample_weight.shape"),

@@ -428,6 +428,7 @@ OTHERS = {
     "fit_intercept": [False, True],
     "hidden_layer_sizes": [(2, 2)],
     "activation": ["tanh"],
+    "skip_connection": [False, True],
     "likelihood": ["student_t", "gaussian"],
     "likelihood of counts": ["negative_binomial", "poisson"],
     "noise": ["heteroscedastic", "constant"],

@@ -93,7 +93,17 @@ class PoissonCounts(ObservationModel):
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Moments of the same; see `ObservationModel.moments`."""
+        """Moments of the same; see `ObservationModel.moments`.
+
+        Parameters
+        ----------
+        state : mapping of str to ndarray
+        row : Row
+
+        Returns
+        -------
+        mean, variance : ndarray
+        """
         a, b, d = state["shape"], state["rate"], state["dispersion"]
         # c = 1 + b / d, all terms times a power of d. The variance is infinite for c <=
         # 2: below 3 a continuous extension replaces it.

@@ -131,8 +131,18 @@ class HurdleLikelihood(Likelihood):
         return bound
 
     def is_at(self, y: torch.Tensor) -> torch.Tensor:
-        """Whether targets have the value, as far as their precision tells."""
-        return y == torch.tensor(self.value, dtype=torch.float64).to(y.dtype)
+        """Whether targets have the value, as far as their precision tells.
+
+        Parameters
+        ----------
+        y : Tensor
+
+        Returns
+        -------
+        Tensor of bool
+            In the shape of y.
+        """
+        return y == y.new_tensor(self.value)
 
     def mass(self, f: torch.Tensor) -> torch.Tensor:
         """Probability of the value.

@@ -108,7 +108,9 @@ class NoiseLikelihood(Likelihood):
         given = {} if hyper is None else dict(zip(self.learned, hyper, strict=True))
         numbers = {name: getattr(self, name) for name in self.shapes}
         return tuple(
-            given[name] if name in learned else torch.tensor(math.log(value)).double()
+            given[name]
+            if name in learned
+            else torch.tensor(math.log(value), device=CPU).double()
             for name, value in numbers.items()
         )
 

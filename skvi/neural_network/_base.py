@@ -97,8 +97,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     }
     #: Whether fits have several optima, as far as it is known.
     _has_hidden_units = True
-    #: What held-out rows chose in the last fit, if they did.
-    _choice = None
+    #: What held-out rows chose, during the fit; its shares afterwards.
+    _choice, _shares = None, None
     #: Whether this is a candidate of that choice, and of which simple kind.
     _is_candidate, _is_simple = False, None
     #: Kinds of simpler models among the candidates.
@@ -274,7 +274,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         found["_theta"] = theta.numpy()
         # Only differs for a fit with held-out rows.
         found |= {"validation_scores_": None, "best_validation_score_": None}
-        return found | {"_kept": None}
+        shares = None if self._choice is None else dict(self._choice.shares)
+        return found | {"_kept": None, "_choice": None, "_shares": shares}
 
     @property
     def _zeros(self):
@@ -304,10 +305,11 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         share = target.n_rows / len(rows)
         numbers, message = self._compare_with_constant(X, y, weight, share)
         worse = worse_message(numbers["explained"], self._error_of_rows)
-        if self._choice is None:
+        if self._shares is None:
             return numbers, worse, message
-        shares, is_line = dict(self._choice.shares), self._choice.best == "linear"
-        return numbers | {"shares": shares}, worse, says(shares) if is_line else message
+        best = max(self._shares, key=lambda name: self._shares[name])
+        message = says(self._shares) if best == "linear" else message
+        return numbers | {"shares": self._shares}, worse, message
 
     def _remedy(self, causes=(), others=()):
         """What to change about a fit that misses a signal.

@@ -7,7 +7,7 @@ them are posteriors over the same parameters, and their mixture is one, too.
 
 import warnings
 from collections.abc import Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +71,6 @@ class Choice:
     kept: Any = None
     zeros: str | None = None
 
-    @property
-    def best(self) -> str:
-        """What has the largest share."""
-        return max(self.shares, key=lambda name: self.shares[name])
-
 
 def choose(
     network: Any, X: np.ndarray, y: np.ndarray, sample_weight: np.ndarray | None
@@ -84,6 +79,9 @@ def choose(
 
     Raises KeyboardInterrupt on Ctrl-C before any candidate is fitted.
     """
+    if sample_weight is not None:
+        is_used = sample_weight > 0
+        X, y, sample_weight = X[is_used], y[is_used], sample_weight[is_used]
     labels = y if is_classifier(network) else None
     splits = _splits(network, X, labels)
     if not splits:
@@ -120,10 +118,9 @@ def _splits(network: Any, X: np.ndarray, labels: np.ndarray | None) -> list:
 
 
 def _seed(network: Any) -> int:
-    seed = network.random_state
-    if isinstance(seed, (int, np.integer)):
-        return int(seed)
-    return int(check_random_state(seed).randint(2**31 - 1))
+    """Seed of the candidates; the source of the fit itself is left as it is."""
+    source = check_random_state(deepcopy(network.random_state))
+    return int(source.randint(2**31 - 1))
 
 
 class _Held:

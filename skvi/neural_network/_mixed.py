@@ -142,7 +142,8 @@ def _as_network(fitted: Any, like: Posterior, predictor: Any) -> Posterior:
     own = fitted.posterior_.components[0].as_normal()
     layout, inner = predictor.layout, fitted._model.predictor
     if dict(layout) == dict(inner.layout):
-        return like.near(own)
+        part = like.near(own)
+        return part.at(part.params.to(like.params))
     scale = layout.natural_scales()
     normal = NormalForm(torch.zeros_like(scale), scale.clone())
     still = predictor.zeros_of("linear")
@@ -151,5 +152,7 @@ def _as_network(fitted: Any, like: Posterior, predictor: Any) -> Posterior:
         (layout["coef_skip"].slice, inner.layout["coef_skip"].slice),
         (predictor.last_intercept, inner.last_intercept),
     ):
-        normal.mean[to], normal.scale[to] = own.mean[source], own.scale[source]
-    return like.near(normal)
+        normal.mean[to] = own.mean[source].to(normal.mean)
+        normal.scale[to] = own.scale[source].to(normal.mean)
+    part = like.near(normal)
+    return part.at(part.params.to(like.params))

@@ -4,7 +4,6 @@ from dataclasses import replace
 from numbers import Real
 
 import numpy as np
-import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 
@@ -410,7 +409,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         is_location = noise is not None and noise.is_location and not is_mixed
         if not (self.normalize_y and is_location):
             return ""
-        likelihood = likelihood.bind(torch.zeros(len(likelihood.learned)).double())
+        likelihood = likelihood.bind(f.new_zeros(len(likelihood.learned)).double())
         means = likelihood.mean(f.flatten(0, 1)).reshape(*f.shape[:-1], -1)
         limits = OutputLimits.of(means)
         found = limits.saturates | limits.one_sided

@@ -174,6 +174,9 @@ class MLPPredictor(Predictor):
             mean[self.layout["coef_skip"].slice] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
+    def _skip_index(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(self.skip_outputs, device=like.device)
+
     def _intercept_scale(self, layer: int) -> float:
         """Standard deviation of the intercepts at the start."""
         if layer > 0 or self.n_layers == 1:
@@ -189,7 +192,8 @@ class MLPPredictor(Predictor):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
         if self.skip_outputs:
-            h[..., self.skip_outputs] += X.to(theta.dtype) @ blocks["coef_skip"]
+            added = X.to(theta.dtype) @ blocks["coef_skip"]
+            h = h.index_add(-1, self._skip_index(h), added)
         return h
 
     def passes(

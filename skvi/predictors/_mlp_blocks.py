@@ -53,7 +53,8 @@ class MLPBlocks(BlockForward):
         self.features = theta.new_ones(first.shape[2], n_rows)
         self.outputs = theta.new_empty(len(theta), sizes[-1], n_rows)
         hidden = [theta.new_empty(step, size, n_rows) for size in sizes[:-1]]
-        self.skip, self.skip_outputs = blocks.get("coef_skip"), list(skip_outputs)
+        self.skip = blocks.get("coef_skip")
+        self.index = torch.tensor(skip_outputs, device=theta.device, dtype=torch.long)
         self.passes = []
         for i in range(0, len(theta), step):
             draws = slice(i, i + step)
@@ -75,5 +76,6 @@ class MLPBlocks(BlockForward):
             for shift, coef, below, above in upper:
                 torch.baddbmm(shift, coef, self.activation(below), out=above)
         if self.skip is not None:
-            self.outputs[:, self.skip_outputs] += self.skip.mT @ self.features[:-1]
+            added = self.skip.mT @ self.features[:-1]
+            self.outputs.index_add_(1, self.index, added)
         return self.outputs.transpose(1, 2)

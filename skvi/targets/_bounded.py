@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from skvi.utils._random import rand
+
 __all__ = ["Bounded", "exp_inside", "nudged"]
 
 #: By the end: the sign of ``x - end``, and how to find ``log |x - end|``.
@@ -74,7 +76,7 @@ def exp_inside(logs: torch.Tensor) -> torch.Tensor:
 def nudged(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Numbers that are changed in the last place; logs of distances are not."""
     plain = x.as_subclass(torch.Tensor)
-    side = torch.rand(x.shape, generator=generator, dtype=torch.float64).round()
+    side = rand(generator, *x.shape).round()
     value = plain * (1 + (2 * side.to(x.device) - 1) * torch.finfo(torch.float64).eps)
     return Bounded.of(value, x.ends) if isinstance(x, Bounded) else value
 

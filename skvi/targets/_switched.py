@@ -7,6 +7,7 @@ import torch
 from torch.distributions.transforms import Transform
 
 from skvi.targets._supports import SUPPORTS
+from skvi.utils._device import CPU
 
 __all__ = ["Switches"]
 
@@ -28,7 +29,7 @@ class Switches:
         self, shapes: Mapping[str, Sequence[int]], supports: Mapping[str, Transform]
     ) -> None:
         sizes = [torch.Size(shape).numel() for shape in shapes.values()]
-        places = torch.arange(sum(sizes)).split(sizes)
+        places = torch.arange(sum(sizes), device=CPU).split(sizes)
         self.at = {
             name: place.reshape(torch.Size(shapes[name]))
             for name, place in zip(shapes, places, strict=True)

@@ -1,11 +1,12 @@
 """The only imports of scikit-learn's private helpers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import _fit_context
 from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import (
@@ -89,7 +90,7 @@ def refuse_other_containers(X: object) -> None:
     elif isinstance(X, Dataset):
         kind = "a dataset"
         way = "stack its rows: X, y = map(np.stack, zip(*dataset))"
-    elif isinstance(X, Mapping):
+    elif isinstance(X, Mapping) and not issparse(X):  # a sparse one by keys is both
         kind, way = "a mapping", "pandas.DataFrame(X) makes a table of its columns"
         way += "; a module whose forward has several arguments takes them by inputs="
     else:
@@ -100,6 +101,8 @@ def refuse_other_containers(X: object) -> None:
 
 def refuse_label_matrix(y: Any) -> None:
     """Raise for several labels of a row, and for indicators of one."""
+    if not isinstance(y, (np.ndarray, Sequence)) and not hasattr(y, "columns"):
+        return  # scikit-learn knows what it is
     try:
         n_columns = np.shape(y)[1] if np.ndim(y) == 2 else 1
     except ValueError:  # rows of different lengths
