@@ -16,7 +16,7 @@ from skvi.targets.base import Target
 
 __all__ = ["FAILURES", "DensityTarget", "unchecked"]
 
-#: What decompositions and the like raise far out, where a density is 0.
+#: What decompositions and other functions raise far out, where a density is 0.
 FAILURES = (torch.linalg.LinAlgError, ArithmeticError, ValueError)
 
 
@@ -78,7 +78,7 @@ class DensityTarget(Target):
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density of coordinates; -inf where it is NaN, inf or raises."""
+        """Log density of unconstrained coordinates; -inf where NaN, inf or raising."""
         values, log_jacobian = self.constrain(theta)
         log_p = self.density(values) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)
