@@ -62,8 +62,11 @@ class DensityTarget(Target):
 
     def unconstrain(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Inverse of `constrain`: coordinates, (S, P)."""
-        parts = [t.inv(values[name]) for name, t in self.transforms.items()]
-        return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+        parts = [
+            transform.inv(values[name]).reshape(-1, self.layout[name].size)
+            for name, transform in self.transforms.items()
+        ]
+        return torch.cat(parts, 1)
 
     def images(self, theta: torch.Tensor) -> torch.Tensor:
         """Points with labels switched, or other signs; see `Switches`."""
