@@ -24,7 +24,8 @@ def test_robust_false_alarms_are_a_tenth_and_true_changes_stay():
     true = [1074, 1530, 1686, 1866, 2058, 2412, 2472, 2532, 2592]
     false = {}
     for loss in ("log", "beta"):
-        found = BayesianChangepointDetector(loss=loss).fit(X).changepoints_
+        detector = BayesianChangepointDetector("constant_mean", loss=loss)
+        found = detector.fit(X).changepoints_
         gaps = np.abs(found[:, None] - anyone).min(1)
         false[loss] = int((gaps > 12).sum())
         assert all(np.abs(found - t).min() <= 12 for t in true), loss
