@@ -1,8 +1,10 @@
 """Where the fit of a log density begins: its problem, and the best normal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from skvi.base import NormalForm
@@ -22,9 +24,10 @@ from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import MAX_DENSE, Start, find_starts
 from skvi.targets import Target
 from skvi.targets._averaged import AveragedTarget
+from skvi.targets._density import DensityTarget
 from skvi.utils._random import randn
 
-__all__ = ["begin_near", "pose", "some_points"]
+__all__ = ["begin_near", "find_center", "pose", "some_points"]
 
 Report = Callable[[str], None]
 # Draws of discrete parameters at the start of the others.
@@ -62,31 +65,69 @@ def some_points(posterior: Posterior, generator: torch.Generator) -> torch.Tenso
     return theta
 
 
+def find_center(
+    target: DensityTarget, start: Mapping[str, Any] | None
+) -> torch.Tensor | None:
+    """A user's start in unconstrained coordinates of the smooth parameters."""
+    if start is None:
+        return None
+    wanted = list(target.layout.without(*target.layout.discrete))
+    if set(start) != set(wanted):
+        raise ValueError(
+            f"start must name all parameters that are not discrete, {wanted}. Got "
+            f"{list(start)}."
+        )
+    parts = []
+    for name in wanted:
+        value = torch.as_tensor(np.asarray(start[name], dtype=np.float64))
+        if tuple(value.shape) != target.shapes[name]:
+            raise ValueError(
+                f"start[{name!r}] must have the shape {target.shapes[name]} of the "
+                f"parameter. Got {tuple(value.shape)}."
+            )
+        part = target.transforms[name].inv(value[None]).flatten()
+        if not bool(part.isfinite().all()):
+            raise ValueError(
+                f"start[{name!r}] must be inside the support of the parameter. Got "
+                f"{start[name]!r}."
+            )
+        parts.append(part)
+    return torch.cat(parts)
+
+
 def begin_near(
-    problem: Problem, options: SolverOptions, is_normal: bool, report: Report
-) -> tuple[Posterior, list[Start]]:
-    """Posterior near the best normals, and the ends of all starts.
+    problem: Problem,
+    options: SolverOptions,
+    is_normal: bool,
+    report: Report,
+    starts: list[Start],
+    first: torch.Tensor | None = None,
+) -> Posterior:
+    """Posterior near the best normals; the ends of all paths are added to `starts`.
 
     With `is_normal` the solver goes on from there itself; other families begin at the
     normal of the largest ELBO.
     """
     if problem.target.layout.discrete:
-        return _given_discrete(problem, report), []
-    starts = find_starts(problem.target, problem.source_of_draws, report)
+        return _given_discrete(problem, report, first)
+    find_starts(problem.target, problem.source_of_draws, report, starts, first)
     normal = starts[0].normal
     if not is_normal:
         normal = _fit_normal(problem, normal, options)
-    return problem.posterior.near_modes(modes_of(starts, normal)), starts
+    return problem.posterior.near_modes(modes_of(starts, normal))
 
 
-def _given_discrete(problem: Problem, report: Report) -> Posterior:
+def _given_discrete(
+    problem: Problem, report: Report, first: torch.Tensor | None
+) -> Posterior:
     """The best normal of smooth parameters, given draws of the discrete ones."""
     posterior, generator = problem.posterior, problem.source_of_draws
     target = AveragedTarget(problem.target, posterior.draw(N_GIVEN, generator).theta)
     if not target.layout.size:
         return posterior
-    start = find_starts(target, generator, report)[0]
-    return posterior.near(target.over_all(start.normal))
+    starts: list[Start] = []
+    find_starts(target, generator, report, starts, first)
+    return posterior.near(target.over_all(starts[0].normal))
 
 
 def _fit_normal(

@@ -1,7 +1,7 @@
 """Variational inference for a log density of one's own."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, cast
@@ -12,19 +12,20 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from skvi._estimator import NOTHING
 from skvi._fitting import continued, refine
+from skvi._outcome import cut_short
 from skvi._parts import resolve
 from skvi._progress import EvidenceProgress
 from skvi._registry import OBJECTIVES, POSTERIORS
+from skvi.base import NormalForm
 from skvi.evidence import EvidenceBounds, bound_evidence
 from skvi.evidence._changes import Changes, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
-from skvi.inference._beginning import begin_near, pose, some_points
+from skvi.inference._beginning import begin_near, find_center, pose, some_points
 from skvi.linear_model import CoefficientTable
 from skvi.objectives import ELBO, Objective
-from skvi.posteriors import (
-    Family,
-)
+from skvi.posteriors import Family
 from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
 from skvi.solvers import (
@@ -37,6 +38,7 @@ from skvi.solvers import (
 )
 from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import Start
+from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.targets._density import DensityTarget
 from skvi.targets._density_checks import (
     check_density,
@@ -60,6 +62,8 @@ __all__ = ["VariationalInference"]
 N_DRAWS = 4000
 # Times `tol` that a round of stochastic steps must gain.
 NOISY = 100
+# What the Pareto k of a summary is about.
+KHAT = "khat of density / posterior"
 # Draws of the final ELBO of families that are not normal.
 N_FINAL = 2**14
 
@@ -91,6 +95,12 @@ class VariationalInference(BaseEstimator):
         float64) or ``constraints.integer_interval(low, high)`` (int64, such as
         indices). Numbers between two ends have all digits at both, in ``1 - x``,
         ``log1p(-x)``, products, powers and the distributions of torch.
+    start : dict of str to array-like, default=None
+        Values of all parameters that are not discrete, each of its shape, where the
+        first path begins; others begin around it, in place of 0.
+    vectorize : bool, default=False
+        Whether `log_density` is of one draw: parameters have their `shapes`, without
+        an axis of draws, and the result is a number; `torch.func.vmap` calls it.
     posterior : str or Family, default="full_rank"
         "full_rank" is a normal with all correlations, "mean_field" one with none (for
         thousands of parameters), "flow" a normal that is bent by a network, for
@@ -141,7 +151,7 @@ class VariationalInference(BaseEstimator):
         warns. On eleven published posteriors,
         and both families, these told the fits that were off. "khat": Pareto k of the
         weights. "efficiency": effective fraction of draws. "message": why a fit did
-        not converge.
+        not converge. "ending": how; after Ctrl-C the first four are None.
         "elbo_upper", with "elbo_upper_se": bound of the ELBO from above, of families
         whose `lower_bound_` is one from below.
     n_iter_ : int
@@ -171,6 +181,8 @@ class VariationalInference(BaseEstimator):
         "log_density": [callable],
         "shapes": [dict],
         "supports": [dict, None],
+        "start": [dict, None],
+        "vectorize": ["boolean"],
         "posterior": [StrOptions(set(POSTERIORS)), Family],
         "objective": [StrOptions(set(OBJECTIVES)), Objective],
         "solver": [StrOptions({"auto"}), Solver],
@@ -187,6 +199,8 @@ class VariationalInference(BaseEstimator):
         shapes: Mapping[str, Any],
         supports: Mapping[str, Any] | None = None,
         *,
+        start: Mapping[str, Any] | None = None,
+        vectorize: bool = False,
         posterior: str | Family = "full_rank",
         objective: str | Objective = "elbo",
         solver: str | Solver = "auto",
@@ -197,6 +211,7 @@ class VariationalInference(BaseEstimator):
         verbose: int = 0,
     ) -> None:
         self.log_density, self.shapes, self.supports = log_density, shapes, supports
+        self.start, self.vectorize = start, vectorize
         self.posterior, self.objective, self.solver = posterior, objective, solver
         self.max_iter, self.tol, self.warm_start = max_iter, tol, warm_start
         self.random_state, self.verbose = random_state, verbose
@@ -222,24 +237,41 @@ class VariationalInference(BaseEstimator):
             draws together, or is not finite anywhere near the start.
         IncompatibleComponentsError
             Objective, family or solver do not go together.
+        KeyboardInterrupt
+            On Ctrl-C: the attributes are those of the best posterior so far, unless
+            there is none yet.
         """
-        given = () if data is None else (data,)
-        target = DensityTarget(self.log_density, self.shapes, self.supports, given)
+        target = self._make_target(data)
         generator = make_generator(self.random_state)
         family, objective = (
             resolve(name, getattr(self, name)) for name in ("posterior", "objective")
         )
         problem = pose(target, family, objective, generator)
-        with raising_interrupts():
-            check_density(target, some_points(problem.posterior, generator))
-            solution, starts = self._solve(problem)
-            self._set(refine(problem, solution), starts, generator)
+        center = find_center(target, self.start)
+        with raising_interrupts(NOTHING):
+            check_density(target, some_points(problem.posterior, generator), center)
+            starts: list[Start] = []
+            try:
+                solution = refine(problem, self._solve(problem, starts, center))
+            except KeyboardInterrupt as stop:
+                solution = _best_start(problem, starts, stop)
+            self._set(solution, starts, generator)
         return self
 
-    def _solve(self, problem: Problem) -> tuple[Solution, list[Start]]:
-        """From the last fit, or from the ends of several starts, which are returned."""
+    def _make_target(self, data: Any) -> DensityTarget:
+        """The target of the density of all draws, or of each."""
+        given = () if data is None else (data,)
+        density = self.log_density
+        if self.vectorize:
+            density = torch.func.vmap(density, (0, *(None for _ in given)))
+        return DensityTarget(density, self.shapes, self.supports, given)
+
+    def _solve(
+        self, problem: Problem, starts: list[Start], center: torch.Tensor | None
+    ) -> Solution:
+        """From the last fit, or from the ends of several paths, added to `starts`."""
         last = getattr(self, "posterior_", None) if self.warm_start else None
-        posterior, starts = problem.posterior, []
+        posterior = problem.posterior
         is_direct = self.solver == "auto" and isinstance(problem.objective, ELBO)
         is_direct = is_direct and isinstance(posterior, NormalPosterior)
         is_direct = is_direct and posterior.as_normal().factor is None
@@ -247,13 +279,14 @@ class VariationalInference(BaseEstimator):
             posterior = continued(posterior, last.unrefined)
         else:
             options = self._options(ELBO())
-            posterior, starts = begin_near(problem, options, is_direct, self._print)
+            parts = problem, options, is_direct, self._print, starts, center
+            posterior = begin_near(*parts)
         problem = replace(problem, posterior=posterior)
         solver = FixedDraws() if is_direct else choose_solver(problem, self.solver)
         options = replace(self._options(problem.objective), warm_start=True)
         if isinstance(solver, Stochastic):
             options = replace(options, tol=NOISY * self.tol)
-        return solver.solve(problem, options), starts
+        return solver.solve(problem, options)
 
     def _options(self, objective: Objective) -> SolverOptions:
         sign = 1 if objective.direction == "upper" else -1
@@ -272,7 +305,29 @@ class VariationalInference(BaseEstimator):
     def _set(
         self, solution: Solution, starts: list[Start], generator: torch.Generator
     ) -> None:
-        """Set the attributes, and warn of what cannot be trusted."""
+        """Set the attributes, after Ctrl-C without the slow ones, and raise then."""
+        found = None
+        if not solution.interrupted:
+            try:
+                found = self._judged(solution, starts, generator)
+            except KeyboardInterrupt:
+                solution = solution.cut_short()
+        if found is None:
+            bound = lower_bound(solution.target, solution.posterior, generator)
+            theta = solution.posterior.draw(N_DRAWS, generator).theta
+            found = self._attributes(solution, theta, bound, solution.message)
+        last = getattr(self, "_modes", []) if self.warm_start else []
+        found["_modes"] = modes_of(starts, starts[0].normal) if starts else last
+        vars(self).update(found)  # at once: fitted, or not at all
+        if solution.interrupted:
+            raise KeyboardInterrupt(solution.message)
+        if message := self.diagnostics_["message"]:
+            warn_user(f"VariationalInference: {message}.", ConvergenceWarning)
+
+    def _judged(
+        self, solution: Solution, starts: list[Start], generator: torch.Generator
+    ) -> dict[str, Any]:
+        """Attributes of a finished fit, with what cannot be trusted."""
         posterior, target = solution.posterior, cast(DensityTarget, solution.target)
         bound = -solution.value, solution.value_se
         if solution.solver != FixedDraws.name or posterior.n_stored:
@@ -286,33 +341,48 @@ class VariationalInference(BaseEstimator):
         )
         if message and (ridge := explain_ridge(target, changes.normal)):
             message = f"{message}. But {ridge}"
-        values, _ = target.constrain(changes.theta)
-        self.mean_ = {k: v.double().mean(0).numpy() for k, v in values.items()}
-        self.std_ = {
-            k: v.double().std(0).nan_to_num(math.inf).numpy() for k, v in values.items()
-        }
-        self.probabilities_ = {
-            name: table.numpy()
-            for part in posterior.parts.values()
-            if isinstance(part, CategoricalPosterior)
-            for name, table in part.probabilities().items()
-        }
-        self.posterior_, self._target = posterior, target
-        if starts:
-            self._modes = modes_of(starts, starts[0].normal)
-        self.lower_bound_, self.lower_bound_se_ = bound
-        self.n_iter_, self.converged_ = solution.n_iter, not message
-        self.diagnostics_ = {
+        found = self._attributes(solution, changes.theta, bound, message)
+        found["diagnostics_"] |= {
             "mean_change": changes.mean,
             "std_change": changes.std,
             "khat": changes.khat,
             "efficiency": changes.efficiency,
-            "message": message,
-            "solver": solution.solver,
             **upper_elbo(target, posterior, generator, N_FINAL),
         }
-        if message:
-            warn_user(f"VariationalInference: {message}.", ConvergenceWarning)
+        return found
+
+    @staticmethod
+    def _attributes(
+        solution: Solution, theta: torch.Tensor, bound: Sequence[float], message: str
+    ) -> dict[str, Any]:
+        """Fitted attributes by name."""
+        posterior, target = solution.posterior, cast(DensityTarget, solution.target)
+        values, _ = target.constrain(theta)
+        return {
+            "mean_": {k: v.double().mean(0).numpy() for k, v in values.items()},
+            "std_": {
+                k: v.double().std(0).nan_to_num(math.inf).numpy()
+                for k, v in values.items()
+            },
+            "probabilities_": {
+                name: table.numpy()
+                for part in posterior.parts.values()
+                if isinstance(part, CategoricalPosterior)
+                for name, table in part.probabilities().items()
+            },
+            "posterior_": posterior,
+            "_target": target,
+            "lower_bound_": bound[0],
+            "lower_bound_se_": bound[1],
+            "n_iter_": solution.n_iter,
+            "converged_": not message,
+            "diagnostics_": {
+                **dict.fromkeys(("mean_change", "std_change", "khat", "efficiency")),
+                "message": message,
+                "solver": solution.solver,
+                "ending": solution.ending.value,
+            },
+        }
 
     @torch.no_grad()
     def sample_posterior(
@@ -373,19 +443,25 @@ class VariationalInference(BaseEstimator):
         Returns
         -------
         CoefficientTable
-            Prints as a table; ``to_dict`` and ``to_frame`` give its columns.
+            Prints as a table; ``to_dict`` and ``to_frame`` give its columns. Means and
+            standard deviations are `mean_` and `std_`, intervals are of 4000 draws.
         """
         ends = interval_levels("summary", coverage)
         draws = self.sample_posterior(N_DRAWS, 0)
         names, values = elements(draws)
         lower, upper = np.quantile(values, ends, axis=0)
         numbers = {"lower_bound_": self.lower_bound_, **self.diagnostics_}
+        numbers[KHAT] = numbers.pop("khat")
+        mean, std = (
+            elements({k: v[None] for k, v in found.items()})[1][0]
+            for found in (self.mean_, self.std_)
+        )
         return CoefficientTable(
             names=tuple(names),
             groups=(),
             group_name="",
-            mean=values.mean(0),
-            std=values.std(0, ddof=1),
+            mean=mean,
+            std=std,
             lower=lower,
             upper=upper,
             coverage=coverage,
@@ -461,3 +537,18 @@ class VariationalInference(BaseEstimator):
             theta = self.posterior_.draw(N_DRAWS, generator).theta
         lost = lost_digits(self._target, theta)
         return replace(found, reliable=False, reason=lost) if lost else found
+
+
+def _best_start(
+    problem: Problem, starts: list[Start], stop: KeyboardInterrupt
+) -> Solution:
+    """After Ctrl-C: near the best normal so far; raise again if there is none."""
+    if isinstance(stop, PhaseInterrupted):
+        normal = cast(NormalForm, stop.state.posterior.as_normal())
+    elif starts:
+        starts.sort(key=lambda start: start.value)
+        normal = starts[0].normal
+    else:
+        raise stop
+    near = State(problem.posterior.near(normal), problem.target)
+    return cut_short(problem.at(near), FixedDraws())

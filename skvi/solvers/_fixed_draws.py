@@ -1,6 +1,7 @@
 """The ELBO of a normal from draws that stay the same: a deterministic objective."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -9,7 +10,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.expectations._rules import quasi_random_rule
 from skvi.solvers._lbfgs import LBFGS
-from skvi.solvers._solution import Solution, State, ending_of
+from skvi.solvers._solution import INTERRUPTED, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 from skvi.utils._random import randn
@@ -68,12 +69,24 @@ class FixedDraws(Solver):
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit a normal, factorized or full; the value is that of new draws."""
-        target, generator = problem.target, problem.source_of_draws
-        normal = cast(NormalForm, problem.posterior.as_normal())
-        size, is_diagonal, n_draws = normal.size, normal.is_diagonal, FIRST
-        if not is_diagonal:
-            n_draws = max(FIRST, 2 ** math.ceil(math.log2(PER_PARAMETER * size)))
+        normal, n_draws = cast(NormalForm, problem.posterior.as_normal()), FIRST
+        if not normal.is_diagonal:
+            n_draws = max(FIRST, 2 ** math.ceil(math.log2(PER_PARAMETER * normal.size)))
         run = _Run(problem, options)
+        try:
+            return self._solve(run, normal, n_draws)
+        except KeyboardInterrupt:
+            if run.best is None:
+                raise
+            history = [*run.history, run.best.value]
+            found = replace(problem, posterior=run.state(run.best).posterior)
+            found = found.solved(self, history, INTERRUPTED).cut_short()
+            return replace(found, value_se=run.best.value_se)
+
+    def _solve(self, run: "_Run", normal: NormalForm, n_draws: int) -> Solution:
+        """Rounds of more draws, while new ones contradict the fixed ones."""
+        target, generator = run.problem.target, run.problem.source_of_draws
+        size, is_diagonal, options = normal.size, normal.is_diagonal, run.options
         while True:
             best = run.descend(normal, _fixed_noise(generator, n_draws, normal))
             fresh = balanced_noise(generator, n_draws, size, is_diagonal)
@@ -113,6 +126,8 @@ class _Run:
         self.problem, self.options = problem, options
         self.history: list[float] = []
         self.is_stopped = False
+        #: The best point with the present draws; None before the first.
+        self.best: FixedDrawsPoint | None = None
 
     @property
     def is_late(self) -> bool:
@@ -128,6 +143,7 @@ class _Run:
     def descend(self, normal: NormalForm, eps: torch.Tensor) -> FixedDrawsPoint:
         """Runs from a normal until one gains nothing, whitened by the best so far."""
         best, before = FixedDrawsPoint(self.problem.target, normal, eps), math.inf
+        self.best = best
         while before - best.value > self.options.tol and not self.is_over:
             before, best = best.value, self._run(best)
         return best
@@ -140,6 +156,7 @@ class _Run:
         for _ in range(STEPS):
             moved = lbfgs.step()
             self.history.append(lbfgs.value)
+            self.best = whitened.best
             state = partial(self.state, whitened.best)
             self.is_stopped = self.options.progress(lbfgs.value, state)
             if not moved or self.is_over or lbfgs.decrement < self.options.tol:

@@ -12,7 +12,7 @@ from skvi.solvers._lbfgs import LBFGS
 from skvi.targets import Target
 from skvi.utils._random import rand, randn
 
-__all__ = ["LOW", "MAX_MODES", "Start", "StartsInterrupted", "find_starts"]
+__all__ = ["LOW", "MAX_MODES", "Start", "find_starts"]
 
 # Random starts, uniform in this range of every coordinate, as those of Stan are.
 N_STARTS, RANGE = 6, 2.0
@@ -42,38 +42,24 @@ class Start:
     value: float
 
 
-class StartsInterrupted(KeyboardInterrupt):
-    """Ctrl-C during the search of starts: the best one so far."""
-
-    def __init__(self, best: Start) -> None:
-        super().__init__()
-        self.best = best
-
-
 def find_starts(
     target: Target,
     generator: torch.Generator,
     report: Callable[[str], None],
+    found: list[Start],
     first: torch.Tensor | None = None,
-) -> list[Start]:
-    """Best normal by ELBO along each path to a mode, the best path first.
+) -> None:
+    """Add the best normal by ELBO along each path to a mode; the best path comes first.
 
     Zhang, Carpenter, Gelman and Vehtari (2022), *Pathfinder*, with curvature by
     differences of gradients. Other paths begin far from the best normal, where the
     density is above it: modes beyond the range of the first; and at images of modes,
     such as those with other labels. The first path begins at `first`, if given.
-    ValueError if none has a finite ELBO, StartsInterrupted on Ctrl-C.
+    ValueError if none has a finite ELBO; after Ctrl-C those so far are in `found`.
     """
-    found: list[Start] = []
-    try:
-        for start in _search(target, generator, first, found):
-            found.append(start)
-            report(f"start {len(found)}: ELBO {-start.value:.4f} nats")
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        best = min(found, key=lambda start: start.value)
-        raise StartsInterrupted(best) from None
+    for start in _search(target, generator, first, found):
+        found.append(start)
+        report(f"start {len(found)}: ELBO {-start.value:.4f} nats")
     if not found:
         raise ValueError(
             "no normal distribution has a finite ELBO under log_density, near any of "
@@ -82,7 +68,7 @@ def find_starts(
             "every parameter a proper prior, check the supports (scales are "
             "'positive') and the units. Or pass start, a point where it is finite."
         )
-    return sorted(found, key=lambda start: start.value)
+    found.sort(key=lambda start: start.value)
 
 
 def _search(

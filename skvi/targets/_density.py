@@ -1,5 +1,6 @@
 """A user's log density as a target over unconstrained coordinates."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,9 +35,10 @@ class DensityTarget(Target):
     ) -> None:
         self.log_density, self.data = log_density, data
         self.transforms = _transforms(shapes, supports or {})
+        self.shapes = {name: _shape(name, shapes[name]) for name in shapes}
         inner = {}
         for name, transform in self.transforms.items():
-            shape = torch.Size(_shape(name, shapes[name]))
+            shape = torch.Size(self.shapes[name])
             try:
                 inner[name] = tuple(transform.inverse_shape(shape))
             except ValueError as error:
@@ -81,7 +83,7 @@ class DensityTarget(Target):
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density of unconstrained coordinates; -inf where NaN, inf or raising."""
+        """Log density of coordinates; -inf where it is NaN, inf or raises."""
         values, log_jacobian = self.constrain(theta)
         log_p = self.density(values) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)

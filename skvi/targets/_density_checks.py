@@ -35,16 +35,23 @@ UNBOUNDED = [SUPPORTS[k] for k in ("real", "positive", "ordered", "positive_orde
 FORGOTTEN = {"positive": torch.exp, "unit_interval": torch.sigmoid}
 
 
-def check_density(target: DensityTarget, few: torch.Tensor) -> None:
+def check_density(
+    target: DensityTarget, few: torch.Tensor, center: torch.Tensor | None = None
+) -> None:
     """Raise a ValueError if a density cannot be fitted, with its cause and a remedy.
 
-    `few`: some points, whose discrete coordinates have a probability.
+    `few`: some points, whose discrete coordinates have a probability. `center`: around
+    which others are tried, in place of 0.
     """
     generator = make_generator(0)
     n_points = N_POINTS + min(target.layout.size, MAX_PARAMS)
     theta = few.repeat(-(-n_points // len(few)), 1)[:n_points]
     smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
     theta[:, smooth] = RANGE * (2 * rand(generator, n_points, len(smooth)) - 1)
+    if center is not None:
+        theta[:, smooth] += center
+        few[:, smooth] += center
+        few[0, smooth] = center
     few = _where_it_works(target, few, theta)
     values = _named(target, few)
     found = _call(target, values)
@@ -145,8 +152,15 @@ def _check_use(
 
 
 def _check_alone(target: DensityTarget, theta: torch.Tensor) -> None:
-    """Whether every draw is treated alone."""
+    """Whether every draw is treated alone, and equally every time."""
     alone, among = target.log_joint(theta[:1]), target.log_joint(theta)[:1]
+    again = target.log_joint(theta)[:1]
+    if not torch.equal(among, again):
+        raise ValueError(
+            f"log_density is random: two calls with the same parameters return "
+            f"{float(among):.6g} and {float(again):.6g}. Let it use all rows of the "
+            "data, or the same ones in every call, and draw no random numbers."
+        )
     if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
         raise ValueError(
             "log_density must treat every draw alone: that of the first draw is "
