@@ -30,9 +30,10 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("posterior", "n_moments"), [("full_rank", 10), ("mean_field", 10), ("flow", 10)]
+    "posterior",
+    ["full_rank", "mean_field", pytest.param("flow", marks=pytest.mark.slow)],
 )
-def test_ctrl_c_keeps_the_best_so_far(posterior, n_moments):
+def test_ctrl_c_keeps_the_best_so_far(posterior):
     """At ten calls of a density: usable, near the truth, or fitted not at all.
 
     Wrong variant: without the normals of paths, the first half keeps nothing.
@@ -41,7 +42,7 @@ def test_ctrl_c_keeps_the_best_so_far(posterior, n_moments):
     whole = Counted()
     VariationalInference(whole, TWO, **params).fit()
     kept = []
-    for last in np.linspace(1, whole.n_calls, n_moments).astype(int):
+    for last in np.linspace(1, whole.n_calls, 10).astype(int):
         vi = VariationalInference(Counted(last), TWO, **params)
         with pytest.raises(KeyboardInterrupt) as caught:
             vi.fit()
@@ -54,7 +55,7 @@ def test_ctrl_c_keeps_the_best_so_far(posterior, n_moments):
             assert vi.lower_bound_ == pytest.approx(0.0, abs=0.05)
             assert "khat" not in str(vi.summary())
     assert not kept[0]  # the checks of the density
-    assert sum(kept) >= n_moments // 2
+    assert sum(kept) >= 5
 
 
 def test_a_random_density_is_named():
