@@ -79,8 +79,8 @@ class FixedDraws(Solver):
             if run.best is None:
                 raise
             history = [*run.history, run.best.value]
-            found = replace(problem, posterior=run.state(run.best).posterior)
-            found = found.solved(self, history, INTERRUPTED).cut_short()
+            here = replace(problem, posterior=run.state(run.best).posterior)
+            found = here.solved(self, history, INTERRUPTED).cut_short()
             return replace(found, value_se=run.best.value_se)
 
     def _solve(self, run: "_Run", normal: NormalForm, n_draws: int) -> Solution:
