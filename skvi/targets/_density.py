@@ -1,6 +1,5 @@
 """A user's log density as a target over unconstrained coordinates."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
