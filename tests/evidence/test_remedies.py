@@ -1,6 +1,7 @@
 """Every reason against a result comes with its cause and with what helps."""
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import ARD, Horseshoe, Normal, StudentT
 from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import SupervisedTarget
+from skvi.utils._clock import Clock
 
 
 def target_with(prior, predictor=None, n=40, d=8):
@@ -61,13 +63,18 @@ def test_few_draws_are_their_own_cause():
 def test_seconds_that_ended_a_run_are_named(method, module, monkeypatch):
     """As the cause, before any other; wrong variant: the model is blamed.
 
-    Chains whose warm-up is cut short after as little as this have not mixed.
+    Chains whose warm-up is cut short after as little as this have not mixed. Seconds
+    that end before there are chains are named, too: here they end no earlier phase.
     """
     monkeypatch.setattr(f"skvi.evidence.{module}.MAX_RHAT", 0.9)
     target = target_with(Normal(30.0))
     posterior = FullRankNormal().build(target.layout)
     posterior = posterior.near(fit_proposal_normal(target))
     options = {"method": method, "precision": 0.1}
+    generator = torch.Generator().manual_seed(0)
+    early = bound_evidence(target, posterior, generator, max_seconds=1e-3, **options)
+    assert "max_seconds ended before there were any bounds" in early.reason
+    monkeypatch.setattr(Clock, "enforced", lambda self: nullcontext())
     for seconds in (1e-3, None):
         generator = torch.Generator().manual_seed(0)
         bounds = bound_evidence(

@@ -252,7 +252,7 @@ class LogisticNoise(NoiseLikelihood):
         return torch.sigmoid(z)
 
     def standard_quantile(self, level):
-        return float(np.log(level / (1 - level)))
+        return torch.logit(level)  # levels are tensors: they may differ between rows
 
     def standard_slope(self, z):
         return torch.tanh(z / 2)
