@@ -58,7 +58,7 @@ class ChangepointDisplay:
     >>> detector = BayesianChangepointDetector().fit(X)
     >>> display = ChangepointDisplay.from_estimator(detector, X)
     >>> [ax.get_ylabel() for ax in display.axes_]
-    ['series', 'P(change)', 'run length']
+    ['series', 'P(change)', 'run length', 'P(model)']
     """
 
     def __init__(

@@ -45,8 +45,8 @@ class ChangepointTable:
     >>> x[300:] += 4.0
     >>> print(BayesianChangepointDetector().fit(x).summary())
     row  low  high  probability  mean_before  mean_after
-    160  146   168        0.991     0.068758     0.70181
-    300  300   300        0.998      0.70181       4.761
+    160  147   168        0.992     0.068758     0.70181
+    300  300   300        1.000      0.70181       4.761
     """
 
     row: np.ndarray

@@ -59,7 +59,7 @@ class JohnsonSULikelihood(NoiseLikelihood):
     >>> likelihood = JohnsonSULikelihood(asymmetry=5.0, delta=1.5)
     >>> f = torch.zeros(1, 1, 1, dtype=torch.float64)
     >>> [round(float(likelihood.quantile(f, level)), 2) for level in (0.05, 0.5, 0.95)]
-    [-0.97, 0.0, 2.91]
+    [-1.08, 0.0, 2.91]
     >>> round(float(likelihood.mean(f)), 2)
     0.34
     """
