@@ -87,9 +87,13 @@ def log_noise_of(fitted: Any, X: np.ndarray) -> np.ndarray:
     outputs, levels = list(likelihood.noise_outputs), levels_of(likelihood)
     if not outputs:
         return np.zeros(0)
-    means = fitted._drawn().by_rows(X, lambda f: f[..., outputs].mean(0))
+    means = fitted._drawn().by_rows(X, lambda f: _columns(f, outputs).mean(0))
     level: np.ndarray = means.mean(0) + (fitted._hyper[levels] if levels else 0.0)
     return level
+
+
+def _columns(f: torch.Tensor, outputs: list[int]) -> torch.Tensor:
+    return torch.stack([f[..., k] for k in outputs], -1)
 
 
 @torch.no_grad()
@@ -102,7 +106,7 @@ def _log_noise(
     X = target.rows.X[
         torch.from_numpy(spaced_rows(target.n_rows, N_ROWS)).to(theta.device)
     ]
-    means = target.predictor.forward(theta, X)[..., outputs].mean((0, 1))
+    means = _columns(target.predictor.forward(theta, X), outputs).mean((0, 1))
     found: np.ndarray = means.double().cpu().numpy() + (level if len(level) else 0.0)
     return found
 
