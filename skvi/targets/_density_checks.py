@@ -71,7 +71,9 @@ def _where_it_works(
     """Points at which a density does not fail; its error if it fails at all."""
     try:
         _call(target, target.constrain(few)[0])
-    except FAILURES:
+    except FAILURES as error:
+        if isinstance(error.__cause__, TypeError):  # of its data, at every point
+            raise
         every = torch.cat([few, theta])
         works = target.log_joint(every) > -math.inf
         if not works.any():
