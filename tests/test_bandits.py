@@ -155,6 +155,7 @@ def test_other_models(estimator, options):
 def test_refined_samples_decide():
     """Those that the fit has stored. Wrong variant: draws of the normal before it."""
     network = BayesianMLPRegressor(
+        divergence="kl",
         hidden_layer_sizes=2,
         max_iter=3,
         posterior=Refined(n_auxiliary=2, n_samples=3),

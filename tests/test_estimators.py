@@ -41,7 +41,7 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
-    BayesianMLPRegressor(**CHEAP),
+    BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(
         skip_connection=False, divergence="kl", posterior="mean_field", **CHEAP
     ),
@@ -63,6 +63,8 @@ PARTS = [
     clone(model).set_params(max_iter=min(model.max_iter, 50))
     for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
+# It chooses the weight of the divergence.
+PARTS.append(BayesianMLPRegressor(**CHEAP))
 # The objective of many draws, a robust loss of several classes, and a search.
 SLOW = [
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),

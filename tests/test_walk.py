@@ -276,8 +276,9 @@ def test_networks_take_every_family(family, objective):
     """Wrong variant: a network that asks every family to become a normal."""
     X, y = DATA["real"]
     model = BayesianMLPRegressor(
-        objective=objective, posterior=family, max_iter=1, random_state=0
-    )
+        objective=objective, divergence="kl", posterior=family, max_iter=1,
+        random_state=0,
+    )  # fmt: skip
     for warm_start in (False, True):
         model.set_params(warm_start=warm_start)
         with pytest.warns(ConvergenceWarning):
