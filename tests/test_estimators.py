@@ -43,8 +43,9 @@ DEFAULTS = [
     BayesianPoissonRegressor(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(
-        skip_connection=False, divergence="kl", posterior="mean_field", **CHEAP
-    ),
+        skip_connection=False, activation="softplus", divergence="kl",
+        posterior="mean_field", **CHEAP,
+    ),  # fmt: skip
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},

@@ -276,8 +276,8 @@ def test_networks_take_every_family(family, objective):
     """Wrong variant: a network that asks every family to become a normal."""
     X, y = DATA["real"]
     model = BayesianMLPRegressor(
-        objective=objective, divergence="kl", posterior=family, max_iter=1,
-        random_state=0,
+        objective=objective, divergence="kl", posterior=family,
+        hidden_layer_sizes=4, max_iter=1, random_state=0,
     )  # fmt: skip
     for warm_start in (False, True):
         model.set_params(warm_start=warm_start)

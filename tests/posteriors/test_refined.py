@@ -399,6 +399,7 @@ def test_networks():
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(90)
     family = Refined(n_auxiliary=3, n_samples=4)
     parts = {"hidden_layer_sizes": (5,), "max_iter": 30, "random_state": 0}
+    parts["divergence"] = "kl"
     fit = BayesianMLPRegressor(posterior=family, early_stopping=False, **parts)
     fit.partial_fit(X, y)
     assert len(fit._theta) == 4
