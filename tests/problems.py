@@ -85,7 +85,9 @@ REGRESSIONS = {
         **NETWORK,
     ),
     "mlp, multiplicative": BayesianMLPRegressor(
-        posterior=MultiplicativeFlow(n_layers=1, n_hidden=3), **NETWORK
+        posterior=MultiplicativeFlow(n_layers=1, n_hidden=3),
+        divergence="kl",
+        **NETWORK,
     ),
     "mlp, ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),

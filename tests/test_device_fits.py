@@ -68,7 +68,7 @@ NOISY = {
     "precisions": (BayesianLinearRegression(**SHORT), NUMBERS),
     "moments": (BayesianLinearRegression(objective="eubo", **FIXED), NUMBERS),
     "multiplicative-network": (
-        BayesianMLPRegressor(posterior="multiplicative_flow", **SMALL),
+        BayesianMLPRegressor(divergence="kl", posterior="multiplicative_flow", **SMALL),
         NUMBERS,
     ),
     "network": (

@@ -93,7 +93,10 @@ class BatchedGridSearchCV(GridSearchCV):
     ...     posterior="mean_field",
     ...     divergence=KL(),
     ...     hidden_layer_sizes=5,
+    ...     likelihood="gaussian",
     ...     early_stopping=True,
+    ...     learning_rate=0.1,
+    ...     tol=0.1,
     ...     random_state=0,
     ... )
     >>> model = make_pipeline(StandardScaler(), network)
