@@ -207,7 +207,7 @@ def test_values_of_the_linear_regression(regression, linear):
     inside = (y >= ends[:, 0]) & (y <= ends[:, 1])
     assert interval_coverage_scorer(linear, X, y) == pytest.approx(inside.mean())
     # CRPS = twice the integral of the pinball loss over all levels.
-    levels, w = np.polynomial.legendre.leggauss(400)
+    levels, w = np.polynomial.legendre.leggauss(150)
     levels, w = (levels + 1) / 2, w / 2
     q = linear.predict_quantiles(X, levels)
     pinball = (levels - (y[:, None] < q)) * (y[:, None] - q)
@@ -247,7 +247,7 @@ def test_crps_of_networks(regression):
         n_predict_draws=20,
         random_state=0,
     ).fit(X, y)
-    levels, w = np.polynomial.legendre.leggauss(400)
+    levels, w = np.polynomial.legendre.leggauss(150)
     levels, w = (levels + 1) / 2, w / 2
     q = model.predict_quantiles(X, levels)
     pinball = (levels - (y[:, None] < q)) * (y[:, None] - q)
