@@ -43,9 +43,12 @@ DEFAULTS = [
     BayesianPoissonRegressor(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(
-        skip_connection=False, activation="softplus", divergence="kl",
-        posterior="mean_field", **CHEAP,
-    ),  # fmt: skip
+        skip_connection=False,
+        activation="softplus",
+        divergence="kl",
+        posterior="mean_field",
+        **CHEAP,
+    ),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},

@@ -31,7 +31,7 @@ ESTIMATORS = [
         prior={"coef": "laplace"}, intercept_prior="normal", class_weight="balanced"
     ),
     BayesianPoissonRegressor(posterior="low_rank"),
-    BayesianMLPRegressor(**NETWORK, posterior="dropout"),
+    BayesianMLPRegressor(**NETWORK, divergence="kl", posterior="dropout"),
     BayesianMLPClassifier(
         skip_connection=False,
         divergence="kl",
