@@ -29,6 +29,7 @@ from skvi.neural_network._flatness import (
 from skvi.neural_network._mixed import mixed, says
 from skvi.neural_network._sparsity import SparsityMixin
 from skvi.neural_network._training import (
+    check_training,
     checkpoint_file,
     first_state,
     solver_for,
@@ -181,6 +182,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _resolve_divergence(self, X, y, sample_weight):
         """With a weight from held-out rows, if it is "auto"."""
+        check_training(self, len(X))
         found, self._choice = super()._resolve_divergence(X, y, sample_weight), None
         if not isinstance(found, KL) or found.weight != "auto":
             return found

@@ -20,7 +20,7 @@ from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
 
-__all__ = ["checkpoint_file", "first_state", "solver_for"]
+__all__ = ["check_training", "checkpoint_file", "first_state", "solver_for"]
 
 #: Parameters that a network shares with its solver.
 TRAINING = tuple(Stochastic().get_params())
@@ -50,18 +50,24 @@ def solver_for(network: Any, n_rows: int) -> Solver:
     return solver
 
 
+def check_training(network: Any, n_rows: int) -> None:
+    """Refuse settings that no fit can have, before anything is trained."""
+    solver_for(network, n_rows)
+    if network.checkpoint_path is None or isinstance(network.random_state, Integral):
+        return
+    raise ValueError(
+        "A fit that another process can resume needs an int as "
+        f"random_state. Got {network.random_state!r} with checkpoint_path="
+        f"{network.checkpoint_path!r}: use random_state=0, for example."
+    )
+
+
 def checkpoint_file(
     network: Any, target: Any, problem: Problem, before: dict
 ) -> CheckpointFile | None:
     """The file of `checkpoint_path`; refused if it belongs to another fit."""
     if network.checkpoint_path is None:
         return None
-    if not isinstance(network.random_state, Integral):
-        raise ValueError(
-            "A fit that another process can resume needs an int as "
-            f"random_state. Got {network.random_state!r} with checkpoint_path="
-            f"{network.checkpoint_path!r}: use random_state=0, for example."
-        )
     last = before["posterior_"].params if network.warm_start and before else None
     rows = target.rows
     data = {"X": rows.X, "y": rows.y, "weights": rows.weight, "warm start": last}

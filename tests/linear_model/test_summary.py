@@ -159,6 +159,7 @@ def test_probability_intervals_of_other_models():
     y = (F + RNG.logistic(size=80) > 0).astype(int)
     network = BayesianMLPClassifier(
         posterior="mean_field",
+        divergence="kl",
         hidden_layer_sizes=(),
         max_iter=60,
         tol=1.0,

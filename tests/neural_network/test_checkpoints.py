@@ -74,7 +74,10 @@ FITS = {
         BayesianMLPRegressor(posterior=Ensemble(n_members=2), max_iter=9, **SMALL),
         3,
     ),
-    "low rank": (BayesianMLPRegressor(posterior="low_rank", max_iter=15, **SMALL), 3),
+    "low rank": (
+        BayesianMLPRegressor(max_iter=15, **(ONE | SMALL | {"posterior": "low_rank"})),
+        3,
+    ),
     # A start that another objective finds, and then autograd.
     "two phases": (
         BayesianMLPRegressor(objective="iwelbo", max_iter=2, **(ONE | SMALL)),

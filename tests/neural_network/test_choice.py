@@ -156,8 +156,9 @@ def test_a_linear_signal_is_predicted_by_a_line(choices, model, posterior):
     f = 2 * X[:, 0] - X[:, 1]
     target = f + source.standard_normal(80)
     target = target if model is BayesianMLPRegressor else target > 0
-    network = model(hidden_layer_sizes=10, posterior=posterior, random_state=0)
-    network.fit(X, target)
+    network = model(
+        hidden_layer_sizes=10, posterior=posterior, max_iter=80, random_state=0
+    ).fit(X, target)
     (choice,), parts = choices, network.posterior_.components
     assert max(choice.shares, key=choice.shares.get) != "constant"
     if posterior != "mean_field":

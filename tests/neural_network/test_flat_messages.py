@@ -232,7 +232,12 @@ def test_unscaled_features_are_named_beside_a_good_fit():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     labels = X[:, 0] > 0
-    network = BayesianMLPClassifier(hidden_layer_sizes=4, random_state=0)
+    network = BayesianMLPClassifier(
+        posterior="mean_field",
+        hidden_layer_sizes=4,
+        divergence=KL(0.3),
+        random_state=0,
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         network.fit(X, labels)

@@ -19,6 +19,7 @@ from skvi.neural_network._noises import (
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 FAST = {
     "posterior": "mean_field",
+    "divergence": "kl",
     "hidden_layer_sizes": (),
     "learning_rate": 0.05,
     "max_iter": 60,
