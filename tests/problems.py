@@ -91,6 +91,7 @@ REGRESSIONS = {
     ),
     "mlp, ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
+        divergence=KL(0.3),
         noise="heteroscedastic",
         likelihood="student_t",
         **NETWORK,
@@ -110,7 +111,11 @@ BINARY = {
         posterior=MixtureOfNormals(2), max_iter=3, random_state=0
     ),
     "mlp, binary": BayesianMLPClassifier(
-        loss=BetaLoss(1.3), class_weight="balanced", posterior="dropout", **NETWORK
+        divergence="kl",
+        loss=BetaLoss(1.3),
+        class_weight="balanced",
+        posterior="dropout",
+        **NETWORK,
     ),
 }
 CLASSES = {

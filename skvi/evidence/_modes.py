@@ -101,7 +101,7 @@ class Several(ProposalFamily):
         )
         mixture, pilot = self.proposal(target, first, generator)
         starts = self.starts_near(first.normal, target, N_CHAINS, generator)
-        near = self._pooled() or pilot.moments() or first.normal
+        near = pilot.moments() or self._pooled() or first.normal
         return Explored(mixture, pilot, setting.chains(starts, near, mixture))
 
     def _pooled(self) -> NormalForm | None:
