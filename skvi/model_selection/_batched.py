@@ -96,7 +96,7 @@ class BatchedGridSearchCV(GridSearchCV):
     ...     likelihood="gaussian",
     ...     early_stopping=True,
     ...     learning_rate=0.1,
-    ...     tol=0.1,
+    ...     tol=10.0,
     ...     random_state=0,
     ... )
     >>> model = make_pipeline(StandardScaler(), network)

@@ -206,7 +206,7 @@ Prior, Posterior or dict, default="normal"
     ...     )
     >>> model = BayesianModuleRegressor(
     ...     module=net, module__width=5, deterministic="*.bias",
-    ...     learning_rate=0.1, max_iter=150, tol=1.0, random_state=0,
+    ...     learning_rate=0.1, max_iter=150, tol=200.0, random_state=0,
     ... )
     >>> model = model.fit(X / X.std(0), y)
     >>> list(model.posterior_.layout), model.point_["2.bias"].shape

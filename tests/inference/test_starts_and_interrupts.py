@@ -29,6 +29,7 @@ class Counted:
         return tilted(p)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
     "posterior",
     ["full_rank", "mean_field", pytest.param("flow", marks=pytest.mark.slow)],
