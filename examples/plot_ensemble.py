@@ -51,9 +51,7 @@ parts = {
     "random_state": 0,
 }
 fits = {
-    "one posterior": BayesianMLPRegressor(
-        divergence="kl", posterior="mean_field", **parts
-    ).fit(x, y),
+    "one posterior": BayesianMLPRegressor(posterior="mean_field", **parts).fit(x, y),
     "ensemble of 8": BayesianMLPRegressor(posterior=Ensemble(n_members=8), **parts).fit(
         x, y
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from scipy.interpolate import CubicSpline
+from scipy.special import logsumexp
 from sklearn.base import clone, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
@@ -28,7 +29,7 @@ __all__ = ["Choice", "choose", "stacked"]
 
 # Candidates, as far apart as their scores tell. The first ones are tried at once,
 # smaller ones as long as the smallest is the best.
-WEIGHTS, AT_ONCE = (1.0, 0.3, 0.1, 0.03, 0.01), 4
+WEIGHTS, AT_ONCE = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003), 4
 # With many rows fewer: a whole divergence wins where a linear model or a constant do.
 MANY_ROWS, AMONG_MANY = 2000, slice(1, 3)
 # Weights of rows that are too few to be held out.
@@ -42,7 +43,7 @@ N_LEFT, N_ERRORS = 2, 2.0
 # Share of a mixture that is chance: it costs as much where the others are certain.
 SMALL_SHARE = 0.1
 # Logs of factors of the noise between which held-out rows choose.
-FACTORS = np.linspace(-1.2, 3.6, 9)
+FACTORS = np.linspace(-1.2, 3.6, 13)
 # Draws of a candidate's predictions.
 N_DRAWS = 50
 
@@ -192,6 +193,11 @@ class _Race:
         found = {names[key]: self.held[key].best(weight) for key in names}
         scores = np.stack([scores for _, scores in found.values()])
         shares = dict(zip(found, stacked(scores, weight).tolist(), strict=True))
+        if "constant" in found:
+            mixed = logsumexp(scores, 0, b=np.array(list(shares.values()))[:, None])
+            gain = weight * (mixed - found["constant"][1])
+            if gain.sum() < np.sqrt(len(gain)) * gain.std():  # by chance
+                shares = dict.fromkeys(found, 0.0) | {"constant": 1.0}
         noise = {
             name: np.mean(self.held[key].log_noise, 0) + found[name][0]
             for key, name in names.items()

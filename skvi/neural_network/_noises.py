@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from skvi._regressors import units_of
 from skvi.base._units import Units
 from skvi.likelihoods import (
+    GaussianLikelihood,
     GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
     HurdleLikelihood,
@@ -38,7 +39,9 @@ __all__ = [
 FRACTION, MIN_REPEATS, TIMES = 0.05, 10, 5
 # The quick comparison of shapes: folds, columns up to which there are hinges, and rows
 # below which the first candidate stays.
-N_FOLDS, MAX_COLUMNS, MIN_ROWS = 5, 50, 20
+N_FOLDS, MAX_COLUMNS, MIN_ROWS = 5, 50, 10
+# Paired standard errors by which a shape of positive numbers has to be better.
+N_ERRORS = 2.0
 # Binary digits of the scale beside a repeated value, and steps of the origin in it:
 # numbers of the fit and of y are then converted without rounding.
 DIGITS, STEPS = 24, 64
@@ -57,15 +60,14 @@ def candidate_likelihoods(
     Returns
     -------
     list of Likelihood
-        Specifications that `likelihood=` of a network accepts, the usual one first, and
-        one more for positive targets. All have densities of the same units with the
-        same atom, if any, so that held-out log densities of fits compare them: the mean
-        of `predict_log_density` in rows that the fits have not seen. A repeated value
-        is a probability of its own in all or none of them, since densities compare with
-        no atom.
+        Specifications that `likelihood=` of a network accepts: normal noise, noise of
+        any skewness and tails, and for positive targets one more. All have densities of
+        the same units with the same atom, if any, so that log densities compare them. A
+        repeated value is a probability of its own in all or none of them, since
+        densities compare with no atom.
     """
     at = repeated_value(y, weight)
-    found: list[Likelihood] = [JohnsonSULikelihood()]
+    found: list[Likelihood] = [GaussianLikelihood(), JohnsonSULikelihood()]
     rest = y if at is None else y[y != at]
     if rest.min() > 0:
         found.append(GeneralizedGammaLikelihood())
@@ -73,28 +75,36 @@ def candidate_likelihoods(
 
 
 def likely_shape(X: np.ndarray, y: np.ndarray, weight: np.ndarray | None) -> Likelihood:
-    """Candidate with the largest log density of residuals of an additive model.
+    """The candidate that describes residuals of an additive model best.
 
-    They are of held-out folds, of y or of its logarithm, whichever an output describes.
-    The model is a ridge regression on piecewise linear functions of each feature.
+    They are those of held-out folds, of y or of its logarithm, whichever an output
+    describes; the model is a ridge regression on piecewise linear functions of each
+    feature. Shapes with more numbers have to gain a nat for each of them (Akaike), and
+    one of positive numbers, which says that others are impossible, two paired errors.
     """
     found = candidate_likelihoods(y, weight)
-    if len(found) == 1 or len(y) < MIN_ROWS:
-        return found[0]
     is_rest = np.ones(len(y), dtype=bool)
     if isinstance(found[0], HurdleLikelihood):
         is_rest = y != found[0].at
     rows = np.flatnonzero(is_rest)
+    if len(rows) < MIN_ROWS:
+        return found[0]
     rows = rows[spaced_rows(len(rows))]
     w = np.ones(len(rows)) if weight is None else weight[rows]
-    scores = [_score(noise_of(p), X[rows], y[rows], w) for p in found]
-    return found[int(np.argmax(scores))]
+    normal, skewed, *positive = (
+        _scores(noise_of(p), X[rows], y[rows], w) for p in found
+    )
+    best = int(w @ (skewed - normal) > len(JohnsonSULikelihood.shapes))
+    for scores in positive:
+        gain = w * (scores - (skewed if best else normal))
+        best = 2 if gain.sum() > N_ERRORS * np.sqrt(len(gain)) * gain.std() else best
+    return found[best]
 
 
-def _score(
+def _scores(
     noise: NoiseLikelihood, X: np.ndarray, y: np.ndarray, w: np.ndarray
-) -> float:
-    """Mean log density of y given means of its location, from other rows."""
+) -> np.ndarray:
+    """Log densities of y, (n,), given means of its location, from other rows."""
     location, log_slope = noise.location(as_tensor(y))
     columns = _hinges(X.reshape(len(X), -1))
     rest = np.empty(len(y))
@@ -105,8 +115,7 @@ def _score(
     unit = float(np.sqrt(np.average(rest**2, weights=w))) or 1.0
     spec = clone(noise).set_params(noise_scale="learn")
     found = _fit_constant(spec, as_tensor(rest / unit), as_tensor(w))
-    log_slopes = np.broadcast_to(np.asarray(log_slope), len(y))
-    return found - float(np.log(unit)) + float(np.average(log_slopes, weights=w))
+    return found - np.log(unit) + np.asarray(log_slope)
 
 
 def _hinges(X: np.ndarray) -> np.ndarray:
@@ -117,16 +126,20 @@ def _hinges(X: np.ndarray) -> np.ndarray:
     return np.hstack([X, *((X - at).clip(min=0) for at in (-1, 0, 1))])
 
 
-def _fit_constant(spec: NoiseLikelihood, z: torch.Tensor, w: torch.Tensor) -> float:
-    """Largest mean log density of the noise of z, in its center, scale and shape."""
+def _fit_constant(
+    spec: NoiseLikelihood, z: torch.Tensor, w: torch.Tensor
+) -> np.ndarray:
+    """Log densities of the noise of z, (n,), at its best center, scale and shape."""
     start = torch.cat([z.median().reshape(1), z.new_zeros(1) - 0.5])
     start = torch.cat([start, z.new_tensor([ends[1] for ends in spec.shapes.values()])])
     limits = [(None, None)] * 2 + [(low, high) for low, _, high in spec.shapes.values()]
 
+    def log_density(x: torch.Tensor) -> torch.Tensor:
+        return spec.standard_terms((z - x[0]) * (-x[1]).exp(), *x[2:])[0] - x[1]
+
     def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         x = torch.from_numpy(numbers).requires_grad_()
-        terms = spec.standard_terms((z - x[0]) * (-x[1]).exp(), *x[2:])
-        value = x[1] - (terms[0] @ w) / w.sum()
+        value = -(log_density(x) @ w) / w.sum()
         value.backward()
         return float(value.detach()), x.grad.numpy()
 
@@ -134,7 +147,7 @@ def _fit_constant(spec: NoiseLikelihood, z: torch.Tensor, w: torch.Tensor) -> fl
         found = minimize(
             loss, start.numpy(), jac=True, bounds=limits, method="L-BFGS-B"
         )
-    return -float(found.fun)
+    return log_density(torch.from_numpy(found.x)).numpy()
 
 
 def repeated_value(y: np.ndarray, weight: np.ndarray | None = None) -> float | None:

@@ -138,13 +138,6 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             is_used = sample_weight > 0
             X, columns = X[is_used], columns[:, is_used]
             sample_weight = sample_weight[is_used]
-        if isinstance(given, HurdleLikelihood):
-            given.validate()
-            if given.at == "auto" and self._stream is not None:
-                raise ValueError(
-                    "A batch need not show which value is repeated. Give it for "
-                    "partial_fit: likelihood=HurdleLikelihood(at=0.0), for example."
-                )
         return [self._shape_of(given, X, y, sample_weight) for y in columns]
 
     def _shape_of(self, given, X, y, weight):

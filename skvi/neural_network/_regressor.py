@@ -81,8 +81,8 @@ Likelihood, default="auto"
         "generalized_gamma" is for positive targets, "hurdle" for a value that is
         repeated, such as 0, and "rounded" for targets such as integers, whose scores
         are then probabilities of intervals, see `RoundedLikelihood`. "auto" is
-        "gaussian", and in a mixture what suits the target (:doc:`/predict`): a hurdle
-        or not of "johnson_su" or "generalized_gamma", or intervals. Or another
+        "gaussian", and in a mixture what suits the target (:doc:`/predict`): this,
+        "johnson_su" or "generalized_gamma", a hurdle of one, or intervals. Or another
         distribution: the counts of "poisson" and "negative_binomial" have the
         exponential of an output as mean.
         Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your own

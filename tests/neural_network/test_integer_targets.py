@@ -10,7 +10,6 @@ from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     IndependentLikelihood,
     RoundedLikelihood,
-    StudentTLikelihood,
 )
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._likelihood import coarse_grid
@@ -72,7 +71,7 @@ def test_wide_noise_has_a_density():
 def test_the_default_takes_intervals():
     """Other units of y change nothing; words are taken literally."""
     model = BayesianMLPRegressor(**SHORT).fit(X, GRADES)
-    noise = HeteroscedasticLikelihood(StudentTLikelihood(10.0, "learn"))
+    noise = HeteroscedasticLikelihood(GaussianLikelihood("learn"))
     expected = RoundedLikelihood(noise, 1.0, float(GRADES.min()))
     assert repr(model.likelihood_) == repr(expected)
     other = clone(model).fit(X, 0.3 * GRADES + 7)
@@ -113,6 +112,6 @@ def test_batches_keep_the_grid_of_a_fit():
     before = model.likelihood_
     after = model.partial_fit(X[100:], GRADES[100:] // 2 * 2).likelihood_
     assert (after.step, after.origin) == (before.step, before.origin)
-    assert after.noise.noise.df == before.noise.noise.df
+    assert type(after.noise.noise) is type(before.noise.noise)
     model = BayesianMLPRegressor(**SHORT).partial_fit(X, GRADES)
     assert not isinstance(model.likelihood_, RoundedLikelihood)
