@@ -258,7 +258,6 @@ def problems() -> dict[str, Problem]:
             **each("posterior=low_rank posterior=dropout", net, numbers),
             **each("prior=log_uniform prior=horseshoe", net, numbers),
             **each("likelihood=student_t objective=alpha_energy", net, heavy),
-            **each("solver=ivon", net, numbers, prior="normal"),
         },
         "evidence": {
             "default": classes(few, evidence={}),

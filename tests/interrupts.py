@@ -119,20 +119,6 @@ MODELS = {
         ),
         numbers,
     ),
-    "natural gradients of a network": (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            max_iter=10,
-            solver="ivon",
-            **SMALL,
-        ),
-        numbers,
-    ),
     "ensemble of networks": (
         BayesianMLPClassifier(posterior="ensemble", max_iter=3, **SMALL),
         classes,

@@ -11,7 +11,6 @@ from skvi.posteriors import (
     Exact,
     FullRankNormal,
     LowRankNormal,
-    MeanFieldNormal,
     Product,
 )
 from skvi.predictors import LinearPredictor
@@ -52,7 +51,6 @@ def make_cases():
         "alternating": (make_hierarchy(BetaLoss(1.3)), ELBO(), JOINT),
         "moment_matching": (make_target(), RenyiBound(0.5), full),
         "stochastic": (learned, ELBO("reparam"), full),
-        "ivon": (learned, ELBO("reparam"), MeanFieldNormal()),
     }
 
 
