@@ -17,7 +17,6 @@ from skvi.solvers._normal_point import (
 )
 from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._reduce import solve_reduced
-from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
 from skvi.solvers._run import (
     Run,
     judge_quadrature,
@@ -42,9 +41,6 @@ LEAST_SHARE, GROWTH = 0.3, 1.1
 NEGLIGIBLE = 0.1
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
-# In the space of the rows: steps whose gain is extrapolated, and after which the metric
-# of the acceleration is that of the present point.
-BLOCK, RENEWED = 6, 15
 
 
 class NaturalGradient(Solver):
@@ -102,8 +98,7 @@ class NaturalGradient(Solver):
             if found is not None:
                 return found
         with torch.inference_mode():
-            kind = _RowIteration if suits_mixtures(problem) else _Iteration
-            run = kind(problem, options)
+            run = _Iteration(problem, options)
             found = run.run()
         return run.completed(found) if run.is_slow else found
 
@@ -119,7 +114,8 @@ class _Iteration(Run):
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()
         self.problem = replace(problem, target=target)
-        self._begin()
+        self.point = self._start()
+        self.anderson = Anderson(self.point.normal.scale)
         #: Where the quadrature was refined, and what it gave; the gap at the last time
         #: that its error decided on anything.
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
@@ -134,14 +130,6 @@ class _Iteration(Run):
         with torch.inference_mode(False):  # for graphs of other solvers
             posterior = self.given.posterior.near(self.point.normal)
         return State(posterior, self.given.target)
-
-    def _begin(self) -> None:
-        self.point = self._start()
-        self.anderson = Anderson(self.point.normal.scale)
-
-    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> NormalPoint:
-        """Point with these coordinates."""
-        return point_at(self.problem, mean, precision)
 
     def _start(self) -> NormalPoint:
         target, posterior = self.problem.linear_target, self.problem.posterior
@@ -224,7 +212,7 @@ class _Iteration(Run):
         self.anderson.observe(mean, point.precision, step, move, self.share)
         proposal = self.anderson.propose()
         if proposal is not None:
-            trial = self._at(*proposal)
+            trial = point_at(self.problem, *proposal)
             if trial.value < point.value + self._resolution:
                 return self._accept(trial, 1.0)
             self.rejections += 1
@@ -232,7 +220,7 @@ class _Iteration(Run):
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
             precision = point.precision + rho * self.share * move
-            trial = self._at(mean + rho * step, precision)
+            trial = point_at(self.problem, mean + rho * step, precision)
             if trial.value <= point.value + slack:
                 return self._accept(trial, rho)
             rho /= 2
@@ -289,7 +277,7 @@ class _Iteration(Run):
             fine = self._refined_value()
             error = abs(fine - point.value)
         message, converged = "", gap < self._tolerance
-        singular = self._singularity() > 1e-3
+        singular = singularity(point) > 1e-3
         if self.stopped:
             pass  # by the user, who knows about it
         elif singular:
@@ -310,48 +298,3 @@ class _Iteration(Run):
             value = refined_value(self.problem, point.normal, divergence)
             self._refined = point, value
         return value
-
-    def _singularity(self) -> float:
-        return singularity(self.point)
-
-
-class _RowIteration(_Iteration):
-    """The same steps, in the space of the rows."""
-
-    point: MixturePoint  # type: ignore[assignment]
-    #: Quasi-Newton steps would be in the space of all covariances.
-    is_slow = False
-
-    def _begin(self) -> None:
-        self.space = MixtureSpace(self.problem)
-        last = self.problem.posterior.as_normal() if self.options.warm_start else None
-        self.point = self.space.start(last)
-        if last is not None and not math.isfinite(self.point.value):
-            self.point = self.space.start(None)
-        if not math.isfinite(self.point.value):
-            raise ValueError(SINGULAR)
-        self.anderson = self.point.anderson()
-
-    def _at(  # type: ignore[override]
-        self, mean: torch.Tensor, precision: torch.Tensor
-    ) -> MixturePoint:
-        return self.space.point(mean, precision)
-
-    def _gap(self) -> float:
-        """At least what the last steps promise, where the prior is nearly flat."""
-        values = self.history[-2 * BLOCK - 1 :: BLOCK]
-        if len(values) < 3:
-            return self.point.directions[2]
-        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
-        return max(self.point.directions[2], remaining_gain(gains))
-
-    def _iterate(self) -> None:
-        if self.history and len(self.history) % RENEWED == 0:
-            self.anderson = self.point.anderson()
-        super()._iterate()
-
-    def _refined_value(self) -> float:
-        return self.point.refined_value()
-
-    def _singularity(self) -> float:
-        return 0.0  # of I + something positive
