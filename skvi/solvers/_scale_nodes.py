@@ -213,7 +213,7 @@ class _Nodes:
     def _predicted(self, side: list[Node], step: float) -> Posterior:
         """Start of the node after the last one of a side."""
         posterior, normal, z = side[-1].posterior, side[-1].normal, side[-1].log_scale
-        if normal.factor is not None or len(side) < 2:
+        if len(side) < 2:
             return posterior
         logs = side[-2].log_scale, z, z + step
         return posterior.near(_continued(side[-2].normal, normal, logs))
