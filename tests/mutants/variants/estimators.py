@@ -302,10 +302,6 @@ VARIANTS = [
         find="np.cumsum(scaled, axis=-2) - scaled", put="np.cumsum(scaled, axis=-2)",
         test="tests/changepoint/test_recursion.py::"
              "test_predictions_are_those_before_the_row[trend]"),
-    Variant("changepoint-cholesky", where="solve_sums",
-        find="next(entries) - inner(row, row)", put="next(entries)",
-        test="tests/changepoint/test_recursion.py::"
-             "test_posteriors_and_evidence[flat-autoregression]"),
     Variant("changepoint-student-width", where="log_student", find="leverage",
         put="0 * leverage",
         test="tests/changepoint/test_recursion.py::"
