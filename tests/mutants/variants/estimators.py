@@ -338,10 +338,6 @@ VARIANTS = [
         find="KNOWN_DF", put="1000.0",
         test="tests/changepoint/test_truth.py::"
              "test_all_segmentations_of_eighteen_rows[hazard0]"),
-    Variant("changepoint-shapes-of-series", where="LevelGroup.read",
-        find="(shape == shape[:, :1]).all()", put="True",
-        test="tests/changepoint/test_recursion.py::"
-             "test_missing_values_are_left_out[constant mean, three series]"),
     Variant("changepoint-smoothing-hazard", where="Records._look_back",
         find="before * hazard", put="before.copy()",
         test="tests/changepoint/test_changes.py::"
