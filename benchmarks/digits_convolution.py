@@ -240,13 +240,6 @@ MODELS = {
     "Bayesian, 4 members, KL 0.03": lambda seed: Bayesian(
         seed, divergence=KL(weight=0.03), posterior=Ensemble(n_members=4)
     ),
-    "Bayesian, IVON, KL 0.3": lambda seed: Bayesian(
-        seed,
-        divergence=KL(weight=0.3),
-        solver="ivon",
-        learning_rate="auto",
-        prior="normal",
-    ),
     "IVON package": IvonPackage,
 }
 

@@ -163,8 +163,6 @@ def drawn(k):
         "ensemble": Ensemble(n_members=2),
         "low_rank": LowRankNormal(rank=2),
     }.get(family, family)
-    if rng.uniform() < 0.2 and family in ("mean_field", "ensemble"):
-        settings["solver"] = "ivon"
     if rng.uniform() < 0.2:
         settings["prior"] = "normal"
     if not is_classifier:

@@ -69,7 +69,6 @@ def counts():
 MODELS = {
     "natural gradient": (Logistic(), classes),
     "natural gradient of counts": (BayesianPoissonRegressor(prior="normal"), counts),
-    "quasi-Newton": (Logistic(posterior="low_rank"), classes),
     "coordinate ascent": (Linear(posterior="full_rank"), numbers),
     "coordinate ascent, ARD": (Linear(prior="ard"), numbers),
     "empirical Bayes": (Logistic(prior=Normal("learn")), classes),
@@ -115,20 +114,6 @@ MODELS = {
             posterior="mean_field",
             objective="eubo",
             max_iter=2,
-            **SMALL,
-        ),
-        numbers,
-    ),
-    "natural gradients of a network": (
-        BayesianMLPRegressor(
-            skip_connection=False,
-            noise="constant",
-            likelihood="gaussian",
-            activation="softplus",
-            divergence="kl",
-            posterior="mean_field",
-            max_iter=10,
-            solver="ivon",
             **SMALL,
         ),
         numbers,

@@ -155,7 +155,7 @@ def solvers_of(name, **values):
 
 def outcome(name, solver, quick=True, **values):
     """Fit one combination; return (what came of it, faults, model or None)."""
-    few = {"max_iter": 2} if quick and solver in ("stochastic", "ivon") else {}
+    few = {"max_iter": 2} if quick and solver == "stochastic" else {}
     mixin = _Quick if quick else None
     model, X, y = model_of(name, mixin, solver=solver, **few, **values)
     with warnings.catch_warnings(record=True) as caught:
@@ -313,7 +313,7 @@ class Evaluation:
 def faults_of_optimum(model, X, y):
     """What is wrong with an optimum that a fit claims."""
     found = Evaluation(model, X, y)
-    noisy = model.diagnostics_["solver"] in ("stochastic", "ivon", "moment_matching")
+    noisy = model.diagnostics_["solver"] in ("stochastic", "moment_matching")
     fault = found.better_neighbor(NOISY if noisy else EXACT)
     faults = [fault] if fault else []
     if noisy or found.objective.kind != "expectation":

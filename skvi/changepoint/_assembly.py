@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from skvi.changepoint._conjugate import ConjugateGroup, OwnPastGroup
+from skvi.changepoint._conjugate import ConjugateGroup
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._filter import Filter
 from skvi.changepoint._groups import Group, SingleModel
@@ -247,22 +247,19 @@ class Settings:
     def _groups(self, scaling: Scaling) -> list[Group]:
         """Models of one kind share their arithmetic."""
         temper, power = 1 / self.divergence.weight, power_of(self.loss)
-        kinds: dict[tuple, list[int]] = {}
+        kinds: dict[bool | None, list[int]] = {}
         groups: list[Group] = []
         for i, model in enumerate(self.models):
             if isinstance(model, ObservationModel):
                 groups.append(SingleModel(i, model, scaling.burn_in, temper))
             elif isinstance(model, RegressionModel):
-                key: tuple = ConjugateGroup, model.shares_design
-                if model.is_autoregression:
-                    key = OwnPastGroup, model.order
-                key = key if power is None else ()
+                key = model.shares_design if power is None else None
                 kinds.setdefault(key, []).append(i)
-        for key, numbers in kinds.items():
+        for numbers in kinds.values():
             members = [self.models[i] for i in numbers]
             given = numbers, members, scaling.burn_in, temper
             if power is None:
-                groups.append(key[0](*given))
+                groups.append(ConjugateGroup(*given))
             else:
                 run_power = power_of(self.run_length_loss)
                 robust = RobustGroup(*given, power=power, run_power=run_power)

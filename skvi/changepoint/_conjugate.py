@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from scipy.special import betaln, gammaln
 
-from skvi.changepoint._groups import Group, Reading, Window, assign
+from skvi.changepoint._groups import Group, assign
 from skvi.changepoint._regression import RegressionModel
 from skvi.changepoint.base import BurnIn, Row, State
 
 __all__ = [
     "ConjugateGroup",
-    "OwnPastGroup",
     "RegressionGroup",
     "log_power_integral",
     "log_student",
@@ -227,93 +226,3 @@ def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     earlier = np.cumsum(scaled, axis=-2) - scaled
     correction = (direction / before)[..., None] * earlier
     return np.sqrt(before / after)[..., None] * (factor - correction)
-
-
-class OwnPastGroup(RegressionGroup):
-    """Regressions of one order on a constant and the past: many rows at once.
-
-    The sufficient statistics of a segment are cumulative sums over its rows, so that a
-    window of rows is read by a few operations on arrays of rows times hypotheses.
-    """
-
-    rows_at_once = 32
-
-    def prior(self) -> State:
-        """See `Group.prior`; the sums are precision, and precision times mean."""
-        precision = self.ratio**-2
-        p = precision.shape[-1]
-        eye = [precision[..., i] * (i == j) for i in range(p) for j in range(i + 1)]
-        shift = precision * self.mean
-        return {
-            "sums": np.concatenate([np.stack(eye, -1), shift], axis=-1),
-            "shape": np.broadcast_to(self.shape, self.rate.shape),
-            "rate": self.rate,
-        }
-
-    def read(
-        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
-    ) -> Reading:
-        """See `Group.read`."""
-        exists = np.arange(len(state["member"])) < born[:, None]
-        weight = self.temper * (usable[..., None] & exists[:, None])
-        half, values = 0.5 * weight, rows.values
-        p, order = self.mean.shape[-1], len(rows.past) - len(values)
-        x = [rows.past[order - i : len(rows.past) - i] for i in range(1, p)]
-        x = [np.ones(values.shape), *x]
-        terms = [x[i] * x[j] for i in range(p) for j in range(i + 1)]
-        terms = np.stack(terms + [a * values for a in x], axis=1)[..., None]
-        sums = accumulate(state["sums"], weight[:, None] * terms)
-        mean, leverage = solve_sums(np.moveaxis(sums, 1, 0), [a[..., None] for a in x])
-        shape = accumulate(state["shape"], half)
-        if (shape == shape[:, :1]).all():  # no value was missing: one gamma function
-            shape = shape[:, :1]
-        error = values[..., None] - mean
-        surprise = error * error / (1 + self.temper * leverage)
-        rate = accumulate(state["rate"], half * surprise)
-        return Reading(
-            log_student(error, shape, rate, leverage),
-            mean,
-            student_variance(shape, rate, leverage),
-        )
-
-
-def solve_sums(
-    sums: np.ndarray, x: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """x^T w and x^T P^-1 x, from the lower triangle of P, row by row, and P w.
-
-    By the Cholesky factor L of P, L u = x and L v = P w, all element by element.
-    """
-    p, entries = len(x), iter(sums)
-    factor: list[list[np.ndarray]] = []
-    u: list[np.ndarray] = []
-    v: list[np.ndarray] = []
-    for i in range(p):
-        row: list[np.ndarray] = []
-        for column in factor:
-            row.append((next(entries) - inner(row, column)) / column[-1])
-        row.append(np.sqrt(next(entries) - inner(row, row)))
-        u.append((x[i] - inner(row, u)) / row[i])
-        v.append((sums[i - p] - inner(row, v)) / row[i])
-        factor.append(row)
-    return inner(u, v), inner(u, u)
-
-
-def inner(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Any:
-    """Sum of the products of arrays, as many as the shorter sequence has."""
-    return sum(left * right for left, right in zip(a, b, strict=False))
-
-
-def accumulate(state: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Add rows, (R, ..., n_series, K), to a state, (K, n_series, ...), in place.
-
-    Returns the state before each row. A loop is faster than numpy's cumulative sum.
-    """
-    before = np.empty(steps.shape)
-    now = before[0]
-    now[:] = state.T
-    for step, after in zip(steps, before[1:], strict=False):
-        np.add(now, step, after)
-        now = after
-    state[...] = (now + steps[-1]).T
-    return before

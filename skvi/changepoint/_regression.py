@@ -35,9 +35,6 @@ class RegressionModel(SegmentModel):
     shares_design : bool
         Whether all series have the same regressors. They then share one matrix, and a
         row with any missing value is left out by all models.
-    is_autoregression : bool
-        Whether the only regressors are the constant 1 and the series' own past, which
-        are then never requested.
 
     Examples
     --------
@@ -60,7 +57,6 @@ class RegressionModel(SegmentModel):
     """
 
     takes_parts = True
-    is_autoregression = False
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
         "noise_df": [Interval(Real, 0, None, closed="right")],
@@ -222,13 +218,6 @@ class Regression(RegressionModel):
     def shares_design(self) -> bool:
         """Whether all series have the same regressors, their common past."""
         return self.across and self.order > 0
-
-    @property
-    def is_autoregression(self) -> bool:
-        """Whether there are no other regressors; false in subclasses that have some."""
-        names = "regressors", "segment_regressors"
-        is_own = all(getattr(type(self), n) is getattr(Regression, n) for n in names)
-        return is_own and not (self.trend or self.features or self.shares_design)
 
     def regressors(self, row: Row) -> np.ndarray:
         """1, the past and the features; see `RegressionModel.regressors`."""

@@ -267,8 +267,6 @@ def covariance_of_functions(
 ) -> np.ndarray:
     """Covariance of f between rows, of one column, under a normal."""
     root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
-    if normal.factor is not None:
-        root = torch.cat([root, normal.factor], 1)
     with torch.no_grad(), limit_threads(X.shape[0] * root.numel(), n_jobs):
         f = model.predictor.project(model.design(X), root)
         return (f @ f.T).numpy()

@@ -9,7 +9,6 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._blocks import (
-    check_gammas,
     with_logarithm,
     with_positive_blocks,
 )
@@ -60,11 +59,10 @@ Divergence, default="kl"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
         the model considers impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
         exposure included, and the count gives a Gibbs posterior.
-    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
-default="auto"
-        "full_rank" models correlations between coefficients, "low_rank" ten directions
-        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
-        where it is quick), else "mean_field": see ``posterior_family_``.
+    posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
+        "full_rank" models correlations between coefficients, "mean_field" none. "auto"
+        is "full_rank" up to 1000 parameters (3000 where it is quick), else
+        "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
@@ -321,10 +319,6 @@ default="auto"
         """Not beside an unknown dispersion, with which q is no single normal."""
         known = self._resolve("likelihood").gamma_prior is None
         return known and super()._finds_scale()
-
-    def _check_posterior(self, posterior):
-        super()._check_posterior(posterior)
-        check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
         if not problem.target.is_extended:

@@ -10,8 +10,7 @@ from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
-from skvi.linear_model._ranges import many_classes_message
-from skvi.linear_model._waiting import WaitingMixin
+from skvi.linear_model._ranges import many_classes_message, missing_classes_message
 from skvi.utils._threads import limit_threads
 
 __all__ = ["BayesianLogisticRegression"]
@@ -20,9 +19,7 @@ __all__ = ["BayesianLogisticRegression"]
 SOFTMAX_WORK = 20_000
 
 
-class BayesianLogisticRegression(
-    WaitingMixin, BayesianClassifierMixin, BayesianLinearModel
-):
+class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
     """Logistic regression with a posterior over its coefficients.
 
     While `sklearn.linear_model.LogisticRegression` returns one vector of coefficients,
@@ -49,11 +46,10 @@ or Objective, default="elbo"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds
         and of y coded 0 and 1 gives a Gibbs posterior; see `CallableLoss`.
-    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
-default="auto"
-        "full_rank" models correlations between coefficients, "low_rank" ten directions
-        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
-        where it is quick), else "mean_field": see ``posterior_family_``.
+    posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
+        "full_rank" models correlations between coefficients, "mean_field" none. "auto"
+        is "full_rank" up to 1000 parameters (3000 where it is quick), else
+        "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
@@ -69,10 +65,10 @@ default="auto"
         Weights of the classes, by label; they multiply the sample weights. "balanced"
         gives every class the same total weight. With weights the posterior and the
         evidence are generalized ones.
-    solver : {"auto", "natural_gradient", "lbfgs", "empirical_bayes", \
-"moment_matching", "stochastic"} or Solver, default="auto"
-        "auto" chooses the most accurate one that can solve the combination: "lbfgs" for
-        low-rank posteriors, "empirical_bayes" for learned scales.
+    solver : {"auto", "natural_gradient", "empirical_bayes", "moment_matching", \
+"stochastic"} or Solver, default="auto"
+        "auto" chooses the most accurate one that can solve the combination, such as
+        "empirical_bayes" for learned scales.
         ``Stochastic(batch_size=100)`` is for more rows than a pass can take, see
         `skvi.solvers.Stochastic`.
     max_iter : int, default=100
@@ -225,6 +221,8 @@ default="auto"
         if self._stream is None:  # a batch need not have them all
             message = many_classes_message(labels.classes, data.X.shape[0])
             self._warn(message, SkviWarning)
+        elif not self._continues:
+            self._warn(missing_classes_message(labels.classes, data.y), SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
 
     def decision_function(self, X):

@@ -14,7 +14,6 @@ from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
-    check_gammas,
     check_noise_hyperprior,
     with_logarithm,
     with_positive_blocks,
@@ -219,7 +218,7 @@ class GaussianRegression(BayesianLinearModel):
 
     def _check_posterior(self, posterior):
         if not isinstance(self.posterior_family_, Exact):
-            check_gammas(posterior, self.posterior_family_)
+            super()._check_posterior(posterior)
 
     def _initialize(self, problem):
         """Start draws at the solution of a similar model without draws."""

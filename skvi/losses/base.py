@@ -79,20 +79,6 @@ class Loss(Component, Movable):
             The message says what is missing and what to use instead.
         """
 
-    def is_convex(self, likelihood: ConditionalDensity) -> bool:
-        """Whether the loss of every row is known to be convex in f.
-
-        Parameters
-        ----------
-        likelihood : Likelihood
-
-        Returns
-        -------
-        bool
-            By default False: not known.
-        """
-        return False
-
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """Quadratic growth of a row's loss in f.
 
@@ -194,10 +180,6 @@ class LogLoss(Loss):
     ) -> torch.Tensor:
         """By the likelihood's own sum; see `Loss.total`."""
         return -likelihood.total_log_prob(f, y, weight)
-
-    def is_convex(self, likelihood: ConditionalDensity) -> bool:
-        """Whether the likelihood is log-concave; see `Loss.is_convex`."""
-        return likelihood.is_log_concave
 
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """That of the likelihood; see `Loss.tail_curvature`."""

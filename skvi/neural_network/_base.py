@@ -86,7 +86,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             *BaseVariational._parameter_constraints["prior"][1:],
         ],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
-        "solver": [StrOptions({"auto", "stochastic", "ivon"}), Solver],
+        "solver": [StrOptions({"auto", "stochastic"}), Solver],
         **Stochastic._parameter_constraints,
         "tol": [Interval(Real, 0, None, closed="left")],
         "early_stopping": ["boolean"],

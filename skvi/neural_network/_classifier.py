@@ -64,10 +64,9 @@ or Objective, default="elbo"
         connection.
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
-    solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
-        gradients, for "mean_field" posteriors and ensembles of them, see `Ivon`. The
-        next three are its settings; an object has its own, and they must be "auto".
+    solver : {"auto", "stochastic"} or Solver, default="auto"
+        "stochastic", the choice of "auto", is Adam on fresh draws. The next three are
+        its settings; an object has its own, and they must be "auto".
     n_draws : int or "auto", default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
         is 2; with the whole divergence ("kl") 10, and 4 for the ELBO of more than 2,000
@@ -79,7 +78,7 @@ or Objective, default="elbo"
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
         over its inputs), at most 0.01, with the whole divergence 0.05, less for noisy
-        objectives, 0.2 for "ivon".
+        objectives.
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 3,000 steps, or eight epochs: lengths that

@@ -62,10 +62,9 @@ Prior, Posterior or dict, default="normal"
         likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
-    solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
-        gradients, for "mean_field" posteriors and ensembles of them, see `Ivon`. The
-        next three are its settings; an object has its own, and they must be "auto".
+    solver : {"auto", "stochastic"} or Solver, default="auto"
+        "stochastic", the choice of "auto", is Adam on fresh draws. The next three are
+        its settings; an object has its own, and they must be "auto".
     n_draws : int or "auto", default="auto"
         Draws of the weights per gradient step; "auto" is 4. One is the cheapest, for
         "elbo" only; more of them make steps less noisy.
@@ -75,7 +74,7 @@ Prior, Posterior or dict, default="normal"
         would bias.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, less for noisy objectives, 0.2 for "ivon".
+        over its inputs), at most 0.05, less for noisy objectives.
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.

@@ -96,10 +96,9 @@ Likelihood, default="auto"
         the prior then follows y, so that evidences are comparable only with others of
         the same normalization. With False priors are in units of y. Beside likelihoods
         other than noise the output is relative to the constant that suits y best.
-    solver : {"auto", "stochastic", "ivon"} or Solver, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
-        gradients, for "mean_field" posteriors and ensembles of them, see `Ivon`. The
-        next three are its settings; an object has its own, and they must be "auto".
+    solver : {"auto", "stochastic"} or Solver, default="auto"
+        "stochastic", the choice of "auto", is Adam on fresh draws. The next three are
+        its settings; an object has its own, and they must be "auto".
     n_draws : int or "auto", default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
         is 2; with the whole divergence ("kl") 10, and 4 for the ELBO of more than 2,000
@@ -110,7 +109,7 @@ Likelihood, default="auto"
         objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, less for noisy objectives, 0.2 for "ivon".
+        over its inputs), at most 0.05, less for noisy objectives.
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 5,000 steps, or eight epochs: lengths that

@@ -15,7 +15,7 @@ from skvi.neural_network._mixed import at_candidate
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.posteriors._whitened import WhitenedPosterior
-from skvi.solvers import Ivon, Solver, Stochastic
+from skvi.solvers import Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
@@ -30,7 +30,7 @@ def solver_for(network: Any, n_rows: int) -> Solver:
     """The solver with the sizes that suit the data, where none are given."""
     given = {name: getattr(network, name) for name in TRAINING}
     if isinstance(network.solver, str):
-        solver = Ivon(**given) if network.solver == "ivon" else Stochastic(**given)
+        solver = Stochastic(**given)
     else:
         solver = clone(network.solver)
         solver.validate()

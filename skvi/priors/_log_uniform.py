@@ -35,7 +35,7 @@ class LogUniform(Prior):
     and standard deviation alone. `lower_bound_` is an ELBO up to that constant, and not
     a bound on a log evidence. The posterior standard deviations of coefficients that
     shrink to 0 do so as well: there is an infimum, which the fit approaches within
-    `tol`. Intercepts get N(0, 10^2).
+    `tol`, in up to some 200 steps: ``max_iter=400``. Intercepts get N(0, 10^2).
 
     References
     ----------

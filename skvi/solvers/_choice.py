@@ -7,8 +7,7 @@ from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._exact import ExactSolver
 from skvi.solvers._moment_matching import MomentMatching
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._quasi_newton_solver import QuasiNewton
-from skvi.solvers._stochastic._solver import Ivon, Stochastic
+from skvi.solvers._stochastic._solver import Stochastic
 from skvi.solvers.base import Problem, Solver
 
 __all__ = ["SOLVERS", "choose_solver"]
@@ -21,11 +20,9 @@ SOLVERS: dict[str, type[Solver]] = {
         CoordinateAscent,
         EmpiricalBayes,
         NaturalGradient,
-        QuasiNewton,
         Alternating,
         MomentMatching,
         Stochastic,
-        Ivon,
     )
 }
 

@@ -191,10 +191,6 @@ class AveragedLoss(Movable):
         )
         return value, first, second
 
-    def is_convex(self, likelihood: Likelihood) -> bool:
-        """Whether it is at every parameter; see `Loss.is_convex`."""
-        return all(self.loss.is_convex(bound) for bound in self.bound)
-
     def tail_curvature(self, likelihood: Likelihood) -> None:
         """None: it is not known."""
 

@@ -15,9 +15,7 @@ from skvi.solvers._normal_point import (
     point_of,
     singularity,
 )
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._reduce import solve_reduced
-from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
 from skvi.solvers._run import (
     Run,
     judge_quadrature,
@@ -33,18 +31,16 @@ from skvi.targets._supervised import with_design
 
 __all__ = ["NaturalGradient"]
 
-# Steps, including those that fail, after which quasi-Newton steps take over; with KL
-# to a normal prior they cost more.
-MAX_NATURAL, MAX_NATURAL_KL = 50, 75
 # Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
+# Steps whose gain is extrapolated where a prior may be nearly flat: single ones differ.
+BLOCK = 6
+# Steps after which the acceleration is in the metric of the present point.
+RENEWED = 5
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
-# In the space of the rows: steps whose gain is extrapolated, and after which the metric
-# of the acceleration is that of the present point.
-BLOCK, RENEWED = 6, 15
 
 
 class NaturalGradient(Solver):
@@ -60,8 +56,8 @@ class NaturalGradient(Solver):
     which for KL is the natural gradient (c = 1). Anderson acceleration makes the linear
     convergence superlinear; a step that does not lower the objective is repeated
     without it, and then halved, so that the iteration cannot oscillate if the data are
-    nearly separable. If steps keep failing (divergences that hardly penalize width have
-    curved valleys) `QuasiNewton` completes the fit.
+    nearly separable. Divergences that hardly penalize width have curved valleys, in
+    which steps are short: such a fit ends at `max_iter`, and says so.
 
     Examples
     --------
@@ -93,7 +89,7 @@ class NaturalGradient(Solver):
     @staticmethod
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
-        return missing_for_quadrature(problem, takes_low_rank=False)
+        return missing_for_quadrature(problem)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
@@ -102,10 +98,7 @@ class NaturalGradient(Solver):
             if found is not None:
                 return found
         with torch.inference_mode():
-            kind = _RowIteration if suits_mixtures(problem) else _Iteration
-            run = kind(problem, options)
-            found = run.run()
-        return run.completed(found) if run.is_slow else found
+            return _Iteration(problem, options).run()
 
 
 class _Iteration(Run):
@@ -119,12 +112,13 @@ class _Iteration(Run):
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()
         self.problem = replace(problem, target=target)
-        self._begin()
+        self.point = self._start()
+        self.anderson = Anderson(self.point.normal.scale)
         #: Where the quadrature was refined, and what it gave; the gap at the last time
         #: that its error decided on anything.
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
         self._resolved_at = 0.0
-        self.rejections, self.share = 0, 1.0
+        self.share = 1.0
 
     @property
     def value(self) -> float:
@@ -134,14 +128,6 @@ class _Iteration(Run):
         with torch.inference_mode(False):  # for graphs of other solvers
             posterior = self.given.posterior.near(self.point.normal)
         return State(posterior, self.given.target)
-
-    def _begin(self) -> None:
-        self.point = self._start()
-        self.anderson = Anderson(self.point.normal.scale)
-
-    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> NormalPoint:
-        """Point with these coordinates."""
-        return point_at(self.problem, mean, precision)
 
     def _start(self) -> NormalPoint:
         target, posterior = self.problem.linear_target, self.problem.posterior
@@ -164,40 +150,20 @@ class _Iteration(Run):
         return point
 
     def improve(self) -> Solution:
-        while self.may_go_on and not self.is_slow:
+        while self.may_go_on:
             if self.history and self._is_done():
                 break
-            self._iterate()
+            moved = self._iterate()
             self.report()
+            if not moved:  # to the precision of floats
+                break
         return self._finish(self._gap())
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether steps keep failing, or do not end."""
-        is_kl = self.problem.divergence.kl_weight is not None
-        most = MAX_NATURAL_KL if is_kl and self._is_normal else MAX_NATURAL
-        return len(self.history) + self.rejections >= most
 
     @property
     def _is_normal(self) -> bool:
         """Whether the prior is normal, perhaps beside an unknown scale."""
         prior = self.problem.linear_target.prior
         return prior.as_normal() is not None or bool(prior.n_unknown_scales)
-
-    def completed(self, found: Solution) -> Solution:
-        """Go on by quasi-Newton steps, unless there is nothing left to do."""
-        if found.converged or found.interrupted or not self.may_go_on:
-            return found
-        n_done = len(self.history)
-        rest = replace(
-            self.options, max_iter=self.options.max_iter - n_done, warm_start=True
-        )
-        try:
-            after = QuasiNewton().solve(self.given.at(found.state), rest)
-        except KeyboardInterrupt:  # before its first step
-            return found.cut_short()
-        history = [*self.history, *after.history]
-        return replace(after, solver=self.solver, history=history, n_iter=len(history))
 
     def _is_done(self) -> bool:
         """Whether the gap is small, not only relative to errors of a bad start."""
@@ -215,35 +181,39 @@ class _Iteration(Run):
         gap = self.point.directions[2]
         if self._is_normal:
             return gap
-        gains = [max(a - b, 0.0) for a, b in pairwise(self.history[-3:])]
+        last = self.history[-2 * BLOCK - 1 :: BLOCK]
+        values = last if len(last) == 3 else self.history[-3:]
+        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
         return max(gap, remaining_gain(gains))
 
-    def _iterate(self) -> None:
+    def _iterate(self) -> bool:
+        """Take a step; whether one lowers the objective."""
         point, mean = self.point, self.point.mean
         step, move, _ = point.directions
+        if self.history and len(self.history) % RENEWED == 0:
+            self.anderson.renew(point.normal.scale)
         self.anderson.observe(mean, point.precision, step, move, self.share)
         proposal = self.anderson.propose()
         if proposal is not None:
-            trial = self._at(*proposal)
+            trial = point_at(self.problem, *proposal)
             if trial.value < point.value + self._resolution:
                 return self._accept(trial, 1.0)
-            self.rejections += 1
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
             precision = point.precision + rho * self.share * move
-            trial = self._at(mean + rho * step, precision)
+            trial = point_at(self.problem, mean + rho * step, precision)
             if trial.value <= point.value + slack:
                 return self._accept(trial, rho)
             rho /= 2
-            self.rejections += 1
-        return None
+        return False
 
-    def _accept(self, trial: NormalPoint, rho: float) -> None:
-        """Move, and remember by how much steps overshoot."""
+    def _accept(self, trial: NormalPoint, rho: float) -> bool:
+        """Move: True; and remember by how much steps overshoot."""
         self.point = trial
         share = self.share * (GROWTH if rho == 1 else rho)
         self.share = min(1.0, max(LEAST_SHARE, share))
+        return True
 
     def _slack(self) -> float:
         """Insignificant increase of the objective: rounding, quadrature."""
@@ -289,7 +259,7 @@ class _Iteration(Run):
             fine = self._refined_value()
             error = abs(fine - point.value)
         message, converged = "", gap < self._tolerance
-        singular = self._singularity() > 1e-3
+        singular = singularity(point) > 1e-3
         if self.stopped:
             pass  # by the user, who knows about it
         elif singular:
@@ -310,48 +280,3 @@ class _Iteration(Run):
             value = refined_value(self.problem, point.normal, divergence)
             self._refined = point, value
         return value
-
-    def _singularity(self) -> float:
-        return singularity(self.point)
-
-
-class _RowIteration(_Iteration):
-    """The same steps, in the space of the rows."""
-
-    point: MixturePoint  # type: ignore[assignment]
-    #: Quasi-Newton steps would be in the space of all covariances.
-    is_slow = False
-
-    def _begin(self) -> None:
-        self.space = MixtureSpace(self.problem)
-        last = self.problem.posterior.as_normal() if self.options.warm_start else None
-        self.point = self.space.start(last)
-        if last is not None and not math.isfinite(self.point.value):
-            self.point = self.space.start(None)
-        if not math.isfinite(self.point.value):
-            raise ValueError(SINGULAR)
-        self.anderson = self.point.anderson()
-
-    def _at(  # type: ignore[override]
-        self, mean: torch.Tensor, precision: torch.Tensor
-    ) -> MixturePoint:
-        return self.space.point(mean, precision)
-
-    def _gap(self) -> float:
-        """At least what the last steps promise, where the prior is nearly flat."""
-        values = self.history[-2 * BLOCK - 1 :: BLOCK]
-        if len(values) < 3:
-            return self.point.directions[2]
-        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
-        return max(self.point.directions[2], remaining_gain(gains))
-
-    def _iterate(self) -> None:
-        if self.history and len(self.history) % RENEWED == 0:
-            self.anderson = self.point.anderson()
-        super()._iterate()
-
-    def _refined_value(self) -> float:
-        return self.point.refined_value()
-
-    def _singularity(self) -> float:
-        return 0.0  # of I + something positive

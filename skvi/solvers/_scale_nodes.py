@@ -188,7 +188,16 @@ class _Nodes:
 
     def _next(self, side: list[Node], step: float) -> Node:
         """The node after the last one of a side."""
-        return self._solve(side[-1].log_scale + step, self._predicted(side, step))
+        start, z = side[-1].posterior, side[-1].log_scale
+        if len(side) > 1:  # on the line through the last two
+            far, near = side[-2].normal, side[-1].normal
+            ahead = 1 + step / (z - side[-2].log_scale)
+            mean, scale = (
+                far.mean.lerp(near.mean, ahead),
+                far.scale.lerp(near.scale, ahead),
+            )
+            start = start.near(NormalForm(mean, scale))
+        return self._solve(z + step, start)
 
     def _solve(self, log_scale: float, start: Posterior) -> Node:
         known = self.prior.given_scale(math.exp(log_scale))
@@ -209,14 +218,6 @@ class _Nodes:
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
         moved = precision * shrinkage(self.weights, normal)
         return 2 * precision * (squares - moved) + math.cosh(node.log_scale) ** -2
-
-    def _predicted(self, side: list[Node], step: float) -> Posterior:
-        """Start of the node after the last one of a side."""
-        posterior, normal, z = side[-1].posterior, side[-1].normal, side[-1].log_scale
-        if normal.factor is not None or len(side) < 2:
-            return posterior
-        logs = side[-2].log_scale, z, z + step
-        return posterior.near(_continued(side[-2].normal, normal, logs))
 
 
 def slope_of_scale(prior: BuiltPrior, normal: NormalForm, log_scale: float) -> float:
@@ -243,26 +244,6 @@ def slope_of_scale(prior: BuiltPrior, normal: NormalForm, log_scale: float) -> f
 def _step(curvature: float) -> float:
     """Step between nodes where minus the log of the integrand has this curvature."""
     return min(max(STEP * max(curvature, 1e-9) ** -0.5, SHORTEST), LONGEST)
-
-
-def _continued(
-    before: NormalForm, last: NormalForm, log_scales: tuple[float, float, float]
-) -> NormalForm:
-    """The normal at the third log scale, from those at the first two.
-
-    Linear in the scale in its mean, and a geodesic in the logarithm in its covariance.
-    """
-    logs, (first, second, third) = log_scales, map(math.exp, log_scales)
-    mean = torch.lerp(before.mean, last.mean, (third - first) / (second - first))
-    fraction = (logs[2] - logs[0]) / (logs[1] - logs[0])
-    if last.is_diagonal:
-        return NormalForm(mean, before.scale * (last.scale / before.scale) ** fraction)
-    ratio = torch.linalg.solve_triangular(before.scale, last.scale, upper=False)
-    vectors, roots, _ = torch.linalg.svd(ratio)
-    root = before.scale @ (vectors * roots**fraction)
-    # The lower factor of root root'.
-    upper = torch.linalg.qr(root.T).R
-    return NormalForm(mean, upper.T * upper.diagonal().sign())
 
 
 def _alone(state: State) -> State:

@@ -28,10 +28,6 @@ class FreeEnergy:
     def __init__(self, loss: Any, alpha: float) -> None:
         self.loss, self.alpha = loss, alpha
 
-    def is_convex(self, likelihood: Any) -> bool:
-        """False: it is not known."""
-        return False
-
     def reduce(
         self, losses: torch.Tensor, log_ratio: torch.Tensor | None = None
     ) -> torch.Tensor:

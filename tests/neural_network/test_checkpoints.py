@@ -84,18 +84,6 @@ FITS = {
         2,
         4,
     ),
-    "natural gradients": (
-        BayesianMLPRegressor(
-            solver="ivon", batch_size=13, max_iter=15, **(ONE | SMALL)
-        ),
-        2,
-    ),
-    "natural gradients of an ensemble": (
-        BayesianMLPClassifier(
-            solver="ivon", posterior=Ensemble(n_members=2), max_iter=15, **SMALL
-        ),
-        3,
-    ),
     "classes": (
         BayesianMLPClassifier(
             skip_connection=False,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.objectives._ensemble_steps import make_steps
+from skvi.solvers._stochastic._optimizers import LONGEST_STEP, AdamStack
 from skvi.solvers._stochastic._training import Training
 
 __all__ = ["train"]
@@ -50,8 +51,7 @@ class _Stack:
 
     def _stack_optimizers(self) -> None:
         optimizers = [training.optimizer for training in self.trainings]
-        stack = type(optimizers[0]).stack
-        self.optimizer = stack(optimizers, self.params, self.steps.gradient)
+        self.optimizer = AdamStack(optimizers, self.params, self.steps.gradient)
 
     def _gather(self) -> None:
         """Move the members' parameters into one matrix."""
@@ -117,8 +117,7 @@ class _Stack:
         """Whether hyperparameters could reach a limit of their ranges."""
         if not self._hyper.shape[1]:
             return False
-        optimizers = [training.optimizer for training in self.trainings]
-        longest = max(o.longest_step * o.rate for o in optimizers)
+        longest = LONGEST_STEP * max(t.optimizer.rate for t in self.trainings)
         room = torch.minimum(self._hyper - self._floor, self._ceiling - self._hyper)
         return bool(room.min() <= n_steps * longest)
 

@@ -1,101 +1,51 @@
-"""Optimizers: the state of one member, and of a stack of members; Adam."""
+"""Adam: the state of one member, and of a stack of members."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, Self
 
 import torch
 
-__all__ = ["Adam", "AdamStack", "Numbers", "Optimizer", "OptimizerStack"]
+__all__ = ["LONGEST_STEP", "Adam", "AdamStack", "Numbers"]
 
 # Weights of the moments' last values, and the length of a gradient, in root mean
 # squares of those before it, above which it is shortened.
 BETA_1, BETA_2, LONGEST = 0.9, 0.999, 5.0
+# Maximum step of a parameter, in step sizes: 0.1 / sqrt(0.001).
+LONGEST_STEP = 3.2
 
 #: The state of an optimizer: tensors and numbers by name.
 Numbers = dict[str, torch.Tensor | float | int]
 
 
-class OptimizerStack(Protocol):
-    """Steps of several members at once."""
-
-    def updates(self, n_steps: int) -> list[Callable[[], None]]:
-        """Prepare steps, which the members count as done; each call performs one."""
-
-
-class Optimizer:
-    """Base class: the state of an optimizer for the vector of one member.
-
-    A subclass must implement `stack`, and list its state tensors in `moments`.
-    """
-
-    #: Attributes that change with every step: tensors of constant shape.
-    moments: tuple[str, ...] = ()
-    #: Maximum step of a point parameter, in step sizes.
-    longest_step: float
-
-    def __init__(self, rate: float) -> None:
-        self.rate, self.count = rate, 0
-
-    @classmethod
-    def stack(
-        cls, members: Sequence[Self], params: torch.Tensor, gradients: torch.Tensor
-    ) -> OptimizerStack:
-        """Steps of M vectors, (M, V), in place, in fused operations.
-
-        The members' states move into the stack.
-        """
-        raise NotImplementedError
-
-    def state_dict(self) -> Numbers:
-        """Everything that changes: a copy."""
-        found: Numbers = {"rate": self.rate, "count": self.count}
-        return found | {name: getattr(self, name).clone() for name in self.moments}
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor | float | int]) -> None:
-        """Continue from a copy of the state of another one of the same kind.
-
-        Raises ValueError if the kind or the length of the vector is another one.
-        """
-        if set(state) != {"rate", "count", *self.moments}:
-            raise ValueError(
-                f"This is the state of another optimizer: expected {self.moments}, "
-                f"got {sorted(state)}."
-            )
-        for name in self.moments:
-            own, other = getattr(self, name), torch.as_tensor(state[name])
-            if own.shape != other.shape:
-                raise ValueError(
-                    f"{name} has the shape {tuple(other.shape)}; this optimizer needs "
-                    f"{tuple(own.shape)}."
-                )
-            own.copy_(other)
-        self.rate, self.count = float(state["rate"]), int(state["count"])
-
-
-class Adam(Optimizer):
+class Adam:
     """State of the algorithm of Kingma and Ba (2014) for one flat vector, (V,).
 
     `pace`, if given, multiplies the steps of each parameter.
     """
 
-    moments = ("first", "second")
-    longest_step = 3.2  # 0.1 / sqrt(0.001)
-
     def __init__(
         self, params: torch.Tensor, rate: float, pace: torch.Tensor | None = None
     ) -> None:
-        super().__init__(rate)
+        self.rate, self.count = rate, 0
         self.first, self.second = params.new_zeros(2, *params.shape)
         self.pace = None if pace is None else pace.to(params)
 
-    @classmethod
-    def stack(
-        cls, members: Sequence["Adam"], params: torch.Tensor, gradients: torch.Tensor
-    ) -> "AdamStack":
-        """Steps of several vectors; see `Optimizer.stack`."""
-        return AdamStack(members, params, gradients)
+    def state_dict(self) -> Numbers:
+        """Everything that changes: a copy."""
+        first, second = self.first.clone(), self.second.clone()
+        return {
+            "rate": self.rate,
+            "count": self.count,
+            "first": first,
+            "second": second,
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor | float | int]) -> None:
+        """Continue from a copy of the state of another one of the same length."""
+        self.first.copy_(torch.as_tensor(state["first"]))
+        self.second.copy_(torch.as_tensor(state["second"]))
+        self.rate, self.count = float(state["rate"]), int(state["count"])
 
 
 class AdamStack:

@@ -3,7 +3,7 @@
 from skvi.objectives._steps import Steps
 from skvi.solvers._checkpoint import Tree
 from skvi.solvers._stochastic._ends import Best, EpochEnd, Validation
-from skvi.solvers._stochastic._optimizers import Optimizer
+from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._device import to_device
@@ -34,7 +34,7 @@ class Resumable:
 
     problem: Problem
     options: SolverOptions
-    optimizer: Optimizer
+    optimizer: Adam
     schedule: Plateau | StableDecay | Patience
     validation: Validation | None
     _end: EpochEnd | None

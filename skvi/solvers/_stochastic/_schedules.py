@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from skvi.solvers._stochastic._ends import Validation, mean_and_error
-from skvi.solvers._stochastic._optimizers import Optimizer
+from skvi.solvers._stochastic._optimizers import Adam
 
 __all__ = ["Patience", "Plateau", "Schedule", "StableDecay"]
 
@@ -64,7 +64,7 @@ class Schedule:
     #: Message if it is not finished.
     unfinished = "the objective was still decreasing"
 
-    def __init__(self, optimizer: Optimizer, warm_up: int = 0) -> None:
+    def __init__(self, optimizer: Adam, warm_up: int = 0) -> None:
         self.optimizer, self.warm_up, self.n_seen = optimizer, warm_up, 0
 
     @property
@@ -140,7 +140,7 @@ class Plateau(Schedule):
     """Halves the step size if the objective does not decrease by more than noise."""
 
     def __init__(
-        self, optimizer: Optimizer, patience: int, tol: float, warm_up: int = 0
+        self, optimizer: Adam, patience: int, tol: float, warm_up: int = 0
     ) -> None:
         super().__init__(optimizer, warm_up)
         self.smallest = optimizer.rate * SMALLEST_SHARE
@@ -182,7 +182,7 @@ class StableDecay(Schedule):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Adam,
         n_observations: int,
         tol: float,
         n_terms: float = math.inf,
@@ -301,7 +301,7 @@ class Patience(Schedule):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Adam,
         validation: Validation,
         patience: int,
         warm_up: int = 0,

@@ -6,15 +6,14 @@ from numbers import Integral, Real
 import torch
 
 from skvi.solvers._solution import Solution
-from skvi.solvers._stochastic._ivon import IvonSteps
 from skvi.solvers._stochastic._members import train
-from skvi.solvers._stochastic._optimizers import Adam, Optimizer
+from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._paces import paces, without_steps
 from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Ivon", "Stochastic", "solve_members"]
+__all__ = ["Stochastic", "solve_members"]
 
 # Draws of a gradient step unless given.
 N_DRAWS = 10
@@ -127,11 +126,11 @@ class Stochastic(Solver):
             shares = problem.objective.rate_share * part.rate_share
             rate = shares * (self.rate if has_paces else self._rate(problem, options))
 
-        def make(problem: Problem, params: torch.Tensor) -> Optimizer:
+        def make(problem: Problem, params: torch.Tensor) -> Adam:
             pace = paces(problem) if has_paces else None
             if options.fixed is not None:
                 pace = without_steps(problem, options.fixed, pace)
-            return self._optimizer(problem, params, float(rate), pace)
+            return Adam(params, float(rate), pace)
 
         n_rows = self.rows_per_step(problem.target.n_rows)
         n_draws = self.draws_per_step
@@ -150,16 +149,6 @@ class Stochastic(Solver):
             return self.rate
         smallest = float(problem.target.layout.natural_scales().min())
         return min(options.rate or self.rate, WIDTH_SHARE * smallest**2)
-
-    @staticmethod
-    def _optimizer(
-        problem: Problem,
-        params: torch.Tensor,
-        rate: float,
-        pace: torch.Tensor | None,
-    ) -> Optimizer:
-        """The optimizer of a member."""
-        return Adam(params, rate, pace)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
@@ -181,75 +170,6 @@ class Stochastic(Solver):
             from `n_draws` draws, in nats.
         """
         return solve_members([(self, problem, options)])[0]
-
-
-class Ivon(Stochastic):
-    """Stochastic natural gradients for mean-field normals (IVON).
-
-    Parameters
-    ----------
-    batch_size : int or "auto", default="auto"
-        As of `Stochastic`.
-    learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is 0.2.
-    n_draws : int or "auto", default="auto"
-        As of `Stochastic`.
-
-    Notes
-    -----
-    As `Stochastic`, but the means take a fraction `learning_rate` of a Newton step,
-    with a curvature estimated from the draws, and the precisions move toward that
-    curvature: natural gradients of q at the cost of Adam. Steps are invariant to the
-    units of a parameter. Steps of 0.2 for means and three hundredths of that for
-    precisions suit networks of all sizes and data that were tried; the point parameters
-    of the target take steps of Adam, a tenth as large.
-
-    References
-    ----------
-    Shen et al. (2024), *Variational learning is effective for large deep networks*.
-
-    Examples
-    --------
-    >>> from skvi.solvers import Ivon
-    >>> Ivon(learning_rate=0.1)
-    Ivon(learning_rate=0.1)
-    """
-
-    name = "ivon"
-    rate = 0.2
-
-    def _rate(self, problem: Problem, options: SolverOptions) -> float:
-        """Natural gradients have no units."""
-        return self.rate
-
-    @staticmethod
-    def missing(problem: Problem) -> str:
-        """Say what the problem lacks; see `Solver.missing`."""
-        if not problem.posterior.components[0].is_mean_field:
-            return "it needs posterior='mean_field', or an ensemble of them"
-        if problem.objective.rate_share < 1:
-            return (
-                f"the gradients of {problem.objective!r} are too noisy to estimate a "
-                "curvature"
-            )
-        return ""
-
-    @staticmethod
-    def _optimizer(
-        problem: Problem,
-        params: torch.Tensor,
-        rate: float,
-        pace: torch.Tensor | None,
-    ) -> Optimizer:
-        """The optimizer of a member; natural gradients have no units."""
-        components = problem.posterior.components
-        return IvonSteps(
-            params,
-            rate,
-            n_params=problem.target.layout.size,
-            n_components=len(components),
-            weight=problem.divergence.kl_weight or 1.0,
-        )
 
 
 def solve_members(

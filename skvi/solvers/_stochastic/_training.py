@@ -21,7 +21,7 @@ from skvi.solvers._stochastic._ends import (
     non_finite_message,
     weight_efficiency,
 )
-from skvi.solvers._stochastic._optimizers import Optimizer
+from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._resumable import Resumable
 from skvi.solvers._stochastic._schedules import (
     LONG_STEPS_SHARE,
@@ -59,7 +59,7 @@ class Training(Resumable):
         problem: Problem,
         options: SolverOptions,
         solver: str,
-        make_optimizer: Callable[[Problem, torch.Tensor], Optimizer],
+        make_optimizer: Callable[[Problem, torch.Tensor], Adam],
         n_rows: int,
         n_draws: int,
     ) -> None:
