@@ -195,8 +195,8 @@ class _Race:
         shares = dict(zip(found, stacked(scores, weight).tolist(), strict=True))
         if "constant" in found:
             mixed = logsumexp(scores, 0, b=np.array(list(shares.values()))[:, None])
-            gain = weight * (mixed - found["constant"][1])
-            if gain.sum() < np.sqrt(len(gain)) * gain.std():  # by chance
+            gain = weight @ (mixed - found["constant"][1])
+            if gain < len(shares) - 1:  # what as many numbers gain by chance (Akaike)
                 shares = dict.fromkeys(found, 0.0) | {"constant": 1.0}
         noise = {
             name: np.mean(self.held[key].log_noise, 0) + found[name][0]
