@@ -168,7 +168,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
         is not a bound, since that posterior is an approximation. A factorized one
         forgets: every batch should be representative of all rows. Shuffle rows that are
-        sorted by class: a normal is a poor posterior of rows of one class.
+        sorted by class: a normal is a poor posterior of rows of one class. Linear
+        models keep up to 10,000 first rows until there are some of every class, and
+        learn them together.
         """
         labels = self._labels(classes)
         return self._learn_batch(

@@ -29,12 +29,17 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """What a stream has seen: numbers for the diagnostics, and its first prior."""
+    """What a stream has seen: numbers for the diagnostics, and its first prior.
+
+    `rows` have the sums of all that were seen, where such rows are all that matters;
+    or they are those rows, if they will be learned once more, with the next ones.
+    """
 
     n_batches: int
     n_rows: int
     sum_of_bounds: float
     prior: BuiltPrior | None = None
+    rows: Any = None
 
     def and_then(self, batch: "Past") -> "Past":
         """With one more batch."""

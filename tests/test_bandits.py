@@ -95,22 +95,18 @@ def test_optimism_and_chance():
 
 
 def test_late_missing_and_joint_rewards():
-    """Of a conjugate model without an origin the order does not matter.
-
-    Wrong variants: missing rewards are learned as zeros; a late one belongs to the
-    present context.
-    """
-    known_model = clone(KNOWN).set_params(fit_intercept=False, intercept_prior=None)
+    """Of a conjugate model the order does not matter. Wrong variants: missing rewards
+    are learned as zeros; a late one belongs to the present context."""
     X, rewards, _ = game(40)
     actions = np.arange(40) % 3
     seen = np.where(np.arange(40) % 5 == 0, np.nan, rewards[np.arange(40), actions])
-    one = ThompsonSampler(known_model, 3, random_state=0).update(X, actions, seen)
-    late = ThompsonSampler(known_model, 3, batch_size=7, random_state=0)
+    one = ThompsonSampler(KNOWN, 3, random_state=0).update(X, actions, seen)
+    late = ThompsonSampler(KNOWN, 3, batch_size=7, random_state=0)
     for k in reversed(range(40)):
         late.update(X[[k]], actions[[k]], seen[[k]])
     late.batch_size = 1
     late.update(X[:1], actions[:1], [np.nan])
-    again = clone(known_model)
+    again = clone(KNOWN)
     known = np.isfinite(seen)
     rows = np.stack([one._encode(X[[k]], a)[0] for k, a in enumerate(actions)])
     again.fit(rows[known], seen[known])
@@ -118,7 +114,7 @@ def test_late_missing_and_joint_rewards():
         np.testing.assert_allclose(policy.estimator_.coef_, again.coef_, atol=1e-8)
     lost = np.where(np.arange(40)[:, None] % 2, rewards, np.nan)
     found = simulate(
-        ThompsonSampler(known_model, 3, random_state=0), X, lost, rewards, delay=9
+        ThompsonSampler(KNOWN, 3, random_state=0), X, lost, rewards, delay=9
     )
     assert len(found) == 40
 

@@ -6,7 +6,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 
 from skvi.evidence import BoundsTable, EvidenceBounds
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import (
     refuse_dates,
     refuse_dates_as_target,
@@ -46,16 +45,6 @@ class ColumnsMixin:
             return super()._coefficient_ends(tail)
         found = [output._coefficient_ends(tail) for output in self.outputs_]
         return tuple(np.concatenate(ends) for ends in zip(*found, strict=True))
-
-    def _learn_batch(self, X, y, *args, **options):
-        """As for every estimator; refuses several targets."""
-        if self._n_columns or np.ndim(y) == 2:
-            raise IncompatibleComponentsError(
-                "partial_fit learns a single target. Use "
-                "sklearn.multioutput.MultiOutputRegressor, or one estimator for each "
-                "column of y."
-            )
-        return super()._learn_batch(X, y, *args, **options)
 
     def _check_columns(self, y):
         refuse_dates_as_target(y)

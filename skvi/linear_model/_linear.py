@@ -9,6 +9,7 @@ from skvi._registry import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
+from skvi.linear_model._merging import MergingMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.posteriors import Family
@@ -26,6 +27,7 @@ __all__ = ["BayesianLinearRegression"]
 class BayesianLinearRegression(
     RegressorMixin,
     RegressionPredictionMixin,
+    MergingMixin,
     ColumnsMixin,
     GaussianRegression,
 ):

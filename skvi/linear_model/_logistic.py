@@ -10,7 +10,8 @@ from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
-from skvi.linear_model._ranges import many_classes_message, missing_classes_message
+from skvi.linear_model._ranges import many_classes_message
+from skvi.linear_model._waiting import WaitingMixin
 from skvi.utils._threads import limit_threads
 
 __all__ = ["BayesianLogisticRegression"]
@@ -19,7 +20,9 @@ __all__ = ["BayesianLogisticRegression"]
 SOFTMAX_WORK = 20_000
 
 
-class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
+class BayesianLogisticRegression(
+    WaitingMixin, BayesianClassifierMixin, BayesianLinearModel
+):
     """Logistic regression with a posterior over its coefficients.
 
     While `sklearn.linear_model.LogisticRegression` returns one vector of coefficients,
@@ -221,8 +224,6 @@ or Objective, default="elbo"
         if self._stream is None:  # a batch need not have them all
             message = many_classes_message(labels.classes, data.X.shape[0])
             self._warn(message, SkviWarning)
-        elif not self._continues:
-            self._warn(missing_classes_message(labels.classes, data.y), SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
 
     def decision_function(self, X):

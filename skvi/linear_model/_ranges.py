@@ -12,13 +12,7 @@ from skvi.evidence import EvidenceBounds
 from skvi.priors import GammaHyperprior, Prior
 from skvi.utils._warnings import warn_user
 
-__all__ = [
-    "many_classes_message",
-    "missing_classes_message",
-    "unscaled_message",
-    "warn_of_vague",
-    "with_cost",
-]
+__all__ = ["many_classes_message", "unscaled_message", "warn_of_vague", "with_cost"]
 
 # Ratio of the largest range to that of the smallest tenth of the features that is worth
 # a warning: a few rare ones, as among sparse features, do not count.
@@ -97,18 +91,6 @@ def _uniform_message(small: float, large: float, prior: Any, name: str) -> str:
         f"coefficients prior={prior!r} {what}: standardize the features, with "
         f"make_pipeline(StandardScaler(), {name}(...)), or learn the scale, with "
         "prior=Normal(scale='learn')"
-    )
-
-
-def missing_classes_message(classes: np.ndarray, codes: np.ndarray) -> str:
-    """Say which classes a first batch lacks, given as their numbers; or nothing."""
-    missing = np.delete(classes, np.unique(codes).astype(int)).tolist()
-    if not missing:
-        return ""
-    return (
-        f"the first batch has no row of the classes {missing}. Its posterior is far "
-        "from normal, and what follows is biased by it: shuffle the rows, or begin "
-        "with some of each class"
     )
 
 

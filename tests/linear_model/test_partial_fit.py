@@ -1,9 +1,9 @@
 """Linear models that learn batch after batch."""
 
 import pickle
-import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -27,7 +27,7 @@ from skvi.posteriors import MixtureOverScales, Refined
 from skvi.priors import HalfCauchy, Normal
 from skvi.solvers import NaturalGradient
 from tests.interrupts import interrupt
-from tests.problems import assert_same, predictions
+from tests.problems import assert_same, assert_same_posterior, predictions
 
 CANCER = load_breast_cancer(return_X_y=True)
 CANCER = scale(CANCER[0]), CANCER[1]
@@ -64,46 +64,72 @@ def in_batches(model, X, y, n=5, weight=None, **options):
     return model
 
 
-# --- linear regression --------------------------------------------------------------
+# --- linear regression: exact -------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["rows", "sparse", "weights", "after a fit", "fixed"])
-def test_batches_of_a_regression_are_nearly_one_fit(kind):
-    """Half of a standard deviation at most, with unknown precisions as Gammas.
+@pytest.mark.parametrize(
+    "params",
+    [{}, {"noise_scale": 50.0, "prior": Normal(3.0)}, {"fit_intercept": False}],
+    ids=["default", "fixed", "no intercept"],
+)
+def test_fifty_batches_are_one_fit(params):
+    """Units of all rows included. Wrong variants: means of batches are not merged; the
+    weight of a row is not that of those it stands for."""
+    X, y = DIABETES[0] + [0.0, 3.0] * 5, DIABETES[1]
+    expected = BayesianLinearRegression(**params).fit(X, y)
+    model = in_batches(BayesianLinearRegression(**params), X, y, 50)
+    assert_same_posterior(model, expected, 1e-8)
+    assert_same(predictions(model, X), predictions(expected, X), rtol=1e-8)
+    assert model.diagnostics_["n_rows"] == len(y)
+    assert model.diagnostics_["n_batches"] == 50
+    with pytest.raises(ValueError, match="does not keep the 442 rows"):
+        model.evidence_bounds(X, y)
 
-    Wrong variants: the first prior for every batch; precisions that do not learn.
-    """
+
+@pytest.mark.parametrize(
+    "kind", ["weights", "sparse", "columns", "after a fit", "wide"]
+)
+def test_other_rows_are_merged_as_well(kind):
     X, y = DIABETES
-    order = np.random.default_rng(0).permutation(len(y))
-    X, y, weight, model = X[order], y[order], None, BayesianLinearRegression()
-    if kind == "fixed":
-        model.set_params(noise_scale=50.0, prior="normal")
+    weight, model, n = None, BayesianLinearRegression(), 5
     if kind == "weights":
         weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    if kind == "columns":
+        y = np.column_stack([y, X[:, 0] - y])
+    if kind == "wide":  # fewer rows than columns, and a constant one
+        X, y = np.column_stack([X, np.full(len(y), 7.3)])[:9], y[:9]
     expected = clone(model).fit(X, y, weight)
     if kind == "after a fit":
         model.fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
     else:
         X = sp.csr_array(X) if kind == "sparse" else X
-        model = in_batches(model, X, y, 4, weight)
-    moved = np.abs((model.coef_ - expected.coef_) / expected.coef_std_)
-    assert moved.max() < 0.5
-    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=0.1)
-    # Its posterior deviation: one over the root of twice the number of rows.
-    assert model.noise_scale_ == pytest.approx(expected.noise_scale_, rel=0.034)
-    assert model.diagnostics_["n_rows"] == len(y)
+        model = in_batches(model, X, y, n, weight)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-7)
+    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=1e-7)
+    assert model.lower_bound_ == pytest.approx(expected.lower_bound_, abs=1e-8)
 
 
-def test_several_targets_are_refused():
-    """Wrong variant: those of the first call alone, or after a fit alone."""
+def test_forgotten_rows_have_smaller_weights():
+    """Wrong variant: the new rows are discounted as well."""
     X, y = DIABETES
-    both = np.column_stack([y, y])
-    for model in (BayesianLinearRegression(), BayesianLinearRegression().fit(X, both)):
-        with pytest.raises(IncompatibleComponentsError, match="MultiOutputRegressor"):
-            model.partial_fit(X, both)
+    first, rest = slice(0, 200), slice(200, None)
+    model = BayesianLinearRegression().partial_fit(X[first], y[first])
+    model.partial_fit(X[rest], y[rest], forgetting=0.25)
+    weight = np.where(np.arange(len(y)) < 200, 0.25, 1.0)
+    assert_same_posterior(model, BayesianLinearRegression().fit(X, y, weight), 1e-8)
 
 
-# --- the posterior is the prior -------------------------------------------
+def test_several_targets_begin_with_partial_fit():
+    X, y = DIABETES
+    model = BayesianLinearRegression().fit(X, np.column_stack([y, y]))
+    with pytest.raises(IncompatibleComponentsError, match="Begin with partial_fit"):
+        model.partial_fit(X, np.column_stack([y, y]))
+    model = in_batches(BayesianLinearRegression(), X, np.column_stack([y, y]))
+    with pytest.raises(ValueError, match=r"y must have the shape"):
+        model.partial_fit(X, y)
+
+
+# --- elsewhere: the posterior is the prior -------------------------------------------
 
 
 @pytest.mark.parametrize("prior", [Normal(), UNKNOWN])
@@ -199,6 +225,7 @@ def test_learned_numbers_stay_those_of_the_first_batch():
 STREAMS = {
     "logistic": (BayesianLogisticRegression(), CANCER, {"classes": [0, 1]}),
     "linear": (BayesianLinearRegression(), DIABETES, {}),
+    "columns": (BayesianLinearRegression(), (DIABETES[0], DIABETES[0][:, :2]), {}),
 }
 
 
@@ -314,22 +341,48 @@ def test_a_failed_fit_at_an_unlikely_scale_does_not_matter():
         assert model.converged_
 
 
-def test_a_first_batch_of_one_class_warns():
-    """Its classes are given in advance; later batches may lack one.
+@pytest.mark.parametrize("kind", ["rows", "frames", "sparse"])
+def test_rows_wait_for_the_other_class(kind):
+    """A first batch of one class, and the next one, are one fit.
 
-    Wrong variants: every batch warns; none does.
+    Wrong variants: the posterior of one class as the prior; kept rows that count in
+    full after forgetting; names of features that are lost; arrays that are not copied.
     """
     X, y = CANCER
+    X, order = X[:, :4], np.argsort(CANCER[1], kind="stable")
+    first, second, third = order[:50], order[150:260], order[260:330]
+    convert = {"rows": np.array, "frames": pd.DataFrame, "sparse": sp.csr_array}[kind]
+    model = BayesianLogisticRegression()
+    used = X[first].copy()
+    batch = convert(used)
+    model.partial_fit(batch, y[first], classes=[0, 1])
+    used[:] = 7.0
+    copied = pickle.loads(pickle.dumps(model))
+    with pytest.raises(ValueError, match="labels that were not in the fit"):
+        model.partial_fit(convert(X[second]), y[second] + 1)
+    for m in (model, copied):
+        m.partial_fit(convert(X[second]), y[second], forgetting=0.5)
+    both, weight = np.r_[first, second], np.repeat([0.5, 1.0], [50, 110])
+    expected = BayesianLogisticRegression().fit(convert(X[both]), y[both], weight)
+    for m in (model, copied):
+        np.testing.assert_allclose(m.coef_, expected.coef_, rtol=1e-9)
+        assert hasattr(m, "feature_names_in_") == hasattr(expected, "feature_names_in_")
+    assert model.diagnostics_["n_rows"] == 160
+    assert model.diagnostics_["n_batches"] == 2
+    assert model._past.rows is None
+    model.partial_fit(convert(X[third]), y[third])
+    assert model.diagnostics_["n_rows"] == 230
+
+
+def test_too_many_rows_of_one_class_are_reported(monkeypatch):
+    monkeypatch.setattr("skvi.linear_model._waiting.MAX_KEPT", 60)
+    X, y = CANCER
     order = np.argsort(y, kind="stable")
-    model, first = BayesianLogisticRegression(), order[:50]
-    with pytest.raises(ValueError, match="classes must be passed"):
-        model.partial_fit(X[first], y[first])
-    with pytest.warns(SkviWarning, match=r"no row of the classes \[1\]"):
-        model.partial_fit(X[first], y[first], classes=[0, 1])
-    model = BayesianLogisticRegression().partial_fit(X, y, classes=[0, 1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SkviWarning)
-        model.partial_fit(X[first], y[first])
+    model = BayesianLogisticRegression()
+    model.partial_fit(X[order[:50]], y[order[:50]], classes=[0, 1])
+    with pytest.warns(SkviWarning, match=r"first 100 rows have no row of the classes"):
+        model.partial_fit(X[order[50:100]], y[order[50:100]])
+    assert model._past.rows is None
 
 
 @pytest.mark.parametrize(("prior", "n_first"), [("ard", 40), ("auto", 1)])

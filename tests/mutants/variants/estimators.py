@@ -184,6 +184,15 @@ VARIANTS = [
         test="tests/neural_network/test_partial_fit.py::"
              "test_units_and_noise_stay_those_of_the_first_batch"),
     # partial_fit
+    Variant("merged-rows-without-means", where="MergedRows.with_rows",
+        find="table += origin + mean", put="table += origin",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_fifty_batches_are_one_fit[default]"),
+    Variant("new-rows-discounted", where="MergingMixin._learn_batch",
+        find="past.rows.discounted(forgetting).with_rows(rows)",
+        put="past.rows.with_rows(rows).discounted(forgetting)",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_forgotten_rows_have_smaller_weights"),
     Variant("scales-that-do-not-learn", where="OverCarriedNodes._at",
         find="log_p - found.value / weight", put="log_p",
         test="tests/linear_model/test_partial_fit.py::"
@@ -210,6 +219,14 @@ VARIANTS = [
         find="units.unseen is None", put="True",
         test="tests/linear_model/test_partial_fit.py::"
              "test_features_that_vary_later_take_their_unit_then[ard-40]"),
+    Variant("rows-of-one-class-are-a-prior", where="WaitingMixin._is_to_keep",
+        find="len(missing) == 0", put="True",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_rows_wait_for_the_other_class[rows]"),
+    Variant("kept-rows-are-not-forgotten", where="KeptRows.and_then",
+        find="forgetting * self.weights()", put="self.weights()",
+        test="tests/linear_model/test_partial_fit.py::"
+             "test_rows_wait_for_the_other_class[rows]"),
     Variant("a-broken-batch-stays", where="unchanged_by_errors",
         find="vars(estimator).clear()", put="before.clear()",
         test="tests/linear_model/test_partial_fit.py::"
