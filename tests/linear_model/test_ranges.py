@@ -68,6 +68,7 @@ def test_what_does_not_matter_is_not_said(model):
     assert not found(model, X, Y)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("unit", "word"), [(1e-8, "no room"), (1e8, "no limit")])
 def test_units_that_a_scale_of_one_does_not_know(unit, word):
     """Ranges that are alike, but far from 1; a scale that is learned finds them.
