@@ -192,12 +192,8 @@ class _Race:
         weight = self._held_weight(self._n_folds(names))
         found = {names[key]: self.held[key].best(weight) for key in names}
         scores = np.stack([scores for _, scores in found.values()])
-        shares = dict(zip(found, stacked(scores, weight).tolist(), strict=True))
-        if "constant" in found:
-            mixed = logsumexp(scores, 0, b=np.array(list(shares.values()))[:, None])
-            gain = weight @ (mixed - found["constant"][1])
-            if gain < len(shares) - 1:  # what as many numbers gain by chance (Akaike)
-                shares = dict.fromkeys(found, 0.0) | {"constant": 1.0}
+        # The constant is the last one.
+        shares = dict(zip(found, beyond_chance(scores, weight).tolist(), strict=True))
         noise = {
             name: np.mean(self.held[key].log_noise, 0) + found[name][0]
             for key, name in names.items()
@@ -273,6 +269,17 @@ class _Race:
             else:
                 posed.append(fit)
         fit_side_by_side(posed)
+
+
+def beyond_chance(scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weights of the best mixture, or of the last one alone, (K,); see `stacked`.
+
+    The mixture has to gain a nat for each of its K - 1 numbers, as much as they gain on
+    average where there is nothing to gain (Akaike).
+    """
+    shares = stacked(scores, weight)
+    gain = weight @ (logsumexp(scores, 0, b=shares[:, None]) - scores[-1])
+    return shares if gain >= len(shares) - 1 else np.eye(len(shares))[-1]
 
 
 def stacked(scores: np.ndarray, weight: np.ndarray, n_iter: int = 200) -> np.ndarray:

@@ -122,6 +122,17 @@ def test_stacked_mixtures_have_the_best_held_out_density():
     np.testing.assert_array_equal(sure, [1, 0, 0])
 
 
+@pytest.mark.parametrize("gain", [1.5, 2.5])
+def test_a_gain_by_chance_is_none(gain):
+    """The first of three is ahead of the last one by so many nats; a row is two.
+
+    Wrong variants: no limit; a limit for the mean of the rows; weights left out.
+    """
+    scores = np.tile([[gain / 40], [-1.0], [0.0]], (1, 20)) - 0.7
+    shares = _choice.beyond_chance(scores, np.full(20, 2.0))
+    np.testing.assert_array_equal(shares, [1, 0, 0] if gain > 2 else [0, 0, 1])
+
+
 def test_held_out_rows_choose_the_scale_of_the_noise():
     """Rows whose residuals are three times the noise of a fit.
 
