@@ -217,8 +217,8 @@ def test_parts_of_the_mixture_predict_as_they_did_alone(choices, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "target", "sizes", "n_steps"),
     [
-        (BayesianMLPRegressor, y, (50, 50), (3480, 5000)),
-        (BayesianMLPClassifier, y > 0, (100,), (3000, 3000)),
+        (BayesianMLPRegressor, y, (50, 50), (2720, 5000)),
+        (BayesianMLPClassifier, y > 0, (100,), (2720, 3000)),
     ],
 )
 @pytest.mark.usefixtures("usual")
