@@ -310,7 +310,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         if self._shares is None:
             return numbers, worse, message
         best = max(self._shares, key=lambda name: self._shares[name])
-        message = says(self._shares) if best == "linear" else message
+        message = message if best == "network" else says(best, self._shares)
         return numbers | {"shares": self._shares}, worse, message
 
     def _remedy(self, causes=(), others=()):

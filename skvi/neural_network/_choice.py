@@ -25,7 +25,7 @@ from skvi.exceptions import SkviWarning
 from skvi.neural_network._mixed import can_mix, log_noise_of
 from skvi.posteriors import Ensemble
 
-__all__ = ["Choice", "choose", "stacked"]
+__all__ = ["Choice", "beyond_chance", "choose", "stacked"]
 
 # Candidates, as far apart as their scores tell. The first ones are tried at once,
 # smaller ones as long as the smallest is the best.

@@ -122,13 +122,18 @@ def at_candidate(fitted: Any, state: State) -> State:
     return State(posterior, state.target.at(hyper.to(state.target.hyper)))
 
 
-def says(shares: dict[str, float]) -> str:
-    """Warn that the units of a network were of little use."""
+def says(best: str, shares: dict[str, float]) -> str:
+    """That a simpler model predicts, `best`, and what to do."""
+    model, advice = {
+        "constant": ("a constant", "the features may tell nothing, or need more rows"),
+        "linear": (
+            "a linear model",
+            "one of skvi.linear_model is as good, faster, and has an evidence",
+        ),
+    }[best]
     return (
-        "held-out rows are predicted best by a linear model, which has "
-        f"{shares['linear']:.0%} of the mixture that predicts (and the network "
-        f"{shares['network']:.0%}): a linear model of skvi.linear_model is as good, "
-        "faster, and has an evidence"
+        f"held-out rows are predicted best by {model}, which has {shares[best]:.0%} of "
+        f"the mixture that predicts (and the network {shares['network']:.0%}): {advice}"
     )
 
 

@@ -122,6 +122,18 @@ def test_stacked_mixtures_have_the_best_held_out_density():
     np.testing.assert_array_equal(sure, [1, 0, 0])
 
 
+@pytest.mark.parametrize("model", [BayesianMLPRegressor, BayesianMLPClassifier])
+def test_a_constant_that_predicts_is_named(model):
+    """Wrong variant: the remedies of a network, whose weights were tried."""
+    source = np.random.default_rng(4)
+    X, noise = source.normal(size=(80, 3)), source.normal(size=80)
+    network = model(hidden_layer_sizes=4, random_state=0)
+    network.fit(X, noise if model is BayesianMLPRegressor else noise > 0)
+    assert network.diagnostics_["shares"]["constant"] > 0.5
+    assert "predicted best by a constant" in network.diagnostics_["message"]
+    assert "weight=" not in network.diagnostics_["message"]
+
+
 @pytest.mark.parametrize("gain", [1.5, 2.5])
 def test_a_gain_by_chance_is_none(gain):
     """The first of three is ahead of the last one by so many nats; a row is two.
