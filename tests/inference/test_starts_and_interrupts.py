@@ -70,7 +70,7 @@ def test_a_random_density_is_named():
         rows = Y[torch.randperm(5, generator=g)[:2]]
         return tilted(p) + 2.5 * Normal(p["a"][:, None], 1.0).log_prob(rows).sum(1)
 
-    with pytest.raises(ValueError, match="is random: two calls.*pass batch_size"):
+    with pytest.raises(ValueError, match=r"is random: two calls.*pass batch_size"):
         VariationalInference(minibatch, TWO).fit()
 
 
