@@ -64,14 +64,15 @@ class Changes:
         """
         posterior, n_draws = given.unrefined, draws_for(target)
         own = posterior.as_normal()
-        if own is None or own.factor is not None:  # more noise than coordinates
+        if own is None:
             theta = posterior.draw(n_draws, generator).theta
+        else:
+            noise = own.n_noise, own.is_diagonal
+            theta = own.transform(balanced_noise(generator, n_draws, *noise))
+        normal = own
+        if normal is None or normal.factor is not None:
             equal = WeightedDraws(theta, theta.new_zeros(n_draws))
             normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
-        else:
-            normal, is_diagonal = own, own.is_diagonal
-            eps = balanced_noise(generator, n_draws, own.size, is_diagonal)
-            theta = normal.transform(eps)
         if given.n_stored:
             theta = given.draw(given.n_stored, generator).theta
         values, n_rounds = target.constrain(theta)[0], 0

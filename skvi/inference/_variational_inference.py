@@ -38,7 +38,7 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._fixed_draws import FixedDraws
-from skvi.solvers._paths import Start
+from skvi.solvers._paths import MAX_DENSE, Start
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.targets._density import DensityTarget
 from skvi.targets._density_checks import (
@@ -302,7 +302,7 @@ class VariationalInference(BaseEstimator):
         posterior = problem.posterior
         is_direct = self.solver == "auto" and isinstance(problem.objective, ELBO)
         is_direct = is_direct and isinstance(posterior, NormalPosterior)
-        is_direct = is_direct and posterior.as_normal().factor is None
+        is_direct = is_direct and not _has_wide_factor(posterior)
         if last is not None and last.layout == posterior.layout:
             posterior = continued(posterior, last.unrefined)
         else:
@@ -574,6 +574,12 @@ class VariationalInference(BaseEstimator):
             theta = self.posterior_.draw(N_DRAWS, generator).theta
         lost = lost_digits(self._target, theta)
         return replace(found, reliable=False, reason=lost) if lost else found
+
+
+def _has_wide_factor(posterior: NormalPosterior) -> bool:
+    """Whether it is of low rank, with more parameters than have a dense start."""
+    has_factor = posterior.as_normal().factor is not None
+    return has_factor and posterior.layout.size > MAX_DENSE
 
 
 def _best_start(
