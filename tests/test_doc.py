@@ -12,6 +12,7 @@ PAGES_RUN = [
     "changepoints.rst",
     "decisions.rst",
     "extend.rst",
+    pytest.param("log_density.rst", marks=pytest.mark.slow),
     "long_fits.rst",
     "messages.rst",
     "metrics.rst",
