@@ -19,6 +19,8 @@ __all__ = ["check_density", "explain_ridge", "lost_digits"]
 
 # Relative difference of log densities of one draw, alone and among others.
 ROUNDING = 1e-6
+# Nats by which sums over halves of the rows may differ, and relative to rounding.
+NATS, ROUNDING_OF_SUMS = 1e-3, 1e4
 # Points where gradients are compared, beyond the number of parameters; they are
 # uniform in this range, as the starts of a fit.
 N_POINTS, RANGE = 32, 2.0
@@ -171,8 +173,8 @@ def _check_rows(target: RowsDensityTarget, theta: torch.Tensor) -> None:
     cuts = (slice(middle), slice(middle, None)) if middle else (slice(None),)
     halves = [target.subset(cut) for cut in cuts]
     found = sum(h.likelihood(values) * (h.n_rows / target.n_rows) for h in halves)
-    error = (both - found).abs()
-    if bool((error > ROUNDING * (1 + both.abs())).any()):
+    rounding = ROUNDING_OF_SUMS * torch.finfo(both.dtype).eps * both.abs()
+    if bool(((both - found).abs() > NATS + rounding).any()):
         raise ValueError(
             "With batch_size, log_density must be the log likelihood of the rows it "
             f"gets, a sum over them: that of all is {float(both[0]):.6g}, and of two "
