@@ -16,6 +16,7 @@ from skvi.base import NormalForm
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.posteriors._over_scales import leading
 from skvi.solvers._unknown_scale import implied_scale
 from skvi.utils._device import Movable
 from skvi.utils._threads import limit_threads
@@ -252,8 +253,10 @@ class DrawnCoefficients(Coefficients):
 def find_coefficients(model: LinearModel, posterior: Posterior) -> Coefficients:
     """The coefficients of a posterior of the parameters of a model."""
     if isinstance(posterior, MixtureOverScales):
+        size = model.predictor.layout.size
+        normals = tuple(leading(normal, size) for normal in posterior.normals())
         weights = posterior.log_weights, posterior.log_scales
-        return NormalCoefficients(model, tuple(posterior.normals()), *weights)
+        return NormalCoefficients(model, normals, *weights)
     if (normal := normal_of_predictor(posterior)) is not None:
         return NormalCoefficients.of(model, normal)
     generator = torch.Generator().manual_seed(0)  # the same for the same fit

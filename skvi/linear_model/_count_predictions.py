@@ -21,7 +21,6 @@ from skvi.likelihoods import PoissonLikelihood
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
-from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._validation import check_levels, interval_levels
 from skvi.utils._warnings import warn_user
 
@@ -48,22 +47,21 @@ class CountPredictionMixin:
         if self._is_drawn():
             X = self._check_X(X)
             return self._from_draws(X, self._coefficients.theta, exposure), X.dtype
-        likelihood, numbers, log_w = self._model.bound(self._hyper)[1], None, None
+        likelihood, numbers = self._model.bound(self._hyper)[1], None
         mean, variance, dtype = self._predictive_moments(X)
         offset = self._offset(X, exposure)
         if offset is not None:
             mean = mean + as_tensor(offset)
-        if (name := self._own_block()) is not None:
-            inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
-            numbers = -likelihood.gamma_block[1] * inverse.log()
+        if self._own_block() is not None:
+            numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
         normals = mean, variance.sqrt(), self._log_weights
-        parts = likelihood, UNITS, *normals, numbers, log_w
+        parts = likelihood, UNITS, *normals, numbers, None
         if not isinstance(likelihood, CountLikelihood):
             return QuadraturePredictive(*parts), dtype
-        if name is None:
+        if numbers is None:
             alpha = float(likelihood.overdispersion)
         else:
-            alpha = float(self._gamma_of(name).mean)
+            alpha = numbers.exp()[:, None]
         is_poisson = isinstance(likelihood, PoissonLikelihood)
         kind = PoissonPredictive if is_poisson else CountPredictive
         return kind(*parts, alpha), dtype
@@ -81,9 +79,6 @@ class CountPredictionMixin:
     def _own_block(self):
         """Name of the likelihood's parameter in theta; None if there is none."""
         return next(iter(self.posterior_.layout.positive), None)
-
-    def _gamma_of(self, name):
-        return self.posterior_.part(name).as_gamma()
 
     def _offset(self, X, exposure):
         """Offset of f, (n,), or None; warns if only the fit had an exposure."""

@@ -9,6 +9,7 @@ import torch
 
 from skvi.solvers._anderson import Anderson
 from skvi.solvers._mode import SINGULAR, add, alternate
+from skvi.solvers._nodes import Nodes
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -28,6 +29,8 @@ from skvi.solvers._run import (
 from skvi.solvers._solution import Solution, State, remaining_gain
 from skvi.solvers._unknown_scale import find_start
 from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.targets import SupervisedTarget
+from skvi.targets._numbers import numbers_of
 from skvi.targets._supervised import with_design
 
 __all__ = ["NaturalGradient"]
@@ -89,14 +92,27 @@ class NaturalGradient(Solver):
     @staticmethod
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
+        target = problem.target
+        if isinstance(target, SupervisedTarget):
+            plain, numbers = numbers_of(target)
+            if numbers and problem.divergence.kl_weight is None:
+                return "only KL divergences average over an unknown number"
+            for number in numbers:
+                plain = number.bind(plain, number.start)
+            problem = replace(problem, target=plain)
         return missing_for_quadrature(problem, takes_low_rank=False)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
-        if problem.linear_target.prior.as_normal() is not None:
+        numbers = numbers_of(problem.target)[1]
+        is_plain = not problem.target.is_extended
+        if is_plain and (numbers or problem.linear_target.prior.as_normal()):
             found = solve_reduced(self.solve, problem, options)
             if found is not None:
                 return found
+        if numbers:
+            with torch.no_grad():
+                return Nodes(problem, options).run()
         with torch.inference_mode():
             run = _Iteration(problem, options)
             found = run.run()

@@ -160,10 +160,11 @@ def test_evidence_integrates_over_the_scale():
     X, y = data(60, 2)
     model = BayesianLogisticRegression(prior="auto").fit(X, y)
     bounds = model.evidence_bounds(X, y, random_state=0)
-    nodes, step = np.linspace(-5, 6, 15, retstep=True)
+    nodes, step = np.linspace(-7, 6, 53, retstep=True)
+    unit = math.sqrt(X.var(0).mean())  # of the default prior
     parts = [
         BayesianLogisticRegression(
-            prior=Normal(math.exp(u)), intercept_prior=Normal(10.0)
+            prior=Normal(math.exp(u) / unit), intercept_prior=Normal(10.0)
         )
         .fit(X, y)
         .lower_bound_

@@ -24,8 +24,8 @@ from skvi.solvers import (
     _alternating,
     _moment_matching,
     _natural_gradient,
+    _nodes,
     _quasi_newton_solver,
-    _scale_nodes,
     _tilted,
 )
 from skvi.solvers._conjugate import Conjugate
@@ -63,11 +63,11 @@ def test_a_grid_search_stops(monkeypatch):
 
 PLACES = {
     # Before there is anything to keep.
-    "mode": ("natural gradient", _natural_gradient, "find_start", 1, False),
+    "mode": ("natural gradient", _nodes, "find_mode", 1, False),
     "first mode": ("alternating", _natural_gradient, "find_start", 1, False),
     "first state": ("coordinate ascent", Conjugate, "evaluate", 1, False),
     # In the middle of a step, which is then undone.
-    "natural step": ("natural gradient", SupervisedTarget, "expected_loss_terms", 4, 1),
+    "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
     "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
     "whitening": ("quasi-Newton", _quasi_newton_solver, "LBFGS", 2, True),
     "search": ("quasi-Newton", SupervisedTarget, "expected_loss", 25, True),
@@ -85,8 +85,8 @@ PLACES = {
     # In a start that is not yet better than that of the family.
     "start": ("weighted regression", SupervisedTarget, "expected_loss_terms", 4, True),
     # While the result is judged.
-    "scales": ("natural gradient", _scale_nodes, "shrinkage", 1, True),
-    "quadrature": ("natural gradient", _natural_gradient, "refined_value", 1, True),
+    "scales": ("natural gradient", _nodes.Nodes, "_extend", 2, True),
+    "quadrature": ("natural gradient", _nodes, "refined_value", 1, True),
     "verdict": ("quasi-Newton", _quasi_newton_solver, "judge_quadrature", 1, True),
     "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
@@ -178,11 +178,11 @@ def test_a_worse_state_is_not_kept(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "owner", "method"),
     [
-        ("natural gradient", _natural_gradient, "point_of"),
-        ("natural gradient", _scale_nodes, "shrinkage"),
+        ("natural gradient", _nodes.Nodes, "_climb"),
+        ("natural gradient", _nodes.Nodes, "_extend"),
         ("coordinate ascent", Conjugate, "evaluate"),
         ("alternating", _natural_gradient, "point_of"),
-        ("tilted moments", _natural_gradient, "find_start"),
+        ("tilted moments", _nodes, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
     ],
@@ -192,7 +192,7 @@ def test_a_warm_start_is_not_lost(name, owner, method, monkeypatch):
 
     Wrong variants: `start` is None in `_run`; the ELBO's solution in the place of
     the last fit's (`kept` in `MomentMatching`); of several scales the likeliest alone
-    (`continued_state`), or a fit beside an independent one (`OverScales.solve`).
+    (`continued_state`), or the first fit of the next mixture (`Nodes.run`).
     """
     model, data = MODELS[name]
     model, (X, y) = clone(model).set_params(warm_start=True), data()
