@@ -34,7 +34,7 @@ from benchmarks.evidence_truths import RESULT, SETS, load
 from benchmarks.runs import MACHINE, read, sweep
 from skvi.linear_model import BayesianLogisticRegression
 
-FAMILIES = ("mean_field", "full_rank", "low_rank")
+FAMILIES = ("mean_field", "full_rank")
 OBJECTIVES = ("elbo", "eubo", "renyi", "alpha_energy", "iwelbo", "chi")
 KEYS = ("set", "family", "objective", "seed")
 # The statement that a reliable upper bound always carries.

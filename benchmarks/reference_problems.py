@@ -26,7 +26,7 @@ from skvi.losses import BetaLoss
 from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.objectives import ELBO, IWELBO
-from skvi.posteriors import Ensemble, LowRankNormal
+from skvi.posteriors import Ensemble
 from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Normal, StudentT
 
 N_SEEDS = 6
@@ -196,7 +196,6 @@ def problems() -> dict[str, Problem]:
             "learned": linear(numbers, **learned),
             "ard": linear(diabetes, prior=ARD(1, 1)),
             "blocks": linear(numbers, **blocks),
-            "low rank": linear(numbers, posterior=LowRankNormal(3), **given),
             "renyi": linear(numbers, divergence=Renyi(0.5), **given),
             "callable": linear(heavy, loss=hinge, **given),
             **each("prior=laplace prior=horseshoe", linear, numbers),
@@ -230,7 +229,7 @@ def problems() -> dict[str, Problem]:
             "hinge": normal(few, loss=hinge),
             "hellinger": drawn(few, divergence=FDivergence("hellinger")),
             **each("prior=laplace prior=student_t prior=horseshoe", classes, few),
-            **each("posterior=mean_field posterior=low_rank", normal, cancer),
+            **each("posterior=mean_field", normal, cancer),
             **each("divergence=renyi", normal, few),
             # A correlated posterior collapses, to where iterations happen to end.
             **each("divergence=alpha", normal, few, posterior="mean_field"),

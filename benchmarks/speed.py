@@ -70,7 +70,6 @@ from skvi.divergences import KL, Renyi
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.model_selection import BatchedGridSearchCV
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
-from skvi.posteriors import LowRankNormal
 
 
 def seconds(function):
@@ -368,17 +367,6 @@ def search():
         print(f"{name}: a single fit {one:.2f} s, the search {total / one:.0f} of them")
 
 
-def low_rank(n=1000, rank=10):
-    """Features share factors, as pixels or genes do."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((n, 20)) @ rng.standard_normal((20, 5000)) / 20**0.5
-    X += rng.standard_normal(X.shape)
-    y = X[:, :50] @ rng.standard_normal(50) / 5 + rng.logistic(size=n) > 0
-    posterior = LowRankNormal(rank)
-    model = BayesianLogisticRegression(posterior=posterior, prior="normal")
-    return model, X / X.std(0), y
-
-
 def sparse(n=1000, d=3000, density=0.01, posterior="full_rank"):
     rng = np.random.default_rng(0)
     draws = rng.standard_normal
@@ -416,8 +404,6 @@ def horseshoe():
 FITS = {
     "sparse": sparse,
     "sparse_large": partial(sparse, 20_000, 50_000, 0.001, "mean_field"),
-    "low_rank": low_rank,
-    "low_rank_few_rows": partial(low_rank, 200, 4),
     **{f.__name__: f for f in (digits, classes, separable, horseshoe)},
 }
 

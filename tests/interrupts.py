@@ -69,7 +69,6 @@ def counts():
 MODELS = {
     "natural gradient": (Logistic(), classes),
     "natural gradient of counts": (BayesianPoissonRegressor(prior="normal"), counts),
-    "quasi-Newton": (Logistic(posterior="low_rank"), classes),
     "coordinate ascent": (Linear(posterior="full_rank"), numbers),
     "coordinate ascent, ARD": (Linear(prior="ard"), numbers),
     "empirical Bayes": (Logistic(prior=Normal("learn")), classes),

@@ -422,7 +422,7 @@ OTHERS = {
     "objective": ["eubo", "elbo"],
     "divergence": ["renyi"],
     "loss": ["beta", "log"],
-    "posterior": ["low_rank"],
+    "posterior": ["mean_field", "full_rank"],
     "prior": ["laplace", "normal"],
     "intercept_prior": [Normal(7.0)],
     "fit_intercept": [False, True],

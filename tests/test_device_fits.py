@@ -44,10 +44,6 @@ EXACT = {
         LABELS,
     ),
     "classes": (BayesianLogisticRegression(prior="normal"), CLASSES),
-    "lbfgs": (
-        BayesianPoissonRegressor(posterior="low_rank", max_iter=3, prior="normal"),
-        COUNTS,
-    ),
     "counts": (BayesianPoissonRegressor(prior="normal"), COUNTS),
     "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNED), COUNTS),
     "exact": (BayesianLinearRegression(), NUMBERS),
@@ -105,7 +101,7 @@ NOISY = {
     ),
 }
 CASES = EXACT | NOISY
-SLOW = {"lbfgs", "alternating", "empirical-bayes", "precisions", "moments"}
+SLOW = {"alternating", "empirical-bayes", "precisions", "moments"}
 MARKED = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
     for name in CASES

@@ -30,7 +30,7 @@ ESTIMATORS = [
     BayesianLogisticRegression(
         prior={"coef": "laplace"}, intercept_prior="normal", class_weight="balanced"
     ),
-    BayesianPoissonRegressor(posterior="low_rank"),
+    BayesianPoissonRegressor(posterior="mean_field"),
     BayesianMLPRegressor(**NETWORK, divergence="kl", posterior="dropout"),
     BayesianMLPClassifier(
         skip_connection=False,

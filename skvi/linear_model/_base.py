@@ -195,6 +195,15 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
+        parts = [p for one in posterior.components for p in one.parts.values()]
+        normals = [part.as_normal() for part in parts]
+        if any(normal is not None and normal.factor is not None for normal in normals):
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior!r} and a linear model cannot be combined: "
+                "up to 1,000 coefficients a full covariance takes less time and "
+                "describes the posterior better. Use posterior='full_rank', or above "
+                "1,000 coefficients 'mean_field'."
+            )
         if self._stream is not None:
             normal = posterior.as_normal() or normal_of_predictor(posterior)
             check_next_prior(normal, self.posterior)

@@ -57,11 +57,10 @@ Divergence, default="kl"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
         the model considers impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
         exposure included, and the count gives a Gibbs posterior.
-    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
-default="auto"
-        "full_rank" models correlations between coefficients, "low_rank" ten directions
-        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
-        where it is quick), else "mean_field": see ``posterior_family_``.
+    posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
+        "full_rank" models correlations between coefficients, "mean_field" none. "auto"
+        is "full_rank" up to 1000 parameters (3000 where it is quick), else
+        "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data

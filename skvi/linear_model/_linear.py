@@ -53,11 +53,10 @@ Divergence, default="kl"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers; they
         act on the target standardized by its median and median absolute deviation.
-    posterior : {"auto", "exact", "full_rank", "low_rank", "mean_field"} or Family, \
-default="auto"
+    posterior : {"auto", "exact", "full_rank", "mean_field"} or Family, default="auto"
         "exact" is the exact posterior of conjugate models, see Notes. Under the others
         coefficients and precisions are independent; "full_rank" models correlations
-        between coefficients, "low_rank" ten directions of them, "mean_field" none.
+        between coefficients, "mean_field" none.
         "auto" is "exact" where it exists, else "full_rank", up to 1000 parameters (3000
         where it is quick), else "mean_field": see ``posterior_family_``.
     prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \

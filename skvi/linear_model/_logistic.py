@@ -49,11 +49,10 @@ or Objective, default="elbo"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds
         and of y coded 0 and 1 gives a Gibbs posterior; see `CallableLoss`.
-    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
-default="auto"
-        "full_rank" models correlations between coefficients, "low_rank" ten directions
-        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
-        where it is quick), else "mean_field": see ``posterior_family_``.
+    posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
+        "full_rank" models correlations between coefficients, "mean_field" none. "auto"
+        is "full_rank" up to 1000 parameters (3000 where it is quick), else
+        "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
@@ -69,10 +68,10 @@ default="auto"
         Weights of the classes, by label; they multiply the sample weights. "balanced"
         gives every class the same total weight. With weights the posterior and the
         evidence are generalized ones.
-    solver : {"auto", "natural_gradient", "lbfgs", "empirical_bayes", \
-"moment_matching", "stochastic"} or Solver, default="auto"
-        "auto" chooses the most accurate one that can solve the combination: "lbfgs" for
-        low-rank posteriors, "empirical_bayes" for learned scales.
+    solver : {"auto", "natural_gradient", "empirical_bayes", "moment_matching", \
+"stochastic"} or Solver, default="auto"
+        "auto" chooses the most accurate one that can solve the combination, such as
+        "empirical_bayes" for learned scales.
         ``Stochastic(batch_size=100)`` is for more rows than a pass can take, see
         `skvi.solvers.Stochastic`.
     max_iter : int, default=100

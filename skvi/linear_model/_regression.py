@@ -219,6 +219,7 @@ class GaussianRegression(BayesianLinearModel):
 
     def _check_posterior(self, posterior):
         if not isinstance(self.posterior_family_, Exact):
+            super()._check_posterior(posterior)
             check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):

@@ -12,7 +12,7 @@ from skvi.linear_model._blocks import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import NaturalGradient, Problem, QuasiNewton, SolverOptions
+from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._alternating import Alternating
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._hyper import check_noise
@@ -71,7 +71,7 @@ def start_at_normal(problem):
     if given.starts_at_normal:
         posterior = _normal_family(layout).build(layout).to(given.params.device)
         start = replace(start, posterior=posterior)
-    for solver in (EmpiricalBayes, NaturalGradient, QuasiNewton, Alternating):
+    for solver in (EmpiricalBayes, NaturalGradient, Alternating):
         if not solver.missing(start):
             found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
             found.raise_interrupt()

@@ -112,7 +112,6 @@ class MixtureOverScales(Mixture):
         Returns
         -------
         Posterior
-            Of low rank: with the correlations of the likeliest node.
         """
         weights, normals = self.log_weights.detach().exp(), self.normals()
         means = torch.stack([normal.mean for normal in normals])
@@ -127,8 +126,7 @@ class MixtureOverScales(Mixture):
         variances = torch.stack([normal.variance for normal in normals])
         variance = weights @ variances + moved.square().sum(0)
         ratio = (variance / near.variance).sqrt()
-        factor = None if near.factor is None else ratio[:, None] * near.factor
-        return self.likeliest.near(NormalForm(mean, ratio * near.scale, factor))
+        return self.likeliest.near(NormalForm(mean, ratio * near.scale))
 
     def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
         """Refine the normal of `as_prior`; see `Posterior.refine`."""

@@ -4,7 +4,6 @@ from skvi.solvers._choice import choose_solver
 from skvi.solvers._coordinate_ascent import CoordinateAscent
 from skvi.solvers._moment_matching import MomentMatching
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._solver import Stochastic
 from skvi.solvers.base import Problem, Solver, SolverOptions
@@ -14,7 +13,6 @@ __all__ = [
     "MomentMatching",
     "NaturalGradient",
     "Problem",
-    "QuasiNewton",
     "Solution",
     "Solver",
     "SolverOptions",

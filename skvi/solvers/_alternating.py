@@ -67,7 +67,7 @@ class Alternating(Solver):
                 "the posterior is not the product of a normal and Gamma distributions"
             )
         problem = GammaSteps(problem).conditional()
-        return missing_for_quadrature(problem, may_learn=True, takes_low_rank=False)
+        return missing_for_quadrature(problem, may_learn=True)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:

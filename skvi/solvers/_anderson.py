@@ -10,7 +10,7 @@ from skvi.utils._dense_rows import congruence
 __all__ = ["Anderson", "combined"]
 
 # History length by number of parameters: each entry holds a full precision.
-_DEPTHS = ((1100, 5), (4096, 2))
+_DEPTHS = ((1100, 10), (4096, 2))
 
 
 def combined(
@@ -56,9 +56,10 @@ class Anderson:
         size = len(scale)
         depth = next((d for limit, d in _DEPTHS if size <= limit), 0)
         # A factorized posterior stores only vectors.
-        self.depth = 5 if scale.ndim == 1 else depth
+        self.depth = _DEPTHS[0][1] if scale.ndim == 1 else depth
         self.scale = scale
         self.images: list[torch.Tensor] = []
+        self.steps: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.residuals: list[torch.Tensor] = []
         self.products = scale.new_zeros(0, 0)
 
@@ -68,7 +69,15 @@ class Anderson:
 
     def _drop(self, oldest: int) -> None:
         self.images, self.residuals = self.images[oldest:], self.residuals[oldest:]
-        self.products = self.products[oldest:, oldest:]
+        self.steps, self.products = self.steps[oldest:], self.products[oldest:, oldest:]
+
+    def renew(self, scale: torch.Tensor) -> None:
+        """Measure all steps by another posterior, from which the first one is far."""
+        self.scale = scale
+        self.residuals = [self._whiten(*step) for step in self.steps]
+        if self.residuals:
+            stacked = torch.stack(self.residuals)
+            self.products = stacked @ stacked.T
 
     def observe(
         self,
@@ -82,6 +91,7 @@ class Anderson:
         if self.depth:
             self._drop(max(len(self.images) - self.depth, 0))
             self.images.append(_flat(mean + step, precision + share * move))
+            self.steps.append((step, move))
             self.residuals.append(self._whiten(step, move))
             last = torch.stack([r @ self.residuals[-1] for r in self.residuals])
             products = torch.nn.functional.pad(self.products, (0, 1, 0, 1))

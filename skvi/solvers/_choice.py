@@ -7,7 +7,6 @@ from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._exact import ExactSolver
 from skvi.solvers._moment_matching import MomentMatching
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._stochastic._solver import Stochastic
 from skvi.solvers.base import Problem, Solver
 
@@ -21,7 +20,6 @@ SOLVERS: dict[str, type[Solver]] = {
         CoordinateAscent,
         EmpiricalBayes,
         NaturalGradient,
-        QuasiNewton,
         Alternating,
         MomentMatching,
         Stochastic,

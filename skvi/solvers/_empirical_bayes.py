@@ -9,15 +9,12 @@ import torch
 from skvi.posteriors import Posterior
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._run import Run, missing_for_expectations, missing_for_quadrature
 from skvi.solvers._solution import Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["EmpiricalBayes"]
 
-# What fits at fixed scales: the first one that can.
-FIXED_SCALES: tuple[type[Solver], ...] = (NaturalGradient, QuasiNewton)
 # The fit at fixed scales is this much more accurate than requested, so that its
 # gradients can be differentiated.
 INNER_ACCURACY = 1e-4
@@ -133,8 +130,7 @@ class _Search(Run):
         """Best posterior at these scales, and the gradient of its value in them."""
         problem, target = self.given, self.given.linear_target
         inner = problem.at(State(start, target.at(hyper).frozen()))
-        solver = next(s for s in FIXED_SCALES if not s.missing(inner))
-        found = solver().solve(inner, self.inner_options)
+        found = NaturalGradient().solve(inner, self.inner_options)
         if not self.kept:  # the only state, if Ctrl-C comes now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()

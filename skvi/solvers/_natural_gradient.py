@@ -16,7 +16,6 @@ from skvi.solvers._normal_point import (
     point_of,
     singularity,
 )
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._run import (
     Run,
@@ -35,13 +34,14 @@ from skvi.targets._supervised import with_design
 
 __all__ = ["NaturalGradient"]
 
-# Steps, including those that fail, after which quasi-Newton steps take over; with KL
-# to a normal prior they cost more.
-MAX_NATURAL, MAX_NATURAL_KL = 50, 75
 # Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
+# Steps whose gain is extrapolated where a prior may be nearly flat: single ones differ.
+BLOCK = 6
+# Steps after which the acceleration is in the metric of the present point.
+RENEWED = 5
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
 
@@ -59,8 +59,8 @@ class NaturalGradient(Solver):
     which for KL is the natural gradient (c = 1). Anderson acceleration makes the linear
     convergence superlinear; a step that does not lower the objective is repeated
     without it, and then halved, so that the iteration cannot oscillate if the data are
-    nearly separable. If steps keep failing (divergences that hardly penalize width have
-    curved valleys) `QuasiNewton` completes the fit.
+    nearly separable. Divergences that hardly penalize width have curved valleys, in
+    which steps are short: such a fit ends at `max_iter`, and says so.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class NaturalGradient(Solver):
             for number in numbers:
                 plain = number.bind(plain, number.start)
             problem = replace(problem, target=plain)
-        return missing_for_quadrature(problem, takes_low_rank=False)
+        return missing_for_quadrature(problem)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
@@ -114,9 +114,7 @@ class NaturalGradient(Solver):
             with torch.no_grad():
                 return Nodes(problem, options).run()
         with torch.inference_mode():
-            run = _Iteration(problem, options)
-            found = run.run()
-        return run.completed(found) if run.is_slow else found
+            return _Iteration(problem, options).run()
 
 
 class _Iteration(Run):
@@ -136,7 +134,7 @@ class _Iteration(Run):
         #: that its error decided on anything.
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
         self._resolved_at = 0.0
-        self.rejections, self.share = 0, 1.0
+        self.share = 1.0
 
     @property
     def value(self) -> float:
@@ -168,40 +166,20 @@ class _Iteration(Run):
         return point
 
     def improve(self) -> Solution:
-        while self.may_go_on and not self.is_slow:
+        while self.may_go_on:
             if self.history and self._is_done():
                 break
-            self._iterate()
+            moved = self._iterate()
             self.report()
+            if not moved:  # to the precision of floats
+                break
         return self._finish(self._gap())
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether steps keep failing, or do not end."""
-        is_kl = self.problem.divergence.kl_weight is not None
-        most = MAX_NATURAL_KL if is_kl and self._is_normal else MAX_NATURAL
-        return len(self.history) + self.rejections >= most
 
     @property
     def _is_normal(self) -> bool:
         """Whether the prior is normal, perhaps beside an unknown scale."""
         prior = self.problem.linear_target.prior
         return prior.as_normal() is not None or bool(prior.n_unknown_scales)
-
-    def completed(self, found: Solution) -> Solution:
-        """Go on by quasi-Newton steps, unless there is nothing left to do."""
-        if found.converged or found.interrupted or not self.may_go_on:
-            return found
-        n_done = len(self.history)
-        rest = replace(
-            self.options, max_iter=self.options.max_iter - n_done, warm_start=True
-        )
-        try:
-            after = QuasiNewton().solve(self.given.at(found.state), rest)
-        except KeyboardInterrupt:  # before its first step
-            return found.cut_short()
-        history = [*self.history, *after.history]
-        return replace(after, solver=self.solver, history=history, n_iter=len(history))
 
     def _is_done(self) -> bool:
         """Whether the gap is small, not only relative to errors of a bad start."""
@@ -219,19 +197,23 @@ class _Iteration(Run):
         gap = self.point.directions[2]
         if self._is_normal:
             return gap
-        gains = [max(a - b, 0.0) for a, b in pairwise(self.history[-3:])]
+        last = self.history[-2 * BLOCK - 1 :: BLOCK]
+        values = last if len(last) == 3 else self.history[-3:]
+        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
         return max(gap, remaining_gain(gains))
 
-    def _iterate(self) -> None:
+    def _iterate(self) -> bool:
+        """Take a step; whether one lowers the objective."""
         point, mean = self.point, self.point.mean
         step, move, _ = point.directions
+        if self.history and len(self.history) % RENEWED == 0:
+            self.anderson.renew(point.normal.scale)
         self.anderson.observe(mean, point.precision, step, move, self.share)
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = point_at(self.problem, *proposal)
             if trial.value < point.value + self._resolution:
                 return self._accept(trial, 1.0)
-            self.rejections += 1
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
@@ -240,14 +222,14 @@ class _Iteration(Run):
             if trial.value <= point.value + slack:
                 return self._accept(trial, rho)
             rho /= 2
-            self.rejections += 1
-        return None
+        return False
 
-    def _accept(self, trial: NormalPoint, rho: float) -> None:
-        """Move, and remember by how much steps overshoot."""
+    def _accept(self, trial: NormalPoint, rho: float) -> bool:
+        """Move: True; and remember by how much steps overshoot."""
         self.point = trial
         share = self.share * (GROWTH if rho == 1 else rho)
         self.share = min(1.0, max(LEAST_SHARE, share))
+        return True
 
     def _slack(self) -> float:
         """Insignificant increase of the objective: rounding, quadrature."""

@@ -13,7 +13,7 @@ small one is that of calls. Each accelerates and shortens its own steps.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 
@@ -41,8 +41,7 @@ LEAST_SHARE, GROWTH = 0.3, 1.1
 SHORTEST = 1e-3
 
 
-@dataclass
-class _Terms:
+class _Terms(NamedTuple):
     """What the divergence adds to value, gradient and curvatures, (K, ...)."""
 
     value: torch.Tensor
@@ -50,6 +49,15 @@ class _Terms:
     curvature: torch.Tensor
     by_cov: torch.Tensor
     entropy_weight: torch.Tensor
+
+
+class _Point(NamedTuple):
+    """Normals and the values there, (K, ...)."""
+
+    mean: torch.Tensor
+    precision: torch.Tensor
+    scale: torch.Tensor
+    value: torch.Tensor
 
 
 class _Divergence:
@@ -63,16 +71,18 @@ class _Divergence:
         self.is_normal = all(normal is not None for normal in normals)
         self.is_closed = self.is_normal and divergence.kl_weight is not None
         if self.is_closed:
-            self.means = torch.stack([n.mean for n in normals])
-            self.precisions = torch.stack([precision_of(n) for n in normals])
-            self.half_log_dets = torch.stack([n.half_log_det for n in normals])
+            self.weight = float(cast(float, divergence.kl_weight))
+            known = [cast(NormalForm, normal) for normal in normals]
+            self.means = torch.stack([n.mean for n in known])
+            self.precisions = torch.stack([precision_of(n) for n in known])
+            self.half_log_dets = torch.stack([n.half_log_det for n in known])
 
     def terms(
         self, index: torch.Tensor, normal: NormalForm, precision: torch.Tensor
     ) -> _Terms:
         if not self.is_closed:
             return self._each(index, normal, precision)
-        w, exact = self.divergence.kl_weight, self.precisions[index]
+        w, exact = self.weight, self.precisions[index]
         away = normal.mean - self.means[index]
         if exact.ndim == 2:
             gradient = exact * away
@@ -102,7 +112,8 @@ class _Divergence:
             stacked[3] = stacked[3].diagonal(dim1=1, dim2=2)
         like = stacked[0]
         weights = [torch.as_tensor(f.entropy_weight).to(like) for f in found]
-        return _Terms(*stacked, torch.stack(weights))
+        value, gradient, curvature, by_cov = stacked
+        return _Terms(value, gradient, curvature, by_cov, torch.stack(weights))
 
 
 class Descent:
@@ -128,12 +139,11 @@ class Descent:
         self.depth = 5 if self.is_diagonal else known
         #: Accepted increase of the value: what the quadrature cannot resolve.
         self.slack = 0.0
-        self.mean, self.precision = mean.clone(), precision.clone()
-        self.scale, self.move = torch.zeros_like(precision), torch.zeros_like(precision)
-        self.step, self.value = (
-            torch.zeros_like(mean),
-            torch.full_like(mean[:, 0], math.inf),
+        self.point = _Point(
+            mean, precision, precision, torch.full_like(mean[:, 0], math.inf)
         )
+        self.move = torch.zeros_like(precision)
+        self.step = torch.zeros_like(mean)
         self.gap, self.has_failed = self.value.clone(), self.value > 0
         #: Fraction of the plain step to try, 0 for the accelerated one; and that of the
         #: precision's part.
@@ -146,9 +156,24 @@ class Descent:
         self.has_failed = ~self.value.isfinite()
         self.rho.fill_(1.0)
 
+    @property
+    def mean(self) -> torch.Tensor:
+        """Means, (K, P)."""
+        return self.point.mean
+
+    @property
+    def precision(self) -> torch.Tensor:
+        """Precisions, (K, P) or (K, P, P)."""
+        return self.point.precision
+
+    @property
+    def value(self) -> torch.Tensor:
+        """What is minimized, (K,)."""
+        return self.point.value
+
     def normal(self, k: int) -> NormalForm:
         """The k-th normal."""
-        return NormalForm(self.mean[k], self.scale[k])
+        return NormalForm(self.mean[k], self.point.scale[k])
 
     def run(self, tol: float, max_iter: int) -> "Descent":
         """Take steps until all are within a tolerance in nats, or fail."""
@@ -201,7 +226,8 @@ class Descent:
         normal = NormalForm(mean, scale)
         terms = self.divergence.terms(at, normal, precision)
         losses, slope, curvature = stacked_terms([self.targets[k] for k in at], normal)
-        value, last = losses + terms.value, self.value[at]
+        value, last_point = losses + terms.value, self.point
+        last = last_point.value[at]
         good = value <= last + self.slack + 1e-13 * last.abs()
         good &= value.isfinite()
         better[is_positive] = good
@@ -214,13 +240,22 @@ class Descent:
                     precision[good],
                 )
                 slope, curvature, value = slope[good], curvature[good], value[good]
-                kept = (
-                    t if isinstance(t, float) else t[good] for t in vars(terms).values()
-                )
-                terms = _Terms(*kept)
+                terms = _Terms(*(part[good] for part in terms))
             self._remember(at)
-            self.mean[at], self.precision[at], self.scale[at] = mean, precision, scale
-            self.value[at] = value
+            new = _Point(mean, precision, scale, value)
+            # At once: Ctrl-C may come between any two statements.
+            self.point = (
+                new
+                if len(at) == len(last_point.value)
+                else (
+                    _Point(
+                        *(
+                            a.index_copy(0, at, b)
+                            for a, b in zip(last_point, new, strict=True)
+                        )
+                    )
+                )
+            )
             self._direct(at, terms, slope, curvature)
         return better
 
@@ -235,7 +270,7 @@ class Descent:
         target = self.targets[0]
         gradient = target.predictor.pull_back_draws(target.X, slope) + terms.gradient
         move, step = self._solved(terms, curvature, gradient)
-        scale = self.scale[at]
+        scale = self.point.scale[at]
         if self.is_diagonal:
             white = move * scale.square()
             first = step / scale
@@ -313,7 +348,7 @@ class Descent:
         )
 
     def _accelerated(self, at: torch.Tensor) -> torch.Tensor:
-        """Combine the last steps so that their residuals cancel (Walker and Ni 2011)."""
+        """Combine the last steps: residuals cancel (Walker and Ni 2011)."""
         image, last = self._image(at), self.residual[at]
         images, residuals, valid = zip(*self.history, strict=True)
         known = torch.stack(valid, 1)[at].to(last.dtype)

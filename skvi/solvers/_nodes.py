@@ -48,7 +48,7 @@ MAX_ITER, MAX_PLACES, FARTHEST = 50, 30, 2.0
 MAX_COARSE, BEYOND = 24, (1.0, 3.0)
 # Probability of nodes whose fits may end early without a warning.
 MOST_LOST = 0.05
-# Deviations of the log of a likelihood's number in each node of the posterior, in steps.
+# Deviations, in steps, of the log of a likelihood's number in nodes of the posterior.
 KERNEL = 0.4
 # Nats below the likeliest scale at which a failed fit does not matter.
 NEGLIGIBLE = 25.0
@@ -57,6 +57,7 @@ MAX_ELEMENTS = 2**22
 
 Index = tuple[int, ...]
 Start = tuple[torch.Tensor, torch.Tensor]
+Lattice = tuple[dict[Index, "_Fit"], list[float]]
 #: A target, and its numbers.
 Parts = tuple[SupervisedTarget, Sequence[Number]]
 
@@ -100,8 +101,9 @@ class Nodes(Run):
         self.last = problem.posterior if options.warm_start else None
         self.family = getattr(problem.posterior, "likeliest", problem.posterior)
         self.is_diagonal = self.family.is_diagonal
-        self.fits: dict[Index, _Fit] = {}
-        self.steps = [1.0] * len(self.numbers)
+        #: Fits, and the steps between them: together, since Ctrl-C may come between any
+        #: two statements.
+        self.lattice: Lattice = {}, [1.0] * len(self.numbers)
         self.zero = (0,) * len(self.numbers)
         #: First and last index of each axis.
         self.ends = [[0, 0] for _ in self.numbers]
@@ -112,10 +114,28 @@ class Nodes(Run):
         return bool(self.fits)
 
     @property
+    def fits(self) -> dict[Index, _Fit]:
+        """Those of the lattice."""
+        return self.lattice[0]
+
+    @property
     def value(self) -> float:
-        values = torch.tensor([fit.value for fit in self.fits.values()])
-        log_steps = sum(map(math.log, self.steps))
-        return -self.weight * (float(torch.logsumexp(values.double(), 0)) + log_steps)
+        fits, steps = self.lattice
+        if len(fits) == 1 and not isinstance(self.numbers[0], CarriedScale):
+            return self._value_alone(fits[self.zero], steps)
+        values = torch.tensor([f.value for f in fits.values()], dtype=torch.float64)
+        log_steps = sum(map(math.log, steps))
+        return -self.weight * (float(torch.logsumexp(values, 0)) + log_steps)
+
+    def _value_alone(self, fit: _Fit, steps: list[float]) -> float:
+        """Of one fit: beside an independent scale, or by a width of the numbers."""
+        if len(self.numbers) == 1 and isinstance(self.numbers[0], Scale):
+            between = self.given.divergence.closed_form
+            change = between(fit.normal, self.target.prior)
+            change = change - between(fit.normal, fit.target.prior)
+            loss = self.numbers[0].log_density(fit.z[0]) - fit.value
+            return self.weight * loss + float(change)
+        return -self.weight * (fit.value + sum(map(math.log, steps)))
 
     def state(self) -> State:
         with torch.inference_mode(False):
@@ -124,16 +144,16 @@ class Nodes(Run):
     def run(self) -> Solution:
         """As for every run; after Ctrl-C the mixture before may be better."""
         found = super().run()
-        if self.last is not None and len(self.fits) == 1:
+        if self.last is not None:
             found.raise_interrupt()
         return found
 
     def improve(self) -> Solution:
         if isinstance(self.numbers[0], CarriedScale):
             return self._carried(self.numbers[0])
-        self.fits[self.zero] = self._climb(*self._first())
-        if not self.stopped and self.fits[self.zero].gap < self._tolerance(ROUGH):
-            self._lay()
+        middle = self._climb(*self._first())
+        if not self.stopped and middle.gap < self._tolerance(ROUGH):
+            self._lay(middle)
             while missing := self._edges():
                 self._extend(missing)
             self.report()
@@ -215,7 +235,8 @@ class Nodes(Run):
 
     def _coarse(self, z: list[float], k: int) -> tuple[float, torch.Tensor]:
         """The likeliest log scale, with losses that are quadratic around a mode."""
-        number, mean = cast(Scale, self.numbers[k]), None
+        number = cast(Scale, self.numbers[k])
+        mean = cast(NormalForm, self._at(z).prior.as_normal()).mean
         for _ in range(MAX_PLACES):
             target = self._at(z)
             prior = cast(NormalForm, target.prior.as_normal())
@@ -282,7 +303,7 @@ class Nodes(Run):
             fit = self._watched(z, start)
             slopes = self._slopes(fit)
             bends = self._curvatures(fit)
-            self.steps = [(2 * math.pi / c) ** 0.5 for c in bends]
+            self.lattice = self.fits, [(2 * math.pi / c) ** 0.5 for c in bends]
             near = all(abs(s) <= c**0.5 for s, c in zip(slopes, bends, strict=True))
             if near or not self.may_go_on:
                 break
@@ -298,15 +319,19 @@ class Nodes(Run):
         mean, precision = start
         target = self._at(z)
         descent = Descent([target], self.given.divergence, mean[None], precision[None])
-        self.fits[self.zero] = self._fits_of(descent, [z])[0]
+        self._keep(self._fits_of(descent, [z])[0])
         first = torch.zeros(1, dtype=torch.int64, device=mean.device)
         while self.may_go_on and not bool(descent.has_failed[0]):
             if float(descent.gap[0]) < self._tolerance(ROUGH):
                 break
             descent.advance(first)
-            self.fits[self.zero] = self._fits_of(descent, [z])[0]
+            self._keep(self._fits_of(descent, [z])[0])
             self.report()
         return self.fits[self.zero]
+
+    def _keep(self, fit: _Fit) -> None:
+        """The only fit so far."""
+        self.lattice = {self.zero: fit}, self.lattice[1]
 
     def _slopes(self, fit: _Fit) -> list[float]:
         parts = zip(self.numbers, fit.z, strict=True)
@@ -319,27 +344,26 @@ class Nodes(Run):
 
     # Nodes --------------------------------------------------------------------------
 
-    def _lay(self) -> None:
+    def _lay(self, middle: _Fit) -> None:
         """Steps of the lattice, by the fit in its middle and those beside it."""
-        middle = self.fits[self.zero]
-        parts = zip(
-            middle.z, self._slopes(middle), self._curvatures(middle), strict=True
-        )
+        bends = self._curvatures(middle)
+        parts = zip(middle.z, self._slopes(middle), bends, strict=True)
         place = tuple(z + slope / c for z, slope, c in parts)
-        start = self._predicted(place, middle, None)
-        self.fits[self.zero] = middle = self._solved([place], [start])[0]
-        self.steps = [_step(c) for c in self._curvatures(middle)]
-        for axis, step in enumerate(self.steps):
-            self.ends[axis] = [-1, 1]
-            self._extend([_unit(self.zero, axis, s) for s in (-1, 1)])
-            low, high = (
-                self._slopes(self.fits[_unit(self.zero, axis, s)])[axis]
-                for s in (-1, 1)
-            )
+        middle = self._solved([place], [self._predicted(place, middle, None)])[0]
+        self._keep(middle)
+        steps = [_step(c) for c in self._curvatures(middle)]
+        sides: dict[Index, _Fit] = {}
+        for axis, step in enumerate(steps):
+            pair = [_unit(self.zero, axis, sign) for sign in (-1, 1)]
+            found = self._extended(pair, steps)
+            low, high = (self._slopes(found[index])[axis] for index in pair)
             wider = _step(max(0.5 * (low - high) / step, 1e-9))
             if wider > MUCH * step:
-                self.steps[axis] = wider
-                self._extend([_unit(self.zero, axis, s) for s in (-1, 1)])
+                steps[axis] = wider
+                found = self._extended(pair, steps)
+            sides |= found
+            self.ends[axis] = [-1, 1]
+        self.lattice = self.fits | sides, steps
         self._extend([i for i in self._box() if i not in self.fits])
 
     def _box(self) -> list[Index]:
@@ -358,21 +382,26 @@ class Nodes(Run):
         return [i for i in self._box() if i not in self.fits]
 
     def _extend(self, missing: Sequence[Index]) -> None:
-        """Fit at nodes beside those that are known, each from its neighbor."""
-        if not missing:
-            return
+        """Add nodes beside those that are known."""
+        if missing:
+            steps = self.lattice[1]
+            self.lattice = self.fits | self._extended(missing, steps), steps
+
+    def _extended(
+        self, missing: Sequence[Index], steps: Sequence[float]
+    ) -> dict[Index, _Fit]:
+        """Fits at nodes, each from its neighbor."""
         starts, places = [], []
         middle = self.fits[self.zero].z
         for index in missing:
-            steps = zip(middle, self.steps, index, strict=True)
-            place = tuple(z + h * i for z, h, i in steps)
+            parts = zip(middle, steps, index, strict=True)
+            place = tuple(z + h * i for z, h, i in parts)
             near = self._neighbor(index)
             behind = tuple(2 * a - b for a, b in zip(near, index, strict=True))
             last = self.fits.get(behind) if near != self.zero else None
             starts.append(self._predicted(place, self.fits[near], last))
             places.append(place)
-        found = self._solved(places, starts)
-        self.fits |= zip(missing, found, strict=True)
+        return dict(zip(missing, self._solved(places, starts), strict=True))
 
     def _neighbor(self, index: Index) -> Index:
         """The known node that is nearest, inwards."""
@@ -418,7 +447,6 @@ class Nodes(Run):
             return mean, (first * (second / first) ** fraction).square().reciprocal()
         ratio = torch.linalg.solve_triangular(first, second, upper=False)
         vectors, roots, _ = torch.linalg.svd(ratio)
-        root = torch.linalg.solve_triangular(first, vectors, upper=False, left=True)
         inverse = torch.linalg.solve_triangular(
             first.mT, vectors * roots**-fraction, upper=True
         )
@@ -433,14 +461,14 @@ class Nodes(Run):
         for end in (0, -1) if number.prior.can_reach_further else ():
             while self._is_likely(every, end) and len(every) < MAX_NODES:
                 number.prior = number.prior.with_one_beyond(end)
-                found = self._from_prior(number, [end])
-                every = found + every if end == 0 else every + found
+                beyond = self._from_prior(number, [end])
+                every = beyond + every if end == 0 else every + beyond
         # Unlikely scales stay, since they can return where rows are forgotten; but not
         # those at which a fit failed.
         top = max(every, key=lambda fit: fit.value)
         tol = self._tolerance(NODE_TOL)
         nodes = [f for f in every if f.gap < tol or f.value > top.value - NEGLIGIBLE]
-        self.fits = {(i,): fit for i, fit in enumerate(nodes)}
+        self.lattice = {(i,): fit for i, fit in enumerate(nodes)}, [1.0]
         self.report()
         found = self._finish()
         largest = max(nodes, key=lambda fit: fit.z)
@@ -471,14 +499,15 @@ class Nodes(Run):
     # The result ---------------------------------------------------------------------
 
     def _mixture(self) -> Posterior:
-        fits = sorted(self.fits.values(), key=lambda fit: fit.z)
+        known, steps = self.lattice
+        fits = sorted(known.values(), key=lambda fit: fit.z)
         values = torch.tensor([f.value for f in fits], dtype=torch.float64)
         log_w = torch.log_softmax(values, 0).tolist()
         nodes, scales = [], None
         for fit in fits:
             normal = fit.normal
             if self.family.layout.size > normal.size:
-                normal = _beside(normal, fit.z[-1], KERNEL * self.steps[-1])
+                normal = _beside(normal, fit.z[-1], KERNEL * steps[-1])
             nodes.append(self.family.near(normal))
         if isinstance(self.numbers[0], Scale):
             scales = [fit.z[0] for fit in fits]

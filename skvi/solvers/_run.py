@@ -107,9 +107,7 @@ def missing_for_expectations(
     return ""
 
 
-def missing_for_quadrature(
-    problem: Problem, may_learn: bool = False, takes_low_rank: bool = True
-) -> str:
+def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
     """Why a problem is not an integral over the rows' f; empty if it is.
 
     `may_learn`: hyperparameters are handled. Steps of a precision exclude a low rank.
@@ -133,7 +131,7 @@ def missing_for_quadrature(
     divergence, prior = problem.divergence, target.prior
     if not (divergence.has_closed_form(prior) or divergence.has_nodes(normal, prior)):
         return f"{divergence!r} has no closed form for this prior"
-    if normal.factor is not None and not takes_low_rank:
+    if normal.factor is not None:
         return "the posterior family has covariances of low rank only"
     return ""
 

@@ -102,7 +102,9 @@ class Solution:
     >>> from skvi.solvers._solution import Ending
     >>> from skvi.targets import Target
     >>> state = State(MeanFieldNormal().build(Layout({"coef": (1, 3)})), Target())
-    >>> found = Solution("lbfgs", state, 2.0, [3.0, 2.0], 2, Ending.CONVERGED)
+    >>> found = Solution(
+    ...     "natural_gradient", state, 2.0, [3.0, 2.0], 2, Ending.CONVERGED
+    ... )
     >>> found.value, found.converged, found.posterior is state.posterior
     (2.0, True, True)
     """

@@ -4,13 +4,21 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
     _base,
 )
-from skvi.posteriors import Exact, FullRankNormal, MeanFieldNormal, Product
+from skvi.posteriors import (
+    Ensemble,
+    Exact,
+    FullRankNormal,
+    LowRankNormal,
+    MeanFieldNormal,
+    Product,
+)
 from skvi.priors import Normal
 
 
@@ -80,3 +88,24 @@ def test_counts_and_numbers_given():
     given = _fit(BayesianPoissonRegressor(posterior=FullRankNormal()), 30, 10)
     families = [type(m.posterior_family_) for m in (few, many, given)]
     assert families == [FullRankNormal, MeanFieldNormal, FullRankNormal]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLogisticRegression(posterior="low_rank"),
+        BayesianPoissonRegressor(posterior=LowRankNormal(2), solver="stochastic"),
+        BayesianLinearRegression(posterior=LowRankNormal(2), objective="eubo"),
+        BayesianLinearRegression(posterior=LowRankNormal(2), noise_scale=1.0),
+        BayesianLogisticRegression(posterior=Ensemble(base="low_rank")),
+    ],
+    ids=repr,
+)
+def test_low_rank_is_refused(model):
+    """Before any training, with what takes less time and is more accurate.
+
+    Wrong variant: the strings alone.
+    """
+    with pytest.raises(IncompatibleComponentsError, match="Use posterior='full_rank'"):
+        _fit(model, 30, 3)
+    assert not hasattr(model, "posterior_")

@@ -14,7 +14,6 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.posteriors import LowRankNormal
 from skvi.priors import ARD, HalfCauchy, HierarchicalNormal, Normal
 from skvi.solvers import Stochastic
 
@@ -140,7 +139,6 @@ def test_columns_of_different_units(name):
 BATCHES = Stochastic(batch_size=20)
 PARTS = [
     {"posterior": "mean_field"},
-    {"posterior": LowRankNormal(2)},
     {"objective": "eubo"},
     {"divergence": "renyi"},
     {"loss": "beta", "prior": "normal"},

@@ -61,7 +61,7 @@ def test_fits_share_half_of_the_seconds(data, monkeypatch):
             hidden_layer_sizes=2,
             random_state=0,
         ),
-        BayesianLogisticRegression(solver="lbfgs", prior="normal"),
+        BayesianLogisticRegression(prior="normal"),
     ],
     ids=["network", "linear"],
 )

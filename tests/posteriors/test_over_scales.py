@@ -11,7 +11,6 @@ from scipy.stats import multivariate_normal
 from skvi.base import Layout, NormalForm
 from skvi.posteriors import (
     FullRankNormal,
-    LowRankNormal,
     MeanFieldNormal,
     MixtureOverScales,
 )
@@ -64,9 +63,7 @@ def test_draws_have_the_moments_and_the_density(family):
     torch.testing.assert_close(draw.log_q, q.log_prob(draw.theta))
 
 
-@pytest.mark.parametrize(
-    "family", [FullRankNormal(), MeanFieldNormal(), LowRankNormal(1)]
-)
+@pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
 def test_as_a_prior_it_is_the_normal_of_its_moments(family):
     """Wrong variant: without the variance of the means of the nodes."""
     q = mixture(family)

@@ -25,7 +25,6 @@ from skvi.solvers import (
     _moment_matching,
     _natural_gradient,
     _nodes,
-    _quasi_newton_solver,
     _tilted,
 )
 from skvi.solvers._conjugate import Conjugate
@@ -69,8 +68,6 @@ PLACES = {
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
     "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
-    "whitening": ("quasi-Newton", _quasi_newton_solver, "LBFGS", 2, True),
-    "search": ("quasi-Newton", SupervisedTarget, "expected_loss", 25, True),
     "first scales": ("empirical Bayes", _natural_gradient, "point_at", 3, True),
     "shifted scales": ("empirical Bayes", SupervisedTarget, "frozen", 3, True),
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),
@@ -87,7 +84,7 @@ PLACES = {
     # While the result is judged.
     "scales": ("natural gradient", _nodes.Nodes, "_extend", 2, True),
     "quadrature": ("natural gradient", _nodes, "refined_value", 1, True),
-    "verdict": ("quasi-Newton", _quasi_newton_solver, "judge_quadrature", 1, True),
+    "verdict": ("natural gradient", _nodes, "judge_quadrature", 1, True),
     "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
     "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
@@ -99,9 +96,9 @@ PLACES = {
 @quick
 @pytest.mark.parametrize("place", list(PLACES))
 def test_an_interrupted_call(place, monkeypatch):
-    """Wrong variants: none but the last statement of `_solve`; `lbfgs` apart from its
-    coordinates; learned scales without the posterior at them; the attributes one by
-    one; no `except` around what comes after the last iteration."""
+    """Wrong variants: none but the last statement of `_solve`; learned scales without
+    the posterior at them; the attributes one by one; no `except` around what
+    comes after the last iteration."""
     name, owner, method, number, usable = PLACES[place]
     model, data = MODELS[name]
     model, (X, y) = clone(model), data()

@@ -10,7 +10,6 @@ from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import (
     Exact,
     FullRankNormal,
-    LowRankNormal,
     Product,
 )
 from skvi.predictors import LinearPredictor
@@ -45,7 +44,6 @@ def make_cases():
     return {
         "exact": (make_hierarchy(LogLoss()), ELBO(), Exact()),
         "natural_gradient": (make_target(), ELBO(), full),
-        "lbfgs": (make_target(), ELBO(), LowRankNormal(1)),
         "coordinate_ascent": (make_hierarchy(LogLoss()), ELBO(), JOINT),
         "empirical_bayes": (learned, ELBO(), full),
         "alternating": (make_hierarchy(BetaLoss(1.3)), ELBO(), JOINT),
@@ -89,7 +87,7 @@ def test_the_problem_is_not_changed(solver):
     assert len(places) == len(seen) > 0
 
 
-@pytest.mark.parametrize("solver", ["natural_gradient", "lbfgs", "empirical_bayes"])
+@pytest.mark.parametrize("solver", ["natural_gradient", "empirical_bayes"])
 def test_callbacks_see_the_state_of_the_value(solver):
     """What is reported is the objective at what is shown.
 

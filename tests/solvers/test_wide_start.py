@@ -72,12 +72,6 @@ def test_a_spike_does_not_hold_a_regression(prior, posterior):
     assert model.lower_bound_ > -230
 
 
-def test_a_spike_does_not_hold_a_normal_of_low_rank():
-    X, _, y, _ = sparse_data(60, 4)
-    model = regression(Horseshoe(0.001), posterior="low_rank").fit(X, y)
-    np.testing.assert_allclose(model.coef_[:3], [2.0, -1.5, 1.0], atol=0.5)
-
-
 def test_a_spike_does_not_hold_a_logistic_regression():
     """A cold fit ends 5.5 nats lower, with every coefficient at 0."""
     X, _, _, y = sparse_data()
