@@ -17,7 +17,6 @@ from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.posteriors._over_scales import leading
-from skvi.solvers._unknown_scale import implied_scale
 from skvi.utils._device import Movable
 from skvi.utils._threads import limit_threads
 
@@ -151,7 +150,10 @@ class NormalCoefficients(MixedCoefficients):
         prior = self.model.prior
         if prior is None or prior.n_unknown_scales != 1:
             return None
-        return implied_scale(prior, self.components[0])
+        normal = self.components[0]
+        squares = normal.mean.square() + normal.variance
+        # E[1 / s^2] beside the normal, which is the posterior under a prior with it.
+        return prior.expected_precision(prior.scale_weights() @ squares)[0] ** -0.5
 
     def moments(self) -> Pair:
         """Moments of the mixture; see `Coefficients.moments`."""

@@ -13,6 +13,7 @@ small one is that of calls. Each accelerates and shortens its own steps.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import Divergence
 from skvi.divergences._linalg import precision_of
+from skvi.solvers._anderson import combined
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     add,
@@ -31,7 +33,7 @@ from skvi.solvers._mode import (
 from skvi.targets import SupervisedTarget
 from skvi.targets._row_terms import stacked_terms
 
-__all__ = ["Descent"]
+__all__ = ["Descent", "Place", "singularity"]
 
 # History of the acceleration by number of parameters: entries hold full precisions.
 DEPTHS = ((1100, 5), (4096, 2))
@@ -39,6 +41,8 @@ DEPTHS = ((1100, 5), (4096, 2))
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # Shortest step, as a fraction of the plain one.
 SHORTEST = 1e-3
+# Squares of larger means and scales, times data, exceed the range of floats.
+LARGEST = 1e100
 
 
 class _Terms(NamedTuple):
@@ -51,13 +55,16 @@ class _Terms(NamedTuple):
     entropy_weight: torch.Tensor
 
 
-class _Point(NamedTuple):
-    """Normals and the values there, (K, ...)."""
+class Place(NamedTuple):
+    """A normal, the value there, and the plain steps from there, with their gain."""
 
-    mean: torch.Tensor
+    normal: NormalForm
     precision: torch.Tensor
-    scale: torch.Tensor
-    value: torch.Tensor
+    value: float
+    step: torch.Tensor
+    move: torch.Tensor
+    residual: torch.Tensor  # both steps in units of the normal
+    gap: float  # nats that the value may still decrease, by a quadratic model
 
 
 class _Divergence:
@@ -78,12 +85,13 @@ class _Divergence:
             self.half_log_dets = torch.stack([n.half_log_det for n in known])
 
     def terms(
-        self, index: torch.Tensor, normal: NormalForm, precision: torch.Tensor
+        self, which: Sequence[int], normal: NormalForm, precision: torch.Tensor
     ) -> _Terms:
         if not self.is_closed:
-            return self._each(index, normal, precision)
-        w, exact = self.weight, self.precisions[index]
-        away = normal.mean - self.means[index]
+            return self._each(which, normal, precision)
+        known = self.precisions, self.means, self.half_log_dets
+        (exact, means, half_log_dets), w = _some(which, *known), self.weight
+        away = normal.mean - means
         if exact.ndim == 2:
             gradient = exact * away
             trace = (exact * normal.variance).sum(1)
@@ -92,16 +100,16 @@ class _Divergence:
             full = normal.covariance()
             trace = (exact * full).sum((1, 2))
         both = trace + (gradient * away).sum(1) - normal.size
-        value = self.half_log_dets[index] - normal.half_log_det + 0.5 * both
+        value = half_log_dets - normal.half_log_det + 0.5 * both
         by_cov = w * _add(-precision, exact)
         weight = torch.full_like(value, w)
         return _Terms(w * value, w * gradient, w * exact, by_cov, weight)
 
     def _each(
-        self, index: torch.Tensor, normal: NormalForm, precision: torch.Tensor
+        self, which: Sequence[int], normal: NormalForm, precision: torch.Tensor
     ) -> _Terms:
         """One divergence after the other."""
-        parts = zip(index.tolist(), normal.mean, normal.scale, precision, strict=True)
+        parts = zip(which, normal.mean, normal.scale, precision, strict=True)
         found = [
             self.divergence.terms(NormalForm(mean, scale), self.priors[k], own)
             for k, mean, scale, own in parts
@@ -116,12 +124,57 @@ class _Divergence:
         return _Terms(value, gradient, curvature, by_cov, torch.stack(weights))
 
 
+@dataclass(eq=False)
+class _Descending:
+    """Where a descent is, and how it steps."""
+
+    place: Place | None
+    #: Fraction of the plain step to try, 0 for the accelerated one; that of the
+    #: precision's part; points and residuals before.
+    rho: float = 1.0
+    share: float = 1.0
+    history: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def image(self) -> torch.Tensor:
+        """Where the plain steps lead to."""
+        at = cast(Place, self.place)
+        precision = at.precision + self.share * at.move
+        return torch.cat([at.normal.mean + at.step, precision.flatten()])
+
+    def trial(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and precision to try."""
+        at, rho = cast(Place, self.place), self.rho
+        if rho > 0:
+            precision = at.precision + rho * self.share * at.move
+            return at.normal.mean + rho * at.step, precision
+        steps = [*self.history, (self.image, at.residual)]
+        images, residuals = (torch.stack(part) for part in zip(*steps, strict=True))
+        point, size = combined(images, residuals), at.normal.size
+        return point[:size], point[size:].reshape(at.precision.shape)
+
+    def accept(self, place: Place, depth: int) -> None:
+        """Move; remember the step, and by how much steps overshoot."""
+        if self.rho:
+            share = self.share * (GROWTH if self.rho == 1 else self.rho)
+            self.share = min(1.0, max(LEAST_SHARE, share))
+        if depth:
+            step = self.image, cast(Place, self.place).residual
+            self.history = [*self.history, step][-depth:]
+        self.place, self.rho = place, 0.0 if depth else 1.0
+
+    def reject(self) -> None:
+        """Try the plain step, then shorter ones."""
+        if self.rho == 0:
+            self.history = self.history[len(self.history) // 2 :]
+        self.rho = 0.5 * self.rho or 1.0
+
+
 class Descent:
     """K descents of ``E_q[loss] + D(q || prior)``, one for each target.
 
-    The targets have the same rows and predictor. Attributes have a first axis of length
-    K: `mean`, `precision` and `scale`, diagonal or full, `value`, what is minimized,
-    and `gap`, the nats by which it may still decrease, by a quadratic model.
+    The targets have the same rows and predictor. Starts are means, (K, P), and
+    precisions, diagonal or full; the place of one is None where the value is infinite.
     """
 
     def __init__(
@@ -139,152 +192,112 @@ class Descent:
         self.depth = 5 if self.is_diagonal else known
         #: Accepted increase of the value: what the quadrature cannot resolve.
         self.slack = 0.0
-        self.point = _Point(
-            mean, precision, precision, torch.full_like(mean[:, 0], math.inf)
-        )
-        self.move = torch.zeros_like(precision)
-        self.step = torch.zeros_like(mean)
-        self.gap, self.has_failed = self.value.clone(), self.value > 0
-        #: Fraction of the plain step to try, 0 for the accelerated one; and that of the
-        #: precision's part.
-        self.rho, self.share = torch.ones_like(self.gap), torch.ones_like(self.gap)
-        self.residual = mean.new_zeros(len(mean), size + precision[0].numel())
-        self.history: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-        self.curvature = self.slope = mean
-        everything = torch.arange(len(mean), device=mean.device)
-        self._try(everything, mean, precision)
-        self.has_failed = ~self.value.isfinite()
-        self.rho.fill_(1.0)
+        every = list(range(len(targets)))
+        limits = [math.inf for _ in every]
+        places = self._places(every, mean, precision, limits)
+        self.states = [_Descending(place) for place in places]
 
-    @property
-    def mean(self) -> torch.Tensor:
-        """Means, (K, P)."""
-        return self.point.mean
+    def place(self, k: int) -> Place | None:
+        """Where the k-th descent is."""
+        return self.states[k].place
 
-    @property
-    def precision(self) -> torch.Tensor:
-        """Precisions, (K, P) or (K, P, P)."""
-        return self.point.precision
-
-    @property
-    def value(self) -> torch.Tensor:
-        """What is minimized, (K,)."""
-        return self.point.value
-
-    def normal(self, k: int) -> NormalForm:
-        """The k-th normal."""
-        return NormalForm(self.mean[k], self.point.scale[k])
+    def may_go_on(self, k: int) -> bool:
+        """Whether a step has not become too short."""
+        state = self.states[k]
+        return state.place is not None and (state.rho == 0 or state.rho >= SHORTEST)
 
     def run(self, tol: float, max_iter: int) -> "Descent":
         """Take steps until all are within a tolerance in nats, or fail."""
         for _ in range(max_iter):
-            index = (~self.has_failed & (self.gap >= tol)).nonzero()[:, 0]
-            if not len(index):
+            open_ones = [
+                k
+                for k, state in enumerate(self.states)
+                if self.may_go_on(k) and cast(Place, state.place).gap >= tol
+            ]
+            if not open_ones:
                 break
-            self.advance(index)
+            self.advance(open_ones)
         return self
 
-    def advance(self, index: torch.Tensor) -> None:
-        """One trial of each of some of the problems."""
-        rho = self.rho[index]
-        mean = self.mean[index] + rho[:, None] * self.step[index]
-        size = _like(rho * self.share[index], self.move)
-        precision = self.precision[index] + size * self.move[index]
-        if bool((rho == 0).any()):
-            fast = rho == 0
-            point = self._accelerated(index[fast])
-            mean[fast] = point[:, : mean.shape[1]]
-            precision[fast] = point[:, mean.shape[1] :].unflatten(
-                1, precision.shape[1:]
-            )
-        better = self._try(index, mean, precision)
-        plain = better & (rho > 0)
-        share = self.share[index] * torch.where(rho == 1, GROWTH, rho)
-        self.share[index[plain]] = share[plain].clamp(LEAST_SHARE, 1.0)
-        worse, before = index[~better], rho[~better]
-        self.rho[worse] = torch.where(before == 0, 1.0, 0.5 * before)
-        self.has_failed[worse] |= self.rho[worse] < SHORTEST
-        failed = worse[before == 0]
-        for *_, valid in self.history[: len(self.history) // 2]:
-            valid[failed] = False
+    def step(self) -> None:
+        """Trials of a single descent until it moves, or fails."""
+        before = self.states[0].place
+        while self.states[0].place is before and self.may_go_on(0):
+            self.advance([0])
 
-    def _try(
-        self, index: torch.Tensor, mean: torch.Tensor, precision: torch.Tensor
-    ) -> torch.Tensor:
-        """Move where the value does not increase; returns where, of the given ones."""
-        scale, is_positive = _scales(precision)
-        is_positive &= mean.isfinite().all(1)
-        at = index[is_positive]
-        better = torch.zeros_like(is_positive)
-        if not len(at):
-            return better
-        mean, scale, precision = (
-            mean[is_positive],
-            scale[is_positive],
-            precision[is_positive],
-        )
-        normal = NormalForm(mean, scale)
-        terms = self.divergence.terms(at, normal, precision)
-        losses, slope, curvature = stacked_terms([self.targets[k] for k in at], normal)
-        value, last_point = losses + terms.value, self.point
-        last = last_point.value[at]
-        good = value <= last + self.slack + 1e-13 * last.abs()
-        good &= value.isfinite()
-        better[is_positive] = good
-        if bool(good.any()):
-            if not bool(good.all()):
-                at, mean, scale, precision = (
-                    at[good],
-                    mean[good],
-                    scale[good],
-                    precision[good],
-                )
-                slope, curvature, value = slope[good], curvature[good], value[good]
-                terms = _Terms(*(part[good] for part in terms))
-            self._remember(at)
-            new = _Point(mean, precision, scale, value)
-            # At once: Ctrl-C may come between any two statements.
-            self.point = (
-                new
-                if len(at) == len(last_point.value)
-                else (
-                    _Point(
-                        *(
-                            a.index_copy(0, at, b)
-                            for a, b in zip(last_point, new, strict=True)
-                        )
-                    )
-                )
-            )
-            self._direct(at, terms, slope, curvature)
-        return better
+    def advance(self, which: Sequence[int]) -> None:
+        """One trial of each of some of the descents."""
+        states = [self.states[k] for k in which]
+        trials = zip(*(state.trial() for state in states), strict=True)
+        mean, precision = (torch.stack(part) for part in trials)
+        limits = []
+        for state in states:
+            value = cast(Place, state.place).value
+            limits.append(value + self.slack + 1e-13 * abs(value))
+        found = self._places(which, mean, precision, limits)
+        for state, place in zip(states, found, strict=True):
+            if place is None:
+                state.reject()
+            else:
+                state.accept(place, self.depth)
 
-    def _direct(
+    def _places(
         self,
-        at: torch.Tensor,
-        terms: _Terms,
+        which: Sequence[int],
+        mean: torch.Tensor,
+        precision: torch.Tensor,
+        limits: Sequence[float],
+    ) -> list[Place | None]:
+        """Places with these normals; None where a value is above its limit."""
+        out: list[Place | None] = [None] * len(which)
+        scale, exists = _scales(precision)
+        exists &= (mean.abs() < LARGEST).all(1)
+        kept = exists.nonzero()[:, 0].tolist()
+        if not kept:
+            return out
+        numbers = [which[i] for i in kept]
+        mean, precision, scale = _some(kept, mean, precision, scale)
+        normal = NormalForm(mean, scale)
+        terms = self.divergence.terms(numbers, normal, precision)
+        targets = [self.targets[k] for k in numbers]
+        losses, slope, curvature = stacked_terms(targets, normal)
+        values = (losses + terms.value).tolist()
+        pairs = zip(values, (limits[i] for i in kept), strict=True)
+        good = [i for i, (v, top) in enumerate(pairs) if math.isfinite(v) and v <= top]
+        if not good:
+            return out
+        parts = _some(good, mean, precision, scale, slope, curvature, *terms)
+        mean, precision, scale, slope, curvature, *rest = parts
+        *steps, gaps = self._directions(scale, slope, curvature, _Terms(*rest))
+        each = zip(mean, precision, scale, *steps, gaps.tolist(), strict=True)
+        for i, (m, p, root, step, move, residual, gap) in zip(good, each, strict=True):
+            normal = NormalForm(m, root)
+            out[kept[i]] = Place(normal, p, values[i], step, move, residual, gap)
+        return out
+
+    def _directions(
+        self,
+        scale: torch.Tensor,
         slope: torch.Tensor,
         curvature: torch.Tensor,
-    ) -> None:
-        """Plain steps and gaps at points where the derivatives are known."""
+        terms: _Terms,
+    ) -> tuple[torch.Tensor, ...]:
+        """Plain steps, residuals and gaps where the derivatives are known."""
         target = self.targets[0]
         gradient = target.predictor.pull_back_draws(target.X, slope) + terms.gradient
         move, step = self._solved(terms, curvature, gradient)
-        scale = self.point.scale[at]
         if self.is_diagonal:
             white = move * scale.square()
             first = step / scale
             squared = (white.square() * _like(terms.entropy_weight, white)).sum(1)
         else:
             white = scale.mT @ move @ scale
-            first = torch.linalg.solve_triangular(scale, step[:, :, None], upper=False)[
-                :, :, 0
-            ]
+            solve = torch.linalg.solve_triangular
+            first = solve(scale, step[:, :, None], upper=False)[:, :, 0]
             squared = terms.entropy_weight * white.square().sum((1, 2))
-        self.step[at], self.move[at] = step, move
-        self.gap[at] = 0.5 * (0.5 * squared - (gradient * step).sum(1))
-        self.residual[at] = torch.cat([first, white.flatten(1) * math.sqrt(0.5)], 1)
-        self.rho[at] = float(not (self.depth and self.history))
+        gap = 0.5 * (0.5 * squared - (gradient * step).sum(1))
+        residual = torch.cat([first, white.flatten(1) * math.sqrt(0.5)], 1)
+        return step, move, residual, gap
 
     def _solved(
         self, terms: _Terms, curvature: torch.Tensor, gradient: torch.Tensor
@@ -328,51 +341,34 @@ class Descent:
         gram = target.predictor.gram(target.X, clip_eigenvalues(curvature))
         return factorize(add(gram, rest))
 
-    def _image(self, at: torch.Tensor) -> torch.Tensor:
-        """Where plain steps lead to."""
-        size = _like(self.share[at], self.move)
-        precision = self.precision[at] + size * self.move[at]
-        return torch.cat([self.mean[at] + self.step[at], precision.flatten(1)], 1)
 
-    def _remember(self, at: torch.Tensor) -> None:
-        """Keep the steps of points that are left."""
-        if not self.depth or not bool(self.step.any()):
-            return
-        valid = torch.zeros_like(self.has_failed)
-        valid[at] = True
-        image = self.residual.new_zeros(self.residual.shape)
-        image[at] = self._image(at)
-        entry = image, self.residual.clone(), valid
-        self.history = (
-            [*self.history[1 - self.depth :], entry] if self.depth > 1 else [entry]
-        )
+def _some(which: Sequence[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Some of the first axis; the tensors themselves where that is all of it."""
+    if len(which) == len(parts[0]):
+        return parts
+    index = torch.tensor(which, device=parts[0].device)
+    return tuple(part[index] for part in parts)
 
-    def _accelerated(self, at: torch.Tensor) -> torch.Tensor:
-        """Combine the last steps: residuals cancel (Walker and Ni 2011)."""
-        image, last = self._image(at), self.residual[at]
-        images, residuals, valid = zip(*self.history, strict=True)
-        known = torch.stack(valid, 1)[at].to(last.dtype)
-        apart = (last[:, None] - torch.stack(residuals, 1)[at]) * known[:, :, None]
-        gram = apart @ apart.mT
-        gram.diagonal(dim1=1, dim2=2).mul_(1 + 1e-13).add_(1 - known)
-        factor, info = torch.linalg.cholesky_ex(gram)
-        lead = apart @ last[:, :, None]
-        weights = torch.cholesky_solve(lead, factor)
-        weights = torch.where((info == 0)[:, None, None], weights, 0.0)
-        away = (torch.stack(images, 1)[at] - image[:, None]) * known[:, :, None]
-        return image + (weights.mT @ away)[:, 0]
+
+def singularity(place: Place) -> float:
+    """Largest disagreement between a precision and the scale derived from it."""
+    scale = place.normal.scale
+    if scale.ndim == 1:
+        return 0.0
+    product = scale.T @ (place.precision @ scale)
+    return float((product - torch.eye(len(scale)).to(product)).abs().max())
 
 
 def _scales(precision: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Deviations, or lower factors of the inverses; and whether they exist, (K,)."""
     if precision.ndim == 2:
-        return precision.rsqrt(), (precision > 0).all(1)
+        return precision.rsqrt(), (precision > LARGEST**-2).all(1)
     # The factor of a matrix in reverse order gives a lower factor of the inverse.
     factor, info = torch.linalg.cholesky_ex(precision.flip((1, 2)))
     upper = factor.flip((1, 2)).mT
     identity = torch.eye(precision.shape[1], dtype=factor.dtype, device=factor.device)
     scale = torch.linalg.solve_triangular(upper, identity.expand_as(upper), upper=False)
-    return scale, (info == 0) & scale.isfinite().all((1, 2))
+    return scale, (info == 0) & (scale.abs() < LARGEST).all((1, 2))
 
 
 def _add(matrices: torch.Tensor, others: torch.Tensor) -> torch.Tensor:

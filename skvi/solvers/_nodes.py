@@ -22,9 +22,9 @@ from skvi.base import NormalForm
 from skvi.divergences._linalg import precision_of
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.posteriors._over_scales import leading
-from skvi.solvers._mode import DENSE_LIMIT, add, alternate, find_mode
+from skvi.solvers._mode import DENSE_LIMIT, SINGULAR, add, find_mode, start_at_mode
 from skvi.solvers._newton import Descent
-from skvi.solvers._run import Run, judge_quadrature, refined_value, unfinished
+from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
@@ -138,7 +138,7 @@ class Nodes(Run):
         return -self.weight * (fit.value + sum(map(math.log, steps)))
 
     def state(self) -> State:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), torch.no_grad():
             return State(self._mixture(), self.given.target)
 
     def run(self) -> Solution:
@@ -195,10 +195,12 @@ class Nodes(Run):
         for k, z in enumerate(places):
             pairs = zip(self.numbers, z, strict=True)
             log_p = sum(number.log_density(at) for number, at in pairs)
-            value = log_p - float(descent.value[k]) / self.weight
-            gap = float(descent.gap[k])
-            parts = descent.targets[k], descent.normal(k), descent.precision[k]
-            found.append(_Fit(z, *parts, value, gap))
+            place = descent.place(k)
+            if place is None:
+                raise ValueError(SINGULAR)
+            value = log_p - place.value / self.weight
+            parts = descent.targets[k], place.normal, place.precision
+            found.append(_Fit(z, *parts, value, place.gap))
         return found
 
     # The best place -----------------------------------------------------------------
@@ -211,7 +213,7 @@ class Nodes(Run):
         for k, number in enumerate(self.numbers):
             if isinstance(number, Scale):
                 z[k], mean = self._coarse(z, k)
-        return tuple(z), self._at_mode(self._at(z), mean)
+        return tuple(z), start_at_mode(self._at(z), self.is_diagonal, mean)
 
     def _continued(self, last: MixtureOverScales) -> tuple[tuple[float, ...], Start]:
         """The middle of the last nodes."""
@@ -219,19 +221,6 @@ class Nodes(Run):
         normal = cast(NormalForm, last.likeliest.as_normal())
         normal = leading(normal, self.target.layout.size)
         return tuple(z.tolist()), (normal.mean, precision_of(normal))
-
-    def _at_mode(self, target: SupervisedTarget, mean: torch.Tensor | None) -> Start:
-        """The mode, and the precision there."""
-        prior = cast(NormalForm, target.prior.matching_normal())
-        mean, h = find_mode(target, prior, start=mean)
-        if self.is_diagonal:
-            gram = target.predictor.gram_diagonal(target.X, h)
-        else:
-            gram = target.predictor.gram(target.X, h)
-        precision = add(gram, 1 / prior.variance)
-        if precision.ndim == 2 and h.ndim == 3:
-            mean, precision = alternate(target, prior, mean, precision)
-        return mean, precision
 
     def _coarse(self, z: list[float], k: int) -> tuple[float, torch.Tensor]:
         """The likeliest log scale, with losses that are quadratic around a mode."""
@@ -320,14 +309,27 @@ class Nodes(Run):
         target = self._at(z)
         descent = Descent([target], self.given.divergence, mean[None], precision[None])
         self._keep(self._fits_of(descent, [z])[0])
-        first = torch.zeros(1, dtype=torch.int64, device=mean.device)
-        while self.may_go_on and not bool(descent.has_failed[0]):
-            if float(descent.gap[0]) < self._tolerance(ROUGH):
+        self._resolve(self.fits[self.zero])
+        descent.slack = self.resolution
+        while self.may_go_on and descent.may_go_on(0):
+            if self.fits[self.zero].gap < self._tolerance(ROUGH):
                 break
-            descent.advance(first)
+            descent.step()
             self._keep(self._fits_of(descent, [z])[0])
             self.report()
         return self.fits[self.zero]
+
+    def _resolve(self, fit: _Fit) -> None:
+        """Twice the error of the quadrature if a loss depends on several f."""
+        if fit.target.predictor.n_outputs > 1 and self.resolution == 0:
+            error = known_error(fit.target)
+            self.resolution = 2 * (error if math.isfinite(error) else self._error(fit))
+
+    def _error(self, fit: _Fit) -> float:
+        """Change of the value by a rule with twice the nodes."""
+        loss = fit.target.expected_loss_terms
+        coarse, fine = (loss(fit.normal, refine=k)[0] for k in (1, 2))
+        return abs(float(fine - coarse))
 
     def _keep(self, fit: _Fit) -> None:
         """The only fit so far."""
@@ -518,11 +520,9 @@ class Nodes(Run):
         values = torch.tensor([f.value for f in fits], dtype=torch.float64)
         shares = torch.softmax(values, 0).tolist()
         best = max(fits, key=lambda fit: fit.value)
-        known = replace(self.given, target=best.target)
-        terms = self.given.divergence.closed_form(best.normal, best.target.prior)
-        loss = best.target.expected_loss_terms(best.normal)
-        fine = refined_value(known, best.normal, float(terms))
-        error = abs(fine - float(loss[0] + terms))
+        error = known_error(best.target)
+        if not (error < self.options.tol and best.target.predictor.n_outputs > 1):
+            error = self._error(best)
         pairs = list(zip(shares, fits, strict=True))
         gap = sum(share * fit.gap for share, fit in pairs)
         tol = self._tolerance(NODE_TOL if len(fits) > 1 else ROUGH)
@@ -533,7 +533,7 @@ class Nodes(Run):
             remedy = "increase max_iter, or standardize the features"
             message = unfinished(len(self.history), gap, remedy)
         elif converged:
-            message = judge_quadrature(error, loss[2])
+            message = judge_quadrature(error, best.target)
         found = {"gap": gap, "quadrature_error": error}
         return self.solution(converged, message, found)
 

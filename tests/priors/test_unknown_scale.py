@@ -9,10 +9,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Layout
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import HalfCauchy, Horseshoe, Normal
-from skvi.solvers._unknown_scale import implied_scale
 
 
 def built(size, scale=1.0):
@@ -134,11 +133,6 @@ def test_the_posterior_is_the_mixture_of_the_fits_at_all_scales(posterior):
     assert bound - 0.02 < model.lower_bound_ < bound + 1e-3
     proba = weights @ [f.predict_proba(X[:5])[:, 1] for f in fits]
     np.testing.assert_allclose(model.predict_proba(X[:5])[:, 1], proba, atol=1e-3)
-
-
-def test_implied_scale_follows_the_size_of_the_coefficients():
-    normal = NormalForm(torch.full((400,), 3.0).double(), torch.ones(400).double())
-    assert implied_scale(built(400), normal) == pytest.approx(math.sqrt(10.0), rel=0.01)
 
 
 @pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])

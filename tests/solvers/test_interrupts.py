@@ -29,6 +29,7 @@ from skvi.solvers import (
 )
 from skvi.solvers._conjugate import Conjugate
 from skvi.solvers._coordinate_ascent import _Ascent
+from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
 from tests.interrupts import (
     MODELS,
@@ -53,7 +54,7 @@ from tests.interrupts import (
 
 def test_a_grid_search_stops(monkeypatch):
     """Wrong variant: the fit returns as if nothing had been (`raise` in `_solve`)."""
-    calls = interrupt(monkeypatch, _natural_gradient._Iteration, "_iterate", 2)
+    calls = interrupt(monkeypatch, Descent, "step", 2)
     search = GridSearchCV(Logistic(), {"prior": ["normal", "laplace"]})
     with pytest.raises(KeyboardInterrupt):
         search.fit(*classes())
@@ -63,16 +64,16 @@ def test_a_grid_search_stops(monkeypatch):
 PLACES = {
     # Before there is anything to keep.
     "mode": ("natural gradient", _nodes, "find_mode", 1, False),
-    "first mode": ("alternating", _natural_gradient, "find_start", 1, False),
+    "first mode": ("alternating", _natural_gradient, "start_at_mode", 1, False),
     "first state": ("coordinate ascent", Conjugate, "evaluate", 1, False),
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
     "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
-    "first scales": ("empirical Bayes", _natural_gradient, "point_at", 3, True),
+    "first scales": ("empirical Bayes", Descent, "advance", 3, True),
     "shifted scales": ("empirical Bayes", SupervisedTarget, "frozen", 3, True),
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),
     "half-step": ("alternating", _alternating.GammaSteps, "step", 2, True),
-    "other half-step": ("alternating", _natural_gradient, "point_at", 6, True),
+    "other half-step": ("alternating", Descent, "advance", 6, True),
     "learned noise": ("alternating, learned noise", _alternating, "minimize", 1, True),
     "first noise": ("robust start", SupervisedTarget, "expected_loss_terms", 3, True),
     "draws": ("moment matching", _moment_matching, "draw_weighted", 1, True),
@@ -83,7 +84,7 @@ PLACES = {
     "start": ("weighted regression", SupervisedTarget, "expected_loss_terms", 4, True),
     # While the result is judged.
     "scales": ("natural gradient", _nodes.Nodes, "_extend", 2, True),
-    "quadrature": ("natural gradient", _nodes, "refined_value", 1, True),
+    "quadrature": ("natural gradient", _nodes.Nodes, "_error", 1, True),
     "verdict": ("natural gradient", _nodes, "judge_quadrature", 1, True),
     "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
@@ -178,7 +179,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
         ("natural gradient", _nodes.Nodes, "_climb"),
         ("natural gradient", _nodes.Nodes, "_extend"),
         ("coordinate ascent", Conjugate, "evaluate"),
-        ("alternating", _natural_gradient, "point_of"),
+        ("alternating", _natural_gradient, "precision_of"),
         ("tilted moments", _nodes, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),

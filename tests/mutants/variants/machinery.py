@@ -174,9 +174,9 @@ VARIANTS = [
     Variant("adam-bias-correction", where="_update.update", find="made.add_(one)",
         put="made.fill_(1000000000.0)",
         test="tests/solvers/test_members.py::test_the_fused_adam_is_adam[dtype0]"),
-    Variant("natural-step-gradient-without-prior", where="NormalPoint.mean_gradient",
-        find="target.predictor.pull_back(target.X, self.slope) + self.terms.gradient",
-        put="target.predictor.pull_back(target.X, self.slope)",
+    Variant("natural-step-gradient-without-prior", where="Descent._directions",
+        find="target.predictor.pull_back_draws(target.X, slope) + terms.gradient",
+        put="target.predictor.pull_back_draws(target.X, slope)",
         test="tests/divergences/test_fits.py::"
              "test_optimum_is_that_of_another_optimizer"),
     Variant("early-stops-in-the-warm-up", where="Plateau._adapt",
