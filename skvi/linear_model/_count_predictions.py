@@ -1,6 +1,9 @@
 """Predictions of counts from a normal log rate."""
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -35,6 +38,13 @@ NO_EXPOSURE = (
     "pass params={{'exposure': ...}}."
 )
 
+NO_MEAN = (
+    "{}: in {} rows the mean count comes from the largest scales of the coefficients, "
+    "which these data do not exclude, or does not exist: the median is given. Use more "
+    "rows, or a prior of known scale, as prior=Normal(1.0)"
+)
+# Fraction of a mean that the largest scale may contribute.
+MOST_OF_LARGEST = 0.1
 
 UNITS = Units(0.0, 1.0)
 
@@ -100,15 +110,33 @@ class CountPredictionMixin:
         Returns
         -------
         mean : ndarray of shape (n_samples,)
-            E exp(f), exact: larger than the rate at the posterior mean.
+            E exp(f), exact: larger than the rate at the posterior mean. Where few rows
+            leave the scale of the coefficients open, so that it is that of the largest
+            scales or does not exist, the median of a new count, with a `SkviWarning`.
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``: the square root of the variance of the rate
             plus the mean rate (Poisson noise), and for negative binomial counts the
-            mean of dispersion times squared rate.
+            mean of dispersion times squared rate; infinite without a mean.
         """
         predictive, dtype = self._predictive(X, exposure)
-        mean, std = predictive.moments().T.astype(dtype)
+        mean, std = predictive.moments().T
+        if (lost := self._share_of_largest(predictive) > MOST_OF_LARGEST).any():
+            warn_user(NO_MEAN.format(type(self).__name__, lost.sum()), SkviWarning)
+            means, stds = predictive.mean[:, lost], predictive.std[:, lost]
+            rows = replace(predictive, mean=means, std=stds)
+            mean[lost] = rows.quantiles(np.array([0.5]))[:, 0]
+            std[lost] = np.inf
+        mean, std = mean.astype(dtype), std.astype(dtype)
         return (mean, std) if return_std else mean
+
+    def _share_of_largest(self, predictive):
+        """Fraction of each mean that the largest scale of the prior contributes."""
+        z = getattr(self.posterior_, "log_scales", None)
+        if z is None or not isinstance(predictive, CountPredictive):
+            return np.zeros(1)
+        rates = predictive.mean + 0.5 * predictive.std.square()
+        shares = torch.softmax(predictive.log_shares[:, None] + rates, 0)
+        return shares[z == z.max()].sum(0).numpy()
 
     def predict_uncertainty(self, X, exposure=None):
         """Predict how uncertain a new count is, for both reasons apart.
@@ -126,8 +154,9 @@ class CountPredictionMixin:
             Their squares sum to that of ``predict(X, return_std=True)``.
         """
         predictive, dtype = self._predictive(X, exposure)
+        lost = self._share_of_largest(predictive) > MOST_OF_LARGEST
         parts = predictive.uncertainty().items()
-        return {name: values.astype(dtype) for name, values in parts}
+        return {k: np.where(lost, np.inf, v).astype(dtype) for k, v in parts}
 
     def predict_quantiles(self, X, quantiles, exposure=None):
         """Predict quantiles of a new count.

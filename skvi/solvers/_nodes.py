@@ -36,7 +36,7 @@ __all__ = ["Nodes"]
 
 # Step in posterior deviations, its limits, and how much longer than a first guess it
 # must be to begin again.
-STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 1.25, 1.5
+STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 0.8, 1.5
 # Nats below the highest node at which the rest is left out, and most nodes of a line.
 FALL, MAX_NODES = 6.0, 64
 # Tolerances, in that of the fit, where the best place is looked for, and at nodes.
