@@ -151,11 +151,11 @@ class _Alternation(Run):
         keep = -min(len(here), DEPTH)
         self.images = [*self.images[keep:], after]
         self.residuals = [*self.residuals[keep:], after - here]
-        self.jump = combined(self.images, self.residuals)
         last, self.distance = self.distance, math.inf
-        if self.jump is None:
-            self.gap = math.inf
+        if len(self.images) < 2:
+            self.jump, self.gap = None, math.inf
             return
+        self.jump = combined(torch.stack(self.images), torch.stack(self.residuals))
         self.jump = after + (self.jump - after).clamp(-FARTHEST, FARTHEST)
         self.distance = float((self.jump - here).norm())
         square = min((self.distance / last) ** 2, 0.99) if last else 0.0

@@ -193,8 +193,8 @@ VARIANTS = [
         put="past.rows.with_rows(rows).discounted(forgetting)",
         test="tests/linear_model/test_partial_fit.py::"
              "test_forgotten_rows_have_smaller_weights"),
-    Variant("scales-that-do-not-learn", where="OverCarriedNodes._at",
-        find="log_p - found.value / weight", put="log_p",
+    Variant("scales-that-do-not-learn", where="Nodes._fits_of",
+        find="log_p - float(descent.value[k]) / self.weight", put="log_p",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[1.0-prior1]"),
     Variant("forgotten-without-integral", where="_flattened",
