@@ -418,11 +418,13 @@ class Nodes(Run):
         self, z: tuple[float, ...], near: _Fit, before: _Fit | None
     ) -> Start:
         """Start at a place, from the fit beside it, and the one before that."""
-        target = self._at(z)
-        prior = cast(NormalForm, target.prior.as_normal())
-        own, last = precision_of(prior), precision_of(near.target.prior.as_normal())
         if before is not None:
             return self._extrapolated(z, near, before)
+        known, known_before = self._at(z).prior, near.target.prior
+        if known is known_before:
+            return near.normal.mean, near.precision
+        prior, last = known.as_normal(), precision_of(known_before.as_normal())
+        own = precision_of(prior)
         precision = near.likelihood_part
         precision = (
             add(precision, own)
