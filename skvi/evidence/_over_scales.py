@@ -29,9 +29,9 @@ from skvi.targets._reduced import reduced
 
 __all__ = ["NearLifted", "has_unknowns", "lift", "unit"]
 
-# Parameters beyond which fits at all scales take too much memory, and nats that they
-# may leave: they are proposals.
-MAX_PARAMS, TOL = 1500, 1e-4
+# Parameters beyond which fits at all scales take too much memory, and the tolerance of
+# these: what they leave differs from node to node, and bends the map.
+MAX_PARAMS, TOL = 1500, 1e-6
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
 

@@ -36,7 +36,7 @@ from skvi.targets._row_terms import stacked_terms
 __all__ = ["Descent", "Place", "singularity"]
 
 # History of the acceleration by number of parameters: entries hold full precisions.
-DEPTHS = ((1100, 5), (4096, 2))
+DEPTHS = ((1100, 10), (4096, 2))
 # Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # Shortest step, as a fraction of the plain one.
@@ -189,7 +189,7 @@ class Descent:
         self.is_diagonal = precision.ndim == 2
         self.is_dense = not self.is_diagonal or size <= DENSE_LIMIT
         known = next((d for limit, d in DEPTHS if size <= limit), 0)
-        self.depth = 5 if self.is_diagonal else known
+        self.depth = 10 if self.is_diagonal else known
         #: Accepted increase of the value: what the quadrature cannot resolve.
         self.slack = 0.0
         every = list(range(len(targets)))
