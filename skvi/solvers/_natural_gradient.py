@@ -29,7 +29,7 @@ from skvi.targets import SupervisedTarget
 from skvi.targets._numbers import numbers_of
 from skvi.targets._supervised import with_design
 
-__all__ = ["NaturalGradient"]
+__all__ = ["AtPlaces", "NaturalGradient"]
 
 # Errors of a bad start above this many nats are no measure of those at the end.
 NEGLIGIBLE = 0.1
@@ -81,6 +81,8 @@ class NaturalGradient(Solver):
 
     name = "natural_gradient"
     continues = True
+    #: Whether a warm start keeps the places of its nodes.
+    _keeps_places = False
 
     @staticmethod
     def missing(problem: Problem) -> str:
@@ -105,8 +107,14 @@ class NaturalGradient(Solver):
                 return found
         with torch.inference_mode():
             if numbers:
-                return Nodes(problem, options).run()
+                return Nodes(problem, options, keeps_places=self._keeps_places).run()
             return _Single(problem, options).run()
+
+
+class AtPlaces(NaturalGradient):
+    """Fit at the places of the nodes of the start, if it has any."""
+
+    _keeps_places = True
 
 
 class _Single(Run):

@@ -91,7 +91,11 @@ class Nodes(Run):
     known = {"quadrature_error": None}
 
     def __init__(
-        self, problem: Problem, options: SolverOptions, parts: Parts | None = None
+        self,
+        problem: Problem,
+        options: SolverOptions,
+        parts: Parts | None = None,
+        keeps_places: bool = False,
     ) -> None:
         super().__init__(problem, options)
         plain, self.numbers = parts or numbers_of(problem.target)
@@ -107,7 +111,7 @@ class Nodes(Run):
         self.zero = (0,) * len(self.numbers)
         #: First and last index of each axis.
         self.ends = [[0, 0] for _ in self.numbers]
-        self.resolution = 0.0
+        self.resolution, self.keeps_places = 0.0, keeps_places
 
     @property
     def is_usable(self) -> bool:  # type: ignore[override]
@@ -151,6 +155,9 @@ class Nodes(Run):
     def improve(self) -> Solution:
         if isinstance(self.numbers[0], CarriedScale):
             return self._carried(self.numbers[0])
+        if self.keeps_places and isinstance(self.last, MixtureOverScales):
+            self._refit(self.last)
+            return self._finish()
         middle = self._climb(*self._first())
         if not self.stopped and middle.gap < self._tolerance(ROUGH):
             self._lay(middle)
@@ -455,6 +462,21 @@ class Nodes(Run):
             first.mT, vectors * roots**-fraction, upper=True
         )
         return mean, inverse @ inverse.mT
+
+    def _refit(self, last: MixtureOverScales) -> None:
+        """Fits at the places of an earlier mixture."""
+        places, size = last.places(), self.target.layout.size
+        starts, indices, steps = [], [], []
+        for normal in last.normals():
+            known = leading(normal, size)
+            starts.append((known.mean, precision_of(known)))
+        for column in places.T:
+            axis, index = column.unique(return_inverse=True)
+            indices.append(index.tolist())
+            steps.append(float(axis.diff()[0]) if len(axis) > 1 else 1.0)
+        fits = self._solved([tuple(z) for z in places.tolist()], starts)
+        self.lattice = dict(zip(zip(*indices, strict=True), fits, strict=True)), steps
+        self.report()
 
     def _carried(self, number: CarriedScale) -> Solution:
         """Fits at the nodes of an earlier mixture, and beyond where that is likely.
