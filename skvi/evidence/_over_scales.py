@@ -44,14 +44,14 @@ def has_unknowns(target: Target) -> bool:
     if target.prior is None or not isinstance(target, SupervisedTarget):
         return False
     plain, numbers = numbers_of(target)
-    if not plain.has_design or plain.likelihood_spec.is_normal:
-        return plain.has_design and plain.reference.n_unknown_scales == 1
-    has_scale = plain.reference.n_unknown_scales == 1
+    has_scale = plain.has_design and plain.reference.n_unknown_scales == 1
     if _own(numbers) is None:
         return has_scale
     likelihood = plain.likelihood_spec
-    is_concave = plain.loss.is_log_loss and likelihood.is_log_concave
-    return is_concave and (has_scale or plain.prior.is_log_concave)
+    if not (likelihood.is_discrete and likelihood.is_log_concave):
+        return False
+    is_concave = has_scale or plain.prior.is_log_concave
+    return is_concave and plain.has_design and plain.loss.is_log_loss
 
 
 def _own(numbers: Sequence[Number]) -> UnknownNumber | None:

@@ -13,7 +13,7 @@ from skvi.posteriors import Posterior
 from skvi.solvers._anderson import combined
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
-from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._natural_gradient import OneNormal
 from skvi.solvers._run import (
     Run,
     missing_for_expectations,
@@ -176,9 +176,9 @@ class _Alternation(Run):
     def _solve_normal(self, problem: Problem) -> Solution:
         """Best normal part of the posterior, with the other parts fixed."""
         if not problem.target.is_extended:
-            return NaturalGradient().solve(problem, self.inner)
+            return OneNormal().solve(problem, self.inner)
         steps = GammaSteps(problem)
-        found = NaturalGradient().solve(steps.conditional(), self.inner)
+        found = OneNormal().solve(steps.conditional(), self.inner)
         state = State(steps.joined(found.posterior), problem.target)
         return replace(found, state=state, value=found.value + steps.constant())
 
