@@ -27,8 +27,9 @@ from skvi.posteriors import Ensemble
 
 __all__ = ["Choice", "beyond_chance", "choose", "stacked"]
 
-# Candidates, as far apart as their scores tell. The first ones are tried at once,
-# smaller ones as long as the smallest is the best.
+# Candidates, as far apart as their scores tell. The first ones are tried at once (all
+# of them where rows are so few that another member is nearly free), smaller ones as
+# long as the smallest is the best.
 WEIGHTS, AT_ONCE = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003), 4
 # With many rows fewer: a whole divergence wins where a linear model or a constant do.
 MANY_ROWS, AMONG_MANY = 2000, slice(1, 3)
@@ -169,15 +170,15 @@ class _Race:
     def run(self) -> None:
         """Fit simple models to all folds, networks to one, and those left to others."""
         self._fit_simple()
-        is_long = len(self.y) >= MANY_ROWS
-        weights = list(WEIGHTS[AMONG_MANY if is_long else slice(AT_ONCE)])
+        is_long, is_short = len(self.y) >= MANY_ROWS, len(self.y) < ENOUGH_ROWS
+        at_once = slice(None if is_short else AT_ONCE)
+        weights = list(WEIGHTS[AMONG_MANY if is_long else at_once])
         self._fit(weights, [0])
         while not is_long and self._best(weights)[0] == min(weights) > WEIGHTS[-1]:
             weights.append(WEIGHTS[WEIGHTS.index(min(weights)) + 1])
             self._fit(weights[-1:], [0])
-        left = self._best(weights)[:N_LEFT]
-        if len(left) > 1 or len(self._best([*left, *self.simple])) > 1:
-            self._fit(left, range(1, len(self.splits)))
+        # A single one, too: what scales its noise and shares are held-out rows.
+        self._fit(self._best(weights)[:N_LEFT], range(1, len(self.splits)))
 
     def choice(self, interrupted: bool = False) -> Choice:
         """What the rows held out so far choose."""

@@ -25,7 +25,7 @@ CLASS_CHOICES = {"hidden_layer_sizes": (100,), "activation": "relu"}
 CLASS_TRAINING = TRAINING | {"n_steps": 3000, "rate": 0.01}
 # Steps for the fewest rows; passes over the rows in a fit of a chosen length, at least;
 # the fraction of it that linear models take.
-FEW_STEPS, N_PASSES, SIMPLE_SHARE = 2000, 8, 0.3
+FEW_STEPS, N_PASSES, SIMPLE_SHARE = 1200, 8, 0.3
 # Epochs, or sweeps, of a fit to the optimum; draws of its steps, and of minibatches of
 # many rows, which are noisier than draws.
 MAX_ITER, N_DRAWS, FEW_DRAWS, MANY_ROWS = 4000, 10, 4, 2000
@@ -116,7 +116,7 @@ class MLPMixin:
         n_batches = -(-n_rows // solver.rows_per_step(n_rows))
         per_iter = n_batches if n_batches > 1 else self._steps_per_iter
         share = 1.0 if self._is_simple is None else SIMPLE_SHARE
-        n_steps = min(self._training["n_steps"], FEW_STEPS + 6 * n_rows)
+        n_steps = min(self._training["n_steps"], FEW_STEPS + 8 * n_rows)
         n_epochs = math.ceil(share * n_steps / per_iter)
         return max(n_epochs, N_PASSES if n_batches > 1 else 1)
 

@@ -112,7 +112,7 @@ Likelihood, default="auto"
         over its inputs), at most 0.05, less for noisy objectives.
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
-        is 16 gradient steps. "auto" is 2,000 steps and 6 for each row, at most 5,000,
+        is 16 gradient steps. "auto" is 1,200 steps and 8 for each row, at most 5,000,
         or eight epochs if they are more: lengths that predict well, at which the bound
         may still rise. With the whole divergence it is 4000 epochs, of which most fits
         need fewer, see `early_stopping`.

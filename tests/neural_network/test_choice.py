@@ -1,6 +1,7 @@
 """What the weight of the divergence is, and who predicts: chosen by held-out rows."""
 
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +75,11 @@ def test_the_weight_is_the_one_that_predicts_best(monkeypatch, order, model, tar
 
 
 def test_candidates_do_not_see_the_rows_that_judge_them(monkeypatch):
-    """Wrong variant: all rows for both."""
+    """And all rows tell the noise of what is left of them.
+
+    Wrong variants: all rows for both; the other folds only if several are left.
+    """
+    monkeypatch.setattr(_choice, "N_ERRORS", 0.0)
     fits, original = [], _choice._Race._train
 
     def train(self, tried):
@@ -85,14 +90,17 @@ def test_candidates_do_not_see_the_rows_that_judge_them(monkeypatch):
     judged, evaluate = [], _choice._Race._evaluate
 
     def record(self, key, fitted, fold):
-        judged.append((fitted, self.splits[fold][1]))
+        judged.append((key, fold, fitted, self.splits[fold][1]))
         evaluate(self, key, fitted, fold)
 
     monkeypatch.setattr(_choice._Race, "_evaluate", record)
     BayesianMLPRegressor(max_iter=2, **SMALL).fit(X, y)
     rows = {id(network): own for network, own in fits}
-    assert len(judged) >= 14  # two simple models five times, four networks once
-    for fitted, test in judged:
+    # Two simple models and the best network five times, the others once.
+    n_times = Counter(key for key, *_ in judged)
+    assert sorted(n_times.values())[-3:] == [5, 5, 5]
+    assert len(n_times) == 2 + len(_choice.WEIGHTS)
+    for _, _, fitted, test in judged:
         assert len(test) == 24
         assert sorted([*rows[id(fitted)], *test]) == list(range(120))
 
@@ -229,8 +237,8 @@ def test_parts_of_the_mixture_predict_as_they_did_alone(choices, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "target", "sizes", "n_steps"),
     [
-        (BayesianMLPRegressor, y, (50, 50), (2720, 5000)),
-        (BayesianMLPClassifier, y > 0, (100,), (2720, 3000)),
+        (BayesianMLPRegressor, y, (50, 50), (2160, 5000)),
+        (BayesianMLPClassifier, y > 0, (100,), (2160, 3000)),
     ],
 )
 @pytest.mark.usefixtures("usual")
