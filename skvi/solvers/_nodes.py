@@ -571,13 +571,6 @@ def _unit(zero: Index, axis: int, sign: int) -> Index:
     return tuple(sign * (k == axis) for k in range(len(zero)))
 
 
-def _trace(precision: torch.Tensor, normal: NormalForm) -> float:
-    """Trace of a matrix times the covariance."""
-    if normal.is_diagonal:
-        return float(precision @ normal.variance)
-    return float((precision @ normal.scale * normal.scale).sum())
-
-
 def _times(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     return matrix * vector if matrix.ndim == 1 else matrix @ vector
 

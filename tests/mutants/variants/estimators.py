@@ -194,7 +194,7 @@ VARIANTS = [
         test="tests/linear_model/test_partial_fit.py::"
              "test_forgotten_rows_have_smaller_weights"),
     Variant("scales-that-do-not-learn", where="Nodes._fits_of",
-        find="log_p - float(descent.value[k]) / self.weight", put="log_p",
+        find="log_p - place.value / self.weight", put="log_p",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[1.0-prior1]"),
     Variant("forgotten-without-integral", where="_flattened",

@@ -259,12 +259,13 @@ VARIANTS = [
         find="factorize(covariance)", put="factorize(0.9 * covariance)",
         test="tests/solvers/test_few_rows.py::test_labels"),
     Variant("nodes-without-density-of-the-scale", where="Nodes._fits_of",
-        find="log_p - float(descent.value[k]) / self.weight",
-        put="-float(descent.value[k]) / self.weight",
+        find="log_p - place.value / self.weight",
+        put="-place.value / self.weight",
         test="tests/solvers/test_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),
     Variant("nodes-without-step", where="Nodes.value",
-        find="+ log_steps", put="",
+        find="float(torch.logsumexp(values, 0)) + log_steps",
+        put="float(torch.logsumexp(values, 0))",
         test="tests/solvers/test_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),
     # evidence
