@@ -21,20 +21,46 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 from sklearn.neural_network import MLPRegressor
 
-from skvi.bandits import EpsilonGreedy, ThompsonSampler, simulate
 from skvi.linear_model import BayesianLinearRegression
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Refined
 from skvi.priors import Normal
 
-EVERY = {"batch_size": 20, "n_initial": 20}
+# Rounds between fits, before the first of which any action is taken.
+EVERY = 20
 
 
-def eaten(contexts, action):
+def eaten(context):
     """Features of a mushroom that is eaten, zeros for one that is passed."""
-    return np.hstack([action * contexts, np.full((len(contexts), 1), float(action))])
+    return np.outer([0.0, 1.0], np.append(context, 1.0))
+
+
+def blocks(context):
+    """Coefficients and an intercept for each of both."""
+    return np.kron(np.eye(2), np.append(context, 1.0))
+
+
+def thompson(n_draws):
+    """The best action under the mean of draws from the posterior."""
+
+    def choose(model, rows, rng):
+        seeds = rng.integers(2**31, size=n_draws).tolist()
+        return np.mean([model.sample_function(s)(rows) for s in seeds], 0).argmax()
+
+    return choose
+
+
+def greedy(epsilon):
+    """The best mean, but for a share of uniform choices."""
+
+    def choose(model, rows, rng):
+        explores = rng.random() < epsilon
+        return rng.integers(2) if explores else model.predict(rows).argmax()
+
+    return choose
 
 
 def network(posterior):
@@ -63,17 +89,16 @@ POINT = MLPRegressor(
     warm_start=True,
     random_state=0,
 )
-OF_NETWORKS = {**EVERY, "encoding": eaten, "refit": True}
-THREE = {**OF_NETWORKS, "n_draws": 3}
 REFINED = Refined(n_auxiliary=2, n_samples=10)
+# How it chooses, the model, features, and whether all rows are fitted again.
 POLICIES = {
-    "uniform": (EpsilonGreedy, LINEAR, {"epsilon": 1.0, "batch_size": 10**9}),
-    "linear, Thompson": (ThompsonSampler, LINEAR, EVERY),
-    "linear, greedy": (EpsilonGreedy, LINEAR, EVERY),
-    "point network, greedy": (EpsilonGreedy, POINT, OF_NETWORKS),
-    "mean field, greedy": (EpsilonGreedy, network("mean_field"), OF_NETWORKS),
-    "mean field, Thompson": (ThompsonSampler, network("mean_field"), THREE),
-    "refined, Thompson": (ThompsonSampler, network(REFINED), THREE),
+    "uniform": (greedy(1.0), None, eaten, False),
+    "linear, Thompson": (thompson(1), LINEAR, blocks, False),
+    "linear, greedy": (greedy(0.05), LINEAR, blocks, False),
+    "point network, greedy": (greedy(0.05), POINT, eaten, True),
+    "mean field, greedy": (greedy(0.05), network("mean_field"), eaten, True),
+    "mean field, Thompson": (thompson(3), network("mean_field"), eaten, True),
+    "refined, Thompson": (thompson(3), network(REFINED), eaten, True),
 }
 
 
@@ -96,15 +121,32 @@ def game(X, is_edible, n_rounds, seed):
     return X[rows], np.column_stack([none, eaten]), expected
 
 
+def regret_of(policy, contexts, rewards, expected, seed):
+    """Cumulative regret of a game."""
+    choose, model, features, refits = policy
+    rng, model = np.random.default_rng(seed), model and clone(model)
+    rows, seen, lost = [], [], []
+    for t, context in enumerate(contexts):
+        both, is_known = features(context), model is not None and t >= EVERY
+        action = choose(model, both, rng) if is_known else rng.integers(2)
+        rows.append(both[action])
+        seen.append(rewards[t, action])
+        lost.append(expected[t].max() - expected[t, action])
+        if model is not None and (t + 1) % EVERY == 0:
+            learn = model.fit if refits else model.partial_fit
+            new = slice(None if refits else -EVERY, None)
+            learn(np.array(rows[new]), np.array(seen[new]))
+    return np.cumsum(lost)
+
+
 def play(file, n_rounds, n_seeds):
     """Append the cumulative regret of every game, at every 50 rounds, to a file."""
     X, is_edible = load(os.environ["SKVI_DATA"])
     for seed in range(n_seeds):
         played = game(X, is_edible, n_rounds, seed)
-        for name, (kind, model, parameters) in POLICIES.items():
+        for name, policy in POLICIES.items():
             start = time.monotonic()
-            policy = kind(model, 2, random_state=seed, **parameters)
-            regret = simulate(policy, *played)[49::50]
+            regret = regret_of(policy, *played, seed)[49::50]
             row = {"policy": name, "seed": seed, "seconds": time.monotonic() - start}
             row |= {50 * (i + 1): value for i, value in enumerate(regret)}
             pd.DataFrame([row]).round(1).to_csv(

@@ -48,7 +48,6 @@ _HOMES = {
     "stream": "skvi._stream",
 }
 _SUBMODULES = (
-    "bandits",
     "base",
     "changepoint",
     "divergences",

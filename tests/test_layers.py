@@ -55,7 +55,7 @@ LAYERS = [
         "skvi.neural_network",
         "skvi.model_selection",
     ],
-    ["skvi._stream", "skvi.bandits", "skvi._through", "skvi.inference"],
+    ["skvi._stream", "skvi._through", "skvi.inference"],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]

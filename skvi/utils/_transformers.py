@@ -12,7 +12,6 @@ from skvi.utils._unwrap import resamples
 __all__ = [
     "refuse_samplers",
     "refuse_supervised",
-    "samplers",
     "supervised_transformers",
 ]
 
@@ -40,7 +39,7 @@ def refuse_supervised(estimator: Any) -> None:
 
 def refuse_samplers(estimator: Any) -> None:
     """Raise ValueError if a pipeline's sampler changes the rows of the fit."""
-    if found := samplers(estimator):
+    if found := _samplers(estimator):
         raise ValueError(
             f"The sampler {', '.join(found)} makes the rows of the fit, and an "
             "evidence of rows that were drawn or invented is not one of the data. "
@@ -48,7 +47,7 @@ def refuse_samplers(estimator: Any) -> None:
         )
 
 
-def samplers(estimator: Any) -> list[str]:
+def _samplers(estimator: Any) -> list[str]:
     """Names of the classes of imbalanced-learn's samplers in a pipeline."""
     return [type(step).__name__ for step in _steps(estimator) if resamples(step)]
 

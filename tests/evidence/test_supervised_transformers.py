@@ -31,7 +31,6 @@ from sklearn.preprocessing import (
 
 import skvi
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.metrics import training_bound_scorer
 from skvi.model_selection import EvidenceSearch
 from skvi.plotting import EvidenceBoundsDisplay
 from skvi.utils._transformers import supervised_transformers
@@ -181,7 +180,6 @@ def test_searches_around_and_displays_refuse_too(noise):
     search = GridSearchCV(model, {"selectkbest__k": [2]}, cv=2).fit(X, y)
     for refuse in (
         lambda: skvi.evidence_bounds(search, X, y),
-        lambda: training_bound_scorer(search),
         lambda: EvidenceBoundsDisplay.from_estimator(search, X, y),
     ):
         with pytest.raises(ValueError, match=r"features.* from y, by SelectKBest"):

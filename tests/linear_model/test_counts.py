@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from skvi.expectations._poisson import (
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
 )
-from skvi.linear_model import BayesianPoissonRegressor
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.losses import BetaLoss, GammaLoss
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
@@ -417,3 +418,17 @@ def test_means_that_do_not_exist_are_medians():
     assert (mean < 1e4).all()
     parts = model.predict_uncertainty(new)
     assert not any(np.isnan(part).any() for part in parts.values())
+
+
+def test_functions_average_to_predictions():
+    """Of classes and counts; wrong variant: without the origin of the exposure."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(100, 2))
+    y = (X @ rng.normal(size=2) + 0.5 * rng.normal(size=100) > 0).astype(int)
+    counts = BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=y + 3.0)
+    model = BayesianLogisticRegression().fit(X, y)
+    one = partial(counts.predict, exposure=1)
+    for fitted, method in ((model, model.predict_proba), (counts, one)):
+        draws = np.array([fitted.sample_function(i)(X[:3]) for i in range(400)])
+        se = draws.std(0) / 20
+        assert (np.abs(draws.mean(0) - method(X[:3])) < 4.5 * se + 1e-9).all()

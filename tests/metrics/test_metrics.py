@@ -22,7 +22,6 @@ from sklearn.linear_model import (
     RidgeClassifier,
 )
 from sklearn.metrics import log_loss
-from sklearn.mixture import BayesianGaussianMixture
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -40,8 +39,6 @@ from skvi.metrics import (
     LogPredictiveDensity,
     NegCRPS,
     NegIntervalScore,
-    TrainingBound,
-    energy_distance,
     interval_coverage_scorer,
     interval_score,
     log_predictive_density_scorer,
@@ -49,7 +46,6 @@ from skvi.metrics import (
     neg_interval_score_scorer,
     normal_crps,
     sample_crps,
-    training_bound_scorer,
 )
 from skvi.neural_network import BayesianMLPRegressor
 
@@ -269,7 +265,6 @@ def test_several_targets(regression):
         -neg_crps_scorer(model, X, Y),
     ]
     assert drawn[0] == pytest.approx(drawn[1], rel=0.02)
-    assert training_bound_scorer(model, X, Y) == model.lower_bound_
 
 
 @pytest.mark.parametrize("scorer", PREDICTIVE)
@@ -391,7 +386,7 @@ def test_scores_without_the_exposure_of_the_fit_say_so():
     BayesianPoissonRegressor(prior="normal").fit(X, y).score(X, y)
 
 
-@pytest.mark.parametrize("scorer", [*PREDICTIVE, training_bound_scorer])
+@pytest.mark.parametrize("scorer", PREDICTIVE)
 def test_pipelines_and_searches_find_the_estimator(regression, scorer):
     X, y = regression
     inner = BayesianLinearRegression().fit(StandardScaler().fit_transform(X), y)
@@ -468,7 +463,6 @@ def test_multi_metric_search_with_numbers_by_hand(regression):
         "crps": neg_crps_scorer,
         "interval": NegIntervalScore(0.5),
         "coverage": interval_coverage_scorer,
-        "bound": training_bound_scorer,
     }
     folds = [(np.arange(40), np.arange(40, 60)), (np.arange(20, 60), np.arange(20))]
     search = GridSearchCV(
@@ -545,74 +539,6 @@ def test_scorers_pickle_and_say_what_they_are():
     assert repr(pickle.loads(pickle.dumps(scorer))) == "NegIntervalScore(coverage=0.5)"
     assert repr(neg_crps_scorer) == "NegCRPS(n_samples=1000, random_state=0)"
     assert repr(LogPredictiveDensity()) == "LogPredictiveDensity()"
-
-
-# The training bound
-
-
-def test_training_bound_ignores_the_data(regression, linear):
-    X, y = regression
-    assert training_bound_scorer(linear, X, y) == linear.lower_bound_
-    assert training_bound_scorer(linear, None, None) == linear.lower_bound_
-    folds = [(np.arange(60), np.arange(60))]
-    model = BayesianLinearRegression()
-    (found,) = cross_val_score(model, X, y, scoring=training_bound_scorer, cv=folds)
-    assert found == linear.lower_bound_
-
-
-@pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"loss": "beta"}, "BetaLoss.* instead of log loss"),
-        ({"class_weight": "balanced"}, "class weights"),
-        ({"prior": "log_uniform", "posterior": "mean_field"}, "is improper"),
-    ],
-)
-def test_training_bounds_without_a_common_unit(classes, params, match):
-    model = BayesianLogisticRegression(**{"prior": "normal", **params}).fit(*classes)
-    with pytest.raises(ValueError, match=match):
-        TrainingBound()(model)
-
-
-def test_training_bound_of_other_estimators(regression):
-    X, y = regression
-    with pytest.raises(TypeError, match="LogisticRegression has no attribute lower_b"):
-        training_bound_scorer(LogisticRegression(), X, y)
-    mixture = BayesianGaussianMixture().fit(X)
-    with pytest.raises(TypeError, match="is not a sum over rows"):
-        training_bound_scorer(mixture, X)
-
-
-def test_a_posterior_as_prior(regression):
-    X, y = regression
-    options = {"noise_scale": 2.0, "normalize_y": False, "prior": "normal"}
-    first = BayesianLinearRegression(fit_intercept=False, **options).fit(X, y)
-    second = BayesianLinearRegression(
-        fit_intercept=False, **options | {"prior": first.posterior_}
-    ).fit(X, y)
-    assert training_bound_scorer(second) == second.lower_bound_
-
-
-def test_energy_distance_of_normals():
-    """E|X - Y| of normals of standard deviations 1 and 2 is known; units do not matter.
-
-    Wrong variants: distances of draws from themselves in the means; units of the
-    draws in place of the reference's.
-    """
-    rng = np.random.default_rng(0)
-    x, y = 2 * rng.normal(size=3000), rng.normal(size=3000)
-    expected = math.sqrt(2 / math.pi) * (2 * math.sqrt(5) - 2 * math.sqrt(2) - 2**0.5)
-    found = energy_distance({"a": 1e3 * x}, {"a": 1e3 * y})
-    assert found == pytest.approx(expected, abs=0.02)
-    few = [
-        energy_distance(
-            {"a": rng.normal(size=(20, 3))}, {"a": rng.normal(size=(20, 3))}
-        )
-        for _ in range(200)
-    ]
-    assert np.mean(few) == pytest.approx(0.0, abs=4 * np.std(few) / math.sqrt(200))
-    with pytest.raises(ValueError, match="same parameters"):
-        energy_distance({"a": x}, {"b": x})
 
 
 def of_log(model):
