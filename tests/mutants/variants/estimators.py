@@ -252,7 +252,8 @@ VARIANTS = [
         test="tests/neural_network/test_partial_fit.py::"
              "test_new_classes_get_outputs_of_their_own[known0]"),
     Variant("distilled-classes-of-equal-weight", where="distill",
-        find=", p[row, label])", put=")",
+        find="network.fit(scaler.transform(rows)[row], labels, p[row, label])",
+        put="network.fit(scaler.transform(rows)[row], labels)",
         test="tests/neural_network/test_distill.py::test_classes[pandas]"),
     Variant("distilled-deviations-without-their-factor",
         where="DistilledRegressor.predict", find="f[:, 1] / np.sqrt(2)",
