@@ -155,7 +155,7 @@ class _Alternation(Run):
         if len(self.images) < 2:
             self.jump, self.gap = None, math.inf
             return
-        self.jump = combined(torch.stack(self.images), torch.stack(self.residuals))
+        self.jump = combined(self.images, self.residuals)
         self.jump = after + (self.jump - after).clamp(-FARTHEST, FARTHEST)
         self.distance = float((self.jump - here).norm())
         square = min((self.distance / last) ** 2, 0.99) if last else 0.0

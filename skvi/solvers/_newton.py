@@ -149,8 +149,7 @@ class _Descending:
             precision = at.precision + rho * self.share * at.move
             return at.normal.mean + rho * at.step, precision
         steps = [*self.history, (self.image, at.residual)]
-        images, residuals = (torch.stack(part) for part in zip(*steps, strict=True))
-        point, size = combined(images, residuals), at.normal.size
+        point, size = combined(*zip(*steps, strict=True)), at.normal.size
         return point[:size], point[size:].reshape(at.precision.shape)
 
     def accept(self, place: Place, depth: int) -> None:
@@ -314,11 +313,11 @@ class Descent:
                 for h, c, g in zip(curvature, terms.curvature, gradient, strict=True)
             ]
             return (diagonal + terms.by_cov) / weight, -torch.stack(steps)
-        gram = torch.stack([predictor.gram(target.X, h) for h in curvature])
-        convex = [convex_part(target, h) for h in curvature]
+        each = list(curvature)
+        gram = torch.stack([predictor.gram(target.X, h) for h in each])
         hessian = _add(gram, terms.curvature)
-        for k, (h, own) in enumerate(zip(curvature, convex, strict=True)):
-            if own is not h:
+        for k, h in enumerate(each):
+            if (own := convex_part(target, h)) is not h:
                 hessian[k] = add(predictor.gram(target.X, own), terms.curvature[k])
         factor, info = torch.linalg.cholesky_ex(hessian)
         for k in info.nonzero()[:, 0].tolist():
