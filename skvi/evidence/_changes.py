@@ -17,7 +17,7 @@ from skvi.solvers._fixed_draws import balanced_noise
 from skvi.solvers._paths import LOW, Start
 from skvi.targets._density import DensityTarget
 
-__all__ = ["Changes", "are_far", "modes_of", "other_modes"]
+__all__ = ["Changes", "are_far", "draws_for", "modes_of", "other_modes"]
 
 # Changes above which a posterior is not called close: of a mean in deviations, and of
 # the log of a deviation.
@@ -27,6 +27,8 @@ LARGE_MEAN, LARGE_STD = 0.15, math.log(1.15)
 N_ERRORS, CONSTANT, SHARE = 3.0, 1e-12, 0.1
 # Draws, at least; times as many in each further round, rounds, and elements in memory.
 N_DRAWS, MORE, ROUNDS, ELEMENTS = 4000, 4, 2, 2**24
+# Fewer draws where each takes many rows: these at draws, and draws at least.
+ROWS, FEW_DRAWS = 2**25, 500
 # Deviations between centers of modes that count.
 FAR = 4.0
 
@@ -60,16 +62,17 @@ class Changes:
         From more draws, while errors are too large to tell. Stored samples are weighted
         by the posterior that they were made from.
         """
-        posterior, n_draws = given.unrefined, max(N_DRAWS, 4 * target.layout.size)
+        posterior, n_draws = given.unrefined, draws_for(target)
         own = posterior.as_normal()
-        if own is None or own.factor is not None:  # more noise than coordinates
+        if own is None:
             theta = posterior.draw(n_draws, generator).theta
+        else:
+            noise = own.n_noise, own.is_diagonal
+            theta = own.transform(balanced_noise(generator, n_draws, *noise))
+        normal = own
+        if normal is None or normal.factor is not None:
             equal = WeightedDraws(theta, theta.new_zeros(n_draws))
             normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
-        else:
-            normal, is_diagonal = own, own.is_diagonal
-            eps = balanced_noise(generator, n_draws, own.size, is_diagonal)
-            theta = normal.transform(eps)
         if given.n_stored:
             theta = given.draw(given.n_stored, generator).theta
         values, n_rounds = target.constrain(theta)[0], 0
@@ -124,6 +127,14 @@ class Changes:
             "the posterior is not close to the density: importance weights change "
             f"{what} (Pareto k {self.khat:.2g}). To mend it, {remedy}"
         )
+
+
+def draws_for(target: DensityTarget) -> int:
+    """Draws that judge a posterior, fewer where each takes many rows of data."""
+    n_draws = N_DRAWS
+    if target.n_rows:
+        n_draws = max(FEW_DRAWS, min(N_DRAWS, ROWS // target.n_rows))
+    return max(n_draws, 4 * target.layout.size)
 
 
 def _weighted(

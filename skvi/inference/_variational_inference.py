@@ -20,9 +20,10 @@ from skvi._progress import EvidenceProgress
 from skvi._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
 from skvi.evidence import EvidenceBounds, bound_evidence
-from skvi.evidence._changes import Changes, modes_of, other_modes
+from skvi.evidence._changes import Changes, draws_for, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
 from skvi.inference._beginning import begin_near, find_center, pose, some_points
+from skvi.inference._minibatches import few_rows, solve_rows, stochastic
 from skvi.linear_model import CoefficientTable
 from skvi.objectives import ELBO, Objective
 from skvi.posteriors import Family
@@ -37,7 +38,7 @@ from skvi.solvers import (
     choose_solver,
 )
 from skvi.solvers._fixed_draws import FixedDraws
-from skvi.solvers._paths import Start
+from skvi.solvers._paths import MAX_DENSE, Start
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.targets._density import DensityTarget
 from skvi.targets._density_checks import (
@@ -45,6 +46,7 @@ from skvi.targets._density_checks import (
     explain_ridge,
     lost_digits,
 )
+from skvi.targets._density_rows import RowsDensityTarget
 from skvi.utils._arrays import elements
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
@@ -99,8 +101,17 @@ class VariationalInference(BaseEstimator):
         Values of all parameters that are not discrete, each of its shape, where the
         first path begins; others begin around it, in place of 0.
     vectorize : bool, default=False
-        Whether `log_density` is of one draw: parameters have their `shapes`, without
-        an axis of draws, and the result is a number; `torch.func.vmap` calls it.
+        Whether `log_density` and `log_prior` are of one draw: parameters have their
+        `shapes`, without an axis of draws, and the result is a number;
+        `torch.func.vmap` calls them.
+    log_prior : callable, default=None
+        ``log_prior(parameters)``: what is added to `log_density`.
+    batch_size : int, default=None
+        Rows of the data of `fit` in a gradient step. ``log_density(parameters, rows)``
+        is then the log likelihood of some rows, the sum of those of each, and
+        `log_prior` has all that does not depend on data. Data are a tensor, or a tuple,
+        list or dict of them, with rows on the first axis of each. None takes all rows,
+        as diagnostics and bounds do in any case.
     posterior : str or Family, default="full_rank"
         "full_rank" is a normal with all correlations, "mean_field" one with none (for
         thousands of parameters), "flow" a normal that is bent by a network, for
@@ -183,6 +194,8 @@ class VariationalInference(BaseEstimator):
         "supports": [dict, None],
         "start": [dict, None],
         "vectorize": ["boolean"],
+        "log_prior": [callable, None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "posterior": [StrOptions(set(POSTERIORS)), Family],
         "objective": [StrOptions(set(OBJECTIVES)), Objective],
         "solver": [StrOptions({"auto"}), Solver],
@@ -201,6 +214,8 @@ class VariationalInference(BaseEstimator):
         *,
         start: Mapping[str, Any] | None = None,
         vectorize: bool = False,
+        log_prior: Callable | None = None,
+        batch_size: int | None = None,
         posterior: str | Family = "full_rank",
         objective: str | Objective = "elbo",
         solver: str | Solver = "auto",
@@ -212,6 +227,7 @@ class VariationalInference(BaseEstimator):
     ) -> None:
         self.log_density, self.shapes, self.supports = log_density, shapes, supports
         self.start, self.vectorize = start, vectorize
+        self.log_prior, self.batch_size = log_prior, batch_size
         self.posterior, self.objective, self.solver = posterior, objective, solver
         self.max_iter, self.tol, self.warm_start = max_iter, tol, warm_start
         self.random_state, self.verbose = random_state, verbose
@@ -223,7 +239,8 @@ class VariationalInference(BaseEstimator):
         Parameters
         ----------
         data : object, default=None
-            Second argument of `log_density`, if given: a tensor, or a dict of them.
+            Second argument of `log_density`, if given: a tensor, or a dict of them;
+            with `batch_size` its rows.
 
         Returns
         -------
@@ -234,7 +251,8 @@ class VariationalInference(BaseEstimator):
         ------
         ValueError
             `log_density` does not return one differentiable number a draw, treats
-            draws together, or is not finite anywhere near the start.
+            draws together, or is not finite anywhere near the start; data have no
+            rows for `batch_size`, or fewer, or their log likelihood is not a sum.
         IncompatibleComponentsError
             Objective, family or solver do not go together.
         KeyboardInterrupt
@@ -259,12 +277,22 @@ class VariationalInference(BaseEstimator):
         return self
 
     def _make_target(self, data: Any) -> DensityTarget:
-        """The target of the density of all draws, or of each."""
+        """The target of the density of all draws, or of each, or of rows."""
         given = () if data is None else (data,)
-        density = self.log_density
+        density, prior = self.log_density, self.log_prior
         if self.vectorize:
             density = torch.func.vmap(density, (0, *(None for _ in given)))
-        return DensityTarget(density, self.shapes, self.supports, given)
+            prior = prior and torch.func.vmap(prior)
+        what = density, self.shapes, self.supports
+        if self.batch_size is None:
+            return DensityTarget(*what, given, prior)
+        target = RowsDensityTarget(*what, data, prior)
+        if self.batch_size > target.n_rows:
+            raise ValueError(
+                f"batch_size={self.batch_size} must be at most the number of rows of "
+                f"the data, {target.n_rows}. Use None for all rows."
+            )
+        return target
 
     def _solve(
         self, problem: Problem, starts: list[Start], center: torch.Tensor | None
@@ -274,16 +302,24 @@ class VariationalInference(BaseEstimator):
         posterior = problem.posterior
         is_direct = self.solver == "auto" and isinstance(problem.objective, ELBO)
         is_direct = is_direct and isinstance(posterior, NormalPosterior)
-        is_direct = is_direct and posterior.as_normal().factor is None
+        is_direct = is_direct and not _has_wide_factor(posterior)
         if last is not None and last.layout == posterior.layout:
             posterior = continued(posterior, last.unrefined)
         else:
             options = self._options(ELBO())
-            parts = problem, options, is_direct, self._print, starts, center
+            first = problem
+            if self.batch_size:
+                first = few_rows(problem, self.batch_size)
+            parts = first, options, is_direct, self._print, starts, center
             posterior = begin_near(*parts)
         problem = replace(problem, posterior=posterior)
-        solver = FixedDraws() if is_direct else choose_solver(problem, self.solver)
         options = replace(self._options(problem.objective), warm_start=True)
+        if self.batch_size:
+            solver = stochastic(problem, self.solver, self.batch_size)
+            family = resolve("posterior", self.posterior)
+            options = replace(options, tol=NOISY * self.tol)
+            return solve_rows(problem, family, solver, options)
+        solver = FixedDraws() if is_direct else choose_solver(problem, self.solver)
         if isinstance(solver, Stochastic):
             options = replace(options, tol=NOISY * self.tol)
         return solver.solve(problem, options)
@@ -330,8 +366,9 @@ class VariationalInference(BaseEstimator):
         """Attributes of a finished fit, with what cannot be trusted."""
         posterior, target = solution.posterior, cast(DensityTarget, solution.target)
         bound = -solution.value, solution.value_se
+        n_final = draws_for(target) if target.n_rows else N_FINAL
         if solution.solver != FixedDraws.name or posterior.n_stored:
-            bound = lower_bound(target, posterior, generator, N_FINAL)
+            bound = lower_bound(target, posterior, generator, n_final)
         changes = Changes.of(target, posterior, generator)
         message = (
             lost_digits(target, changes.theta)
@@ -347,7 +384,7 @@ class VariationalInference(BaseEstimator):
             "std_change": changes.std,
             "khat": changes.khat,
             "efficiency": changes.efficiency,
-            **upper_elbo(target, posterior, generator, N_FINAL),
+            **upper_elbo(target, posterior, generator, n_final),
         }
         return found
 
@@ -537,6 +574,12 @@ class VariationalInference(BaseEstimator):
             theta = self.posterior_.draw(N_DRAWS, generator).theta
         lost = lost_digits(self._target, theta)
         return replace(found, reliable=False, reason=lost) if lost else found
+
+
+def _has_wide_factor(posterior: NormalPosterior) -> bool:
+    """Whether it is of low rank, with more parameters than have a dense start."""
+    has_factor = posterior.as_normal().factor is not None
+    return has_factor and posterior.layout.size > MAX_DENSE
 
 
 def _best_start(

@@ -44,7 +44,10 @@ class FixedDrawsPoint:
     @property
     def value_se(self) -> float:
         """Standard error of the value, from antithetic pairs of draws."""
-        log_weights = self.values + 0.5 * self.eps.square().sum(1)
+        log_q = -0.5 * self.eps.square().sum(1)
+        if self.normal.factor is not None:  # whose noise is not that of coordinates
+            log_q = self.normal.log_prob(self.normal.transform(self.eps))
+        log_weights = self.values - log_q
         pairs = log_weights.reshape(2, -1).mean(0)
         return float(pairs.std()) / math.sqrt(len(pairs))
 
@@ -68,10 +71,11 @@ class FixedDraws(Solver):
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit a normal, factorized or full; the value is that of new draws."""
+        """Fit a normal; the value is that of new draws."""
         normal, n_draws = cast(NormalForm, problem.posterior.as_normal()), FIRST
         if not normal.is_diagonal:
-            n_draws = max(FIRST, 2 ** math.ceil(math.log2(PER_PARAMETER * normal.size)))
+            n_least = PER_PARAMETER * normal.n_noise
+            n_draws = max(FIRST, 2 ** math.ceil(math.log2(n_least)))
         run = _Run(problem, options)
         try:
             return self._solve(run, normal, n_draws)
@@ -86,7 +90,7 @@ class FixedDraws(Solver):
     def _solve(self, run: "_Run", normal: NormalForm, n_draws: int) -> Solution:
         """Rounds of more draws, while new ones contradict the fixed ones."""
         target, generator = run.problem.target, run.problem.source_of_draws
-        size, is_diagonal, options = normal.size, normal.is_diagonal, run.options
+        size, is_diagonal, options = normal.n_noise, normal.is_diagonal, run.options
         while True:
             best = run.descend(normal, _fixed_noise(generator, n_draws, normal))
             fresh = balanced_noise(generator, n_draws, size, is_diagonal)
@@ -165,42 +169,55 @@ class _Run:
 
 
 class _Whitened:
-    """Normals ``mean + scale (a + T eps)`` around one; T is triangular or diagonal.
+    """Normals around one, in whose units their parameters are.
 
-    Free are a, the logs of the diagonal of T, and what is below it.
+    With means ``mean + scale a`` and scales ``scale T``; T is triangular or diagonal,
+    and free are a, the logs of the diagonal of T, and what is below it. Beside a factor
+    F the means are ``mean + scale a + F b``, the factors ``F (1 + C) + scale D``: more
+    parameters than needed, in which strong factors are no steeper than weak ones.
     """
 
     def __init__(self, target: Target, start: FixedDrawsPoint) -> None:
         self.target, self.best, self.normal = target, start, start.normal
-        size = self.normal.size
-        self.below = torch.tril_indices(size, size, -1, device=start.eps.device)
-        if self.normal.is_diagonal:
-            self.below = self.below[:, :0]
-        self.n_free = 2 * size + self.below.shape[1]
+        size, n_noise, factor = (
+            self.normal.size,
+            self.normal.n_noise,
+            self.normal.factor,
+        )
+        self.sizes = [n_noise, size, 0]
+        if factor is not None:
+            self.sizes[2] = (n_noise - size) * n_noise
+        elif not self.normal.is_diagonal:
+            self.sizes[2] = size * (size - 1) // 2
+        self.n_free = sum(self.sizes)
 
     def _at(self, x: torch.Tensor) -> NormalForm:
         normal, size = self.normal, self.normal.size
-        a, diagonal = x[:size], x[size : 2 * size].exp()
+        a, logs, rest = x.split(self.sizes)
+        mean, diagonal = normal.transform(a), logs.exp()
+        if normal.factor is not None:
+            own, more = rest.reshape(normal.n_noise, -1).tensor_split([size])
+            factor = normal.factor + normal.scale[:, None] * own + normal.factor @ more
+            return NormalForm(mean, normal.scale * diagonal, factor)
         if normal.is_diagonal:
-            return NormalForm(normal.mean + normal.scale * a, normal.scale * diagonal)
-        factor = torch.diag(diagonal)
-        factor[tuple(self.below)] = x[2 * size :]
-        return NormalForm(normal.mean + normal.scale @ a, normal.scale @ factor)
+            return NormalForm(mean, normal.scale * diagonal)
+        root = torch.diag(diagonal)
+        root[tuple(torch.tril_indices(size, size, -1, device=x.device))] = rest
+        return NormalForm(mean, normal.scale @ root)
 
     def evaluate(self, x: torch.Tensor) -> tuple[float, torch.Tensor]:
-        """Minus the ELBO and its gradient; the slopes of draws are -h' d(a + T eps)."""
+        """Minus the ELBO and its gradient, along the draws."""
         point = FixedDrawsPoint(self.target, self._at(x), self.best.eps)
         if not math.isfinite(point.value):
             return math.inf, torch.zeros_like(x)
         if point.value <= self.best.value:
             self.best = point
-        size, scale, eps = self.normal.size, self.normal.scale, point.eps
-        h = point.slopes * scale if self.normal.is_diagonal else point.slopes @ scale
-        own = (h * eps).mean(0) * x[size : 2 * size].exp() + 1  # 1 of the entropy
-        rest = own[:0]
-        if not self.normal.is_diagonal:
-            rest = (h.T @ eps)[tuple(self.below)] / len(eps)
-        return point.value, -torch.cat([h.mean(0), own, rest])
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            normal = self._at(leaf)
+            moved = (normal.transform(point.eps) * point.slopes).sum(1).mean()
+            (slope,) = torch.autograd.grad(moved + normal.entropy(), leaf)
+        return point.value, -slope
 
 
 def _fixed_noise(
@@ -209,7 +226,7 @@ def _fixed_noise(
     """Noise of the draws of a fit: evenly spread where there are few dimensions."""
     if normal.is_diagonal and normal.size > MAX_EVEN:
         return balanced_noise(generator, n_draws, normal.size, True)
-    return quasi_random_rule(normal.size, n_draws)[0].T
+    return quasi_random_rule(normal.n_noise, n_draws)[0].T
 
 
 def balanced_noise(

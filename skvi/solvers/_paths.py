@@ -163,39 +163,32 @@ class _Paths:
         n_rounds: int = ROUNDS,
         known: Sequence[NormalForm] = (),
     ) -> Start | None:
-        """Best normal of a path; None if none is finite, or its mode is a known one."""
+        """Best normal of a path; None if none is finite, or its mode is a known one.
+
+        Normals are at points between x and a mode, whitened by the last of a round.
+        Also amid a path: at the end of a funnel the density rises without a mode, and
+        a round without a better normal is the last.
+        """
         if not bool(self.target.log_joint(x[None]).isfinite()):
             return None
-        normals = self._normals(x, root, n_rounds, known)
-        points = [FixedDrawsPoint(self.target, n, self.eps) for n in normals]
-        best = min(points, key=lambda p: p.value, default=None)
-        if best is None or not math.isfinite(best.value):
-            return None
-        return Start(best.normal, best.value)
-
-    def _normals(
-        self,
-        x: torch.Tensor,
-        root: torch.Tensor,
-        n_rounds: int,
-        known: Sequence[NormalForm],
-    ) -> list[NormalForm]:
-        """Normals at points between x and a mode, whitened by the last of a round.
-
-        Also amid a path: at the end of a funnel the density rises without a mode.
-        """
-        found: list[NormalForm | None] = []
+        best: FixedDrawsPoint | None = None
         for _ in range(n_rounds):
             trail, is_mode = _descend(self.target, x, root, known)
             if _is_near(trail[-1], known):
-                return []
+                return None
+            before = best
             for x in trail:
                 normal, next_root = self._normal(x, root)
-                found.append(normal)
+                if normal is not None:
+                    point = FixedDrawsPoint(self.target, normal, self.eps)
+                    best = min(best or point, point, key=lambda p: p.value)
             root = next_root
-            if is_mode:
+            is_past = before is best and best is not None and math.isfinite(best.value)
+            if is_mode or is_past:
                 break
-        return [normal for normal in found if normal is not None]
+        if best is None or not math.isfinite(best.value):
+            return None
+        return Start(best.normal, best.value)
 
     def _normal(
         self, x: torch.Tensor, root: torch.Tensor

@@ -31,8 +31,9 @@ class DensityTarget(Target):
         shapes: Mapping[str, Any],
         supports: Mapping[str, Any] | None,
         data: tuple = (),
+        log_prior: Callable | None = None,
     ) -> None:
-        self.log_density, self.data = log_density, data
+        self.log_density, self.data, self.log_prior = log_density, data, log_prior
         self.transforms = _transforms(shapes, supports or {})
         self.shapes = {name: _shape(name, shapes[name]) for name in shapes}
         inner = {}
@@ -84,10 +85,27 @@ class DensityTarget(Target):
     ) -> torch.Tensor:
         """Log density of coordinates; -inf where it is NaN, inf or raises."""
         values, log_jacobian = self.constrain(theta)
-        log_p = self.density(values) + log_jacobian
+        log_p = self.density(values, rows) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)
 
-    def density(self, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    def evaluate(
+        self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """What the user's functions return, (S,)."""
+        found = self.likelihood(values, rows)
+        if self.log_prior is None or getattr(found, "ndim", 0) != 1:
+            return found  # checks name another shape
+        return found + self.log_prior(dict(values))
+
+    def likelihood(
+        self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density without the log prior, (S,); all rows here."""
+        return self.log_density(dict(values), *self.data)
+
+    def density(
+        self, values: dict[str, torch.Tensor], rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The user's log density, (S,); -inf for draws at which it fails.
 
         Draws go where a scale is 0 or infinite as a float, and where a matrix is not
@@ -95,13 +113,13 @@ class DensityTarget(Target):
         """
         try:
             with unchecked():
-                return self.log_density(values, *self.data)
+                return self.evaluate(values, rows)
         except FAILURES:
             first = next(iter(values.values()))
             if len(first) == 1:  # with a gradient, of 0
                 return 0 * first.double().sum()[None] - torch.inf
             parts = ({k: v[half] for k, v in values.items()} for half in _halves(first))
-            return torch.cat([self.density(part) for part in parts])
+            return torch.cat([self.density(part, rows) for part in parts])
 
 
 def _halves(draws: torch.Tensor) -> tuple[slice, slice]:

@@ -1,7 +1,7 @@
 """Checks of a user's log density before its fit: what is wrong, and what helps."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.targets._bounded import nudged
 from skvi.targets._density import FAILURES, DensityTarget, unchecked
+from skvi.targets._density_rows import RowsDensityTarget, parts
 from skvi.targets._supports import SUPPORTS
 from skvi.utils._random import make_generator, rand
 
@@ -58,6 +59,8 @@ def check_density(
     _check_result(target, found, len(few))
     with torch.no_grad():
         _check_alone(target, few)
+        if isinstance(target, RowsDensityTarget):
+            _check_rows(target, few)
     _check_finite(target, theta)
     _check_use(target, values, found)
     if len(smooth) <= MAX_PARAMS:
@@ -95,26 +98,15 @@ def _call(target: DensityTarget, values: Mapping[str, torch.Tensor]) -> Any:
     """The log density; errors of arrays where torch needs tensors are explained."""
     try:
         with unchecked():
-            return target.log_density(dict(values), *target.data)
+            return target.evaluate(values)
     except (TypeError, ValueError) as error:
-        if not any(isinstance(part, np.ndarray) for part in _parts(target.data)):
+        if not any(isinstance(part, np.ndarray) for part in parts(target.data)):
             raise
         raise ValueError(
             f"log_density raised {str(error)!r}. Data are passed to it as they are, "
             "and hold numpy arrays: pass tensors, by torch.from_numpy, or convert "
             "them in log_density."
         ) from error
-
-
-def _parts(data: Any) -> Iterator[Any]:
-    """Arrays and tensors in tuples, lists and dicts."""
-    if isinstance(data, Mapping):
-        data = list(data.values())
-    if isinstance(data, (tuple, list)):
-        for part in data:
-            yield from _parts(part)
-    else:
-        yield data
 
 
 def _check_result(target: DensityTarget, found: Any, n_draws: int) -> None:
@@ -160,14 +152,32 @@ def _check_alone(target: DensityTarget, theta: torch.Tensor) -> None:
     if not torch.equal(among, again):
         raise ValueError(
             f"log_density is random: two calls with the same parameters return "
-            f"{float(among):.6g} and {float(again):.6g}. Let it use all rows of the "
-            "data, or the same ones in every call, and draw no random numbers."
+            f"{float(among):.6g} and {float(again):.6g}. Let it draw no random "
+            "numbers. For minibatches pass batch_size, the log prior as log_prior, and "
+            "a log_density(parameters, rows), the log likelihood of rows of the data."
         )
     if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
         raise ValueError(
             "log_density must treat every draw alone: that of the first draw is "
             f"{float(among):.6g} among others, and {float(alone):.6g} alone. Sum over "
             "the axes of a parameter, not over draws (axis 0)."
+        )
+
+
+def _check_rows(target: RowsDensityTarget, theta: torch.Tensor) -> None:
+    """Whether the log likelihood is a sum over rows: parts of it add up."""
+    values, middle = target.constrain(theta)[0], target.n_rows // 2
+    both = target.likelihood(values)
+    cuts = (slice(middle), slice(middle, None)) if middle else (slice(None),)
+    halves = [target.subset(cut) for cut in cuts]
+    found = sum(h.likelihood(values) * (h.n_rows / target.n_rows) for h in halves)
+    error = (both - found).abs()
+    if bool((error > ROUNDING * (1 + both.abs())).any()):
+        raise ValueError(
+            "With batch_size, log_density must be the log likelihood of the rows it "
+            f"gets, a sum over them: that of all is {float(both[0]):.6g}, and of two "
+            f"halves together {float(found[0]):.6g}. Pass the log prior, and what else "
+            "is not of single rows, as log_prior, and take sums, no means, over rows."
         )
 
 
@@ -200,7 +210,7 @@ def _check_finite(target: DensityTarget, theta: torch.Tensor) -> None:
             f"log_density is NaN or -inf at {n_missing} of {len(theta)} points, and "
             f"finite if {_listed(supports)}: pass supports={supports} too."
         )
-    n_nan = sum(_count_nan(part) for part in _parts(target.data))
+    n_nan = sum(_count_nan(part) for part in parts(target.data))
     if n_nan and n_missing == len(theta):
         raise ValueError(
             f"log_density is NaN or infinite at all points that were tried, and the "

@@ -60,14 +60,17 @@ def test_ctrl_c_keeps_the_best_so_far(posterior):
 
 
 def test_a_random_density_is_named():
-    """Wrong variant: without the second call it "treats draws together"."""
+    """Wrong variant: without the second call it "treats draws together".
+
+    The message names what takes minibatches.
+    """
     g = torch.Generator().manual_seed(0)
 
     def minibatch(p):
         rows = Y[torch.randperm(5, generator=g)[:2]]
         return tilted(p) + 2.5 * Normal(p["a"][:, None], 1.0).log_prob(rows).sum(1)
 
-    with pytest.raises(ValueError, match="log_density is random: two calls"):
+    with pytest.raises(ValueError, match=r"is random: two calls.*pass batch_size"):
         VariationalInference(minibatch, TWO).fit()
 
 

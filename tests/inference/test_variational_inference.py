@@ -27,6 +27,7 @@ from torch.distributions import (
 
 from skvi._sampling._importance import StudentT as StudentTProposal
 from skvi.inference import VariationalInference
+from skvi.posteriors import LowRankNormal
 from skvi.solvers._fixed_draws import FixedDrawsPoint, _Whitened, balanced_noise
 
 NUMBER = {"x": ()}
@@ -193,13 +194,13 @@ def test_the_bound_is_that_of_new_draws(seed):
     assert vi.lower_bound_ == pytest.approx(best, abs=4 * vi.lower_bound_se_ + 0.02)
 
 
-@pytest.mark.parametrize("family", ["full_rank", "mean_field"])
+@pytest.mark.parametrize("family", ["full_rank", "mean_field", LowRankNormal(1)])
 def test_gradients_of_fixed_draws(family):
-    """Against differences. Wrong variant: without the 1 of the entropy."""
+    """Against differences. Wrong variant: without that of the entropy."""
     vi, _ = fit(shares, {"x": (3,)}, {"x": "simplex"}, posterior=family, max_iter=1)
     generator = torch.Generator().manual_seed(0)
     normal = vi.posterior_.as_normal()
-    eps = balanced_noise(generator, 40, normal.size, normal.is_diagonal)
+    eps = balanced_noise(generator, 40, normal.n_noise, normal.is_diagonal)
     point = FixedDrawsPoint(vi._target, normal, eps)
     whitened = _Whitened(vi._target, point)
     x = 0.3 * torch.randn(whitened.n_free, generator=generator, dtype=torch.float64)

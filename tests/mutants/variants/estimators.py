@@ -362,14 +362,22 @@ VARIANTS = [
         put="2 * h", test="tests/testing/test_testing.py::test_losses"),
     # inference
     Variant("density-without-jacobian", where="DensityTarget.log_joint",
-        find="self.density(values) + log_jacobian", put="self.density(values)",
+        find="self.density(values, rows) + log_jacobian",
+        put="self.density(values, rows)",
         test="tests/inference/test_variational_inference.py::"
              "test_densities_on_supports_integrate_to_one[positive]"),
     Variant("fixed-draws-without-entropy-slope", where="_Whitened.evaluate",
-        find="(h * eps).mean(0) * x[size : 2 * size].exp() + 1",
-        put="(h * eps).mean(0) * x[size : 2 * size].exp()",
+        find="moved + normal.entropy()", put="moved",
         test="tests/inference/test_variational_inference.py::"
              "test_gradients_of_fixed_draws[full_rank]"),
+    Variant("batches-not-scaled-up", where="RowsDensityTarget.likelihood",
+        find="found * (self.n_total / n_used)", put="found",
+        test="tests/inference/test_minibatches.py::"
+             "test_gradients_of_batches_are_unbiased[False]"),
+    Variant("anchor-of-all-rows-only", where="RowsDensityTarget.log_joint",
+        find="slope - own_slope", put="slope",
+        test="tests/inference/test_minibatches.py::"
+             "test_gradients_of_batches_are_unbiased[True]"),
     Variant("changes-without-wide-draws", where="_changes._weighted",
         find="wide.sample(n_draws, generator)",
         put="normal.sample(n_draws, generator)",
