@@ -161,7 +161,7 @@ def _flattened(
     A prior that is not normal is replaced by a normal of its scale. The weights of a
     mixture over scales are those of the joint density of scale and parameters.
     """
-    if not isinstance(posterior, MixtureOverScales):
+    if not isinstance(posterior, MixtureOverScales) or posterior.layout.positive:
         posterior = posterior.unrefined
         own = posterior.as_normal()
         first = None if prior is None else prior.matching_normal()

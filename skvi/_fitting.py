@@ -13,9 +13,8 @@ from skvi._outcome import better_state, cut_short, describe_fit, judge_fit
 from skvi._progress import FitProgress
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.solvers import Problem, Solution, Solver, Stochastic
+from skvi.solvers import NaturalGradient, Problem, Solution, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._scale_nodes import OverScales
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers._wide_start import choose_start
 from skvi.targets import Target
@@ -190,7 +189,7 @@ def continued_state(
             f"parameters need {target.layout}, or have other classes. Use the "
             "same features, classes and sizes, or warm_start=False."
         )
-    if isinstance(solver, OverScales):
+    if isinstance(solver, NaturalGradient):
         mixture = before["posterior_"]
         if isinstance(mixture, MixtureOverScales):
             posterior = mixture.in_family(posterior)

@@ -266,8 +266,8 @@ class QuadraturePredictive(Predictive):
     """The mixture over f, itself a mixture of M normals, by quadrature.
 
     `mean` and `std` have shape (M, n_samples), `log_shares`, their log weights, (M,).
-    The likelihood's learned parameter has values `hyper` with `log_weights`, both
-    (m,); `hyper` is None if it has none.
+    The likelihood's learned parameter has values `hyper`: (m,) with `log_weights`, or
+    (M,), one for each normal, without; `hyper` is None if it has none.
     """
 
     mean: torch.Tensor
@@ -307,6 +307,9 @@ class QuadraturePredictive(Predictive):
         log_f = (self.log_shares[:, None] + weights.log()).flatten()
         if self.hyper is None:
             return self.likelihood, nodes, log_f
+        if self.log_weights is None:
+            numbers = self.hyper.repeat_interleave(len(nodes))
+            return self.likelihood.bind(numbers[None, :, None]), nodes, log_f
         numbers = self.hyper.repeat_interleave(len(log_f))
         log_w = (self.log_weights[:, None] + log_f).flatten()
         return self.likelihood.bind(numbers[None, :, None]), nodes, log_w
@@ -316,6 +319,12 @@ class QuadraturePredictive(Predictive):
         f = (self.mean + 2 * self.std)[..., None]
         if self.hyper is None:
             return self.likelihood.resolution(f)
+        if self.log_weights is None:
+            pairs = zip(self.hyper, f, strict=True)
+            each = [
+                self.likelihood.bind(h.reshape(1)).resolution(g[None]) for h, g in pairs
+            ]
+            return torch.cat(each)
         relevant = self.hyper[self.log_weights > np.log(NEGLIGIBLE)]
         bound = (self.likelihood.bind(number.reshape(1)) for number in relevant)
         return torch.stack([p.resolution(f) for p in bound]).amin(0)
@@ -325,10 +334,10 @@ class QuadraturePredictive(Predictive):
 class CountPredictive(QuadraturePredictive):
     """Counts of rate exp(f), with moments in closed form.
 
-    `overdispersion` is the mean coefficient of the squared rate in the variance.
+    `overdispersion` is the coefficient of the squared rate in the variance, or (M, 1).
     """
 
-    overdispersion: float = 0.0
+    overdispersion: float | torch.Tensor = 0.0
 
     def parts(self) -> np.ndarray:
         """In closed form; see `Predictive.parts`."""

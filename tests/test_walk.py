@@ -21,13 +21,11 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import CallableLoss
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, Gamma, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.solvers import Problem
 from skvi.solvers._choice import SOLVERS
-from skvi.solvers._normal_point import point_of
+from skvi.solvers._newton import Descent
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import StableDecay
 from skvi.targets import SupervisedTarget
@@ -313,12 +311,12 @@ def test_line_searches_that_go_too_far():
     prior = Normal().build(predictor.layout)
     parts = predictor, GaussianLikelihood(), CallableLoss(absolute), prior
     target = SupervisedTarget(*parts, tensor(X), tensor(y))
-    problem = Problem(target, ELBO(), Renyi(0.5), None, None)
     for size in (1e200, torch.inf, torch.nan):
         normal = NormalForm(
             torch.full((3,), size, dtype=torch.float64), torch.ones(3).double()
         )
-        assert point_of(problem, normal).value == torch.inf
+        found = Descent([target], Renyi(0.5), normal.mean[None], normal.scale[None])
+        assert found.place(0) is None
 
 
 @pytest.mark.filterwarnings("ignore:.*vague Gamma")

@@ -4,8 +4,8 @@ The fits at nodes of the log scale give a map under which parameters and scale t
 are about N(0, I) (`LiftedTarget`). What serves a known scale then serves here.
 """
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -18,21 +18,20 @@ from skvi.evidence._one_mode import OneMode
 from skvi.evidence._proposals import Above, ProposalFamily, relative_variance
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
+from skvi.posteriors._over_scales import leading
 from skvi.solvers import NaturalGradient, Problem, SolverOptions
-from skvi.solvers._number_nodes import Axis, grid_of_fits
-from skvi.solvers._scale_nodes import over_scales, slope_of_scale
-from skvi.solvers._solution import State
-from skvi.targets import HierarchicalTarget, SupervisedTarget, Target
-from skvi.targets._hierarchical import beside_number
+from skvi.solvers._nodes import Nodes
+from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget, NodeGrid
+from skvi.targets._numbers import LikelihoodNumber, Number, Scale, numbers_of
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
 
 __all__ = ["NearLifted", "has_unknowns", "lift", "unit"]
 
-# Parameters beyond which fits at all scales take too much memory, and nats that they
-# may leave: they are proposals.
-MAX_PARAMS, TOL = 1500, 1e-4
+# Parameters beyond which fits at all scales take too much memory, and the tolerance of
+# these: what they leave differs from node to node, and bends the map.
+MAX_PARAMS, TOL = 1500, 1e-6
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
 
@@ -42,28 +41,26 @@ def has_unknowns(target: Target) -> bool:
 
     Or a number of its likelihood, beside which it is log-concave.
     """
-    plain, number = _plain(target)
-    if not plain.has_design:
+    if target.prior is None or not isinstance(target, SupervisedTarget):
         return False
-    has_scale = plain.reference.n_unknown_scales == 1
-    if number is None:
+    plain, numbers = numbers_of(target)
+    has_scale = plain.has_design and plain.reference.n_unknown_scales == 1
+    if _own(numbers) is None:
         return has_scale
     likelihood = plain.likelihood_spec
-    is_concave = plain.loss.is_log_loss and likelihood.is_log_concave
-    return is_concave and (has_scale or plain.prior.is_log_concave)
+    if not (likelihood.is_discrete and likelihood.is_log_concave):
+        return False
+    is_concave = has_scale or plain.prior.is_log_concave
+    return is_concave and plain.has_design and plain.loss.is_log_loss
 
 
-def _plain(target: Target) -> tuple[SupervisedTarget, UnknownNumber | None]:
-    """The target of the coefficients alone, and the dispersion that it learns.
+def _own(numbers: Sequence[Number]) -> UnknownNumber | None:
+    """That of the likelihood.
 
     Near 0 its score has the density of the prior, as a dispersion of counts has, but
     not the precision of noise.
     """
-    if not isinstance(target, HierarchicalTarget) or not target.is_extended:
-        return cast(SupervisedTarget, target), None
-    if not target.likelihood_spec.is_discrete:
-        return target, None
-    return beside_number(target) or (target, None)
+    return next((n.number for n in numbers if isinstance(n, LikelihoodNumber)), None)
 
 
 def lift(target: Target, posterior: Posterior) -> LiftedTarget | None:
@@ -72,72 +69,82 @@ def lift(target: Target, posterior: Posterior) -> LiftedTarget | None:
     With fewer rows than features it is that of the row space. Nodes of the fitted
     posterior are used if they are normals of full rank.
     """
-    plain, number = _plain(target)
+    plain, numbers = numbers_of(target)
     small = reduced(plain)
-    target = plain if small is None else small.target
-    if target.layout.size > MAX_PARAMS:
+    if small is not None:
+        plain, numbers = small.target, _numbers_in(small.target, numbers)
+    if plain.layout.size > MAX_PARAMS:
         return None
-    if number is not None:
-        grid = _grid_of(target, number, posterior)
-    else:
-        nodes = _usable(posterior) if small is None else None
-        grid = _row_of(target, _fitted(target) if nodes is None else nodes)
-    return None if grid is None else LiftedTarget(target, grid, number, small)
-
-
-def _row_of(
-    target: SupervisedTarget, nodes: MixtureOverScales | None
-) -> NodeGrid | None:
-    """Nodes of the scale alone."""
-    if nodes is None:
+    places = _places(posterior, plain.layout.size) if small is None else None
+    if places is None:
+        places = _fitted(plain, numbers)
+    if places is None:
         return None
-    normals, z = nodes.normals(), nodes.log_scales
-    pairs = zip(normals, z.tolist(), strict=True)
-    slopes = [slope_of_scale(target.prior, normal, at) for normal, at in pairs]
-    slopes_at = z.new_tensor(slopes)[:, None]
-    return NodeGrid(normals, nodes.log_weights[:, None], z, slopes_at)
+    return LiftedTarget(plain, _grid(plain, numbers, places), _own(numbers), small)
 
 
-def _grid_of(
-    target: SupervisedTarget, number: UnknownNumber, posterior: Posterior
-) -> NodeGrid | None:
-    """Nodes of the number, and of a scale if it is unknown."""
-    (name,) = posterior.layout.positive
-    gamma = posterior.part(name).as_gamma()
-    if gamma is None:
-        return None
-    numbers, scales = Axis.of_number(gamma), None
-    start = FullRankNormal().build(target.layout).to(target.hyper.device)
-    problem = Problem(target, ELBO(), KL(), start, None)
-    if target.prior.n_unknown_scales == 1:
-        place = target.hyper.new_tensor([number.power * numbers.middle])
-        nodes = _fitted(target.at(place).frozen())
-        if nodes is None:
-            return None
-        z = nodes.log_scales
-        scales = Axis(float(z[nodes.log_weights.argmax()]), float(z[1] - z[0]))
-        problem = problem.at(State(nodes.likeliest, target))
-    return grid_of_fits(problem, number, numbers, scales, SolverOptions(tol=TOL))
+def _numbers_in(
+    target: SupervisedTarget, numbers: Sequence[Number]
+) -> tuple[Number, ...]:
+    """The numbers of a model in the row space."""
+    return tuple(Scale(target) if isinstance(n, Scale) else n for n in numbers)
 
 
-def _usable(posterior: Posterior) -> MixtureOverScales | None:
-    """The fitted mixture, if it is of full rank."""
+#: Numbers, the normal given them, and the log integrand, up to a constant.
+Place = tuple[list[float], NormalForm, float]
+
+
+def _grid(
+    target: SupervisedTarget, numbers: Sequence[Number], places: Sequence[Place]
+) -> NodeGrid:
+    """Nodes of a scale, of a number, or both, with the slopes in each."""
+    slopes = []
+    for z, normal, _ in places:
+        known = target
+        for number, at in zip(numbers, z, strict=True):
+            known = number.bind(known, at)
+        pairs = zip(numbers, z, strict=True)
+        slopes.append([number.slope(known, at, normal, 1.0) for number, at in pairs])
+    like = places[0][1].mean.new_tensor
+    axes = [
+        like(sorted(set(axis))) for axis in zip(*(z for z, *_ in places), strict=True)
+    ]
+    shape = [len(axis) for axis in axes]
+    tables = [like(column).reshape(shape) for column in zip(*slopes, strict=True)]
+    normals = [normal for _, normal, _ in places]
+    values = like([value for *_, value in places]).reshape(shape)
+    if len(numbers) == 2:
+        return NodeGrid(normals, values, axes[0], tables[0], axes[1], tables[1])
+    if isinstance(numbers[0], Scale):
+        return NodeGrid(normals, values[:, None], axes[0], tables[0][:, None])
+    return NodeGrid(normals, values[None], None, None, axes[0], tables[0][None])
+
+
+def _places(posterior: Posterior, size: int) -> list[Place] | None:
+    """Those of the fitted mixture, if it is of full rank."""
     if not isinstance(posterior, MixtureOverScales) or len(posterior.nodes) < 2:
         return None
-    return posterior if posterior.normals()[0].scale.ndim == 2 else None
+    normals = [leading(normal, size) for normal in posterior.normals()]
+    if normals[0].scale.ndim == 1:
+        return None
+    parts = posterior.places().tolist(), normals, posterior.log_weights.tolist()
+    return list(zip(*parts, strict=True))
 
 
-def _fitted(target: SupervisedTarget) -> MixtureOverScales | None:
-    """A mixture of full rank that is fitted here; None if the solver cannot."""
+def _fitted(target: SupervisedTarget, numbers: Sequence[Number]) -> list[Place] | None:
+    """Those of full rank that are fitted here; None if the solver cannot."""
     start = FullRankNormal().build(target.layout).to(target.hyper.device)
     problem = Problem(target, ELBO(), KL(), start, None)
-    if NaturalGradient.missing(problem):
+    known = target
+    for number in numbers:
+        known = number.bind(known, number.start)
+    if NaturalGradient.missing(replace(problem, target=known)):
         return None
-    solver = over_scales(NaturalGradient(), problem)
-    found = solver.solve(problem, SolverOptions(tol=TOL))
-    if found.interrupted:
+    nodes = Nodes(problem, SolverOptions(tol=TOL), (target, numbers))
+    if nodes.run().interrupted:
         raise KeyboardInterrupt
-    return _usable(found.posterior)
+    fits = sorted(nodes.fits.values(), key=lambda fit: fit.z)
+    return [(list(f.z), f.normal, f.value) for f in fits] if len(fits) > 1 else None
 
 
 def unit(lifted: LiftedTarget) -> NormalForm:

@@ -13,7 +13,6 @@ from skvi.linear_model._blocks import (
     MAX_FULL,
     MAX_QUICK,
     MAX_QUICK_ROWS,
-    check_gammas,
     normal_of_predictor,
 )
 from skvi.linear_model._fitted import PLUGGED_SCALE, CoefficientsMixin
@@ -31,9 +30,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
-from skvi.solvers import Problem, choose_solver
-from skvi.solvers._carried_nodes import OverCarriedNodes
-from skvi.solvers._scale_nodes import over_scales
+from skvi.solvers import NaturalGradient, Problem, choose_solver
 from skvi.targets._supervised import with_prior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._sparse import SparseRows, row_width
@@ -175,7 +172,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _pose(self, target):
         """As for every estimator; other divergences than KL need a known scale."""
         if isinstance(target.prior, MixtureAsPrior):
-            return self._pose_at_nodes(target)
+            return self._pose_beside(target)
         is_auto = isinstance(self.prior, str) and self.prior == "auto"
         is_unknown = target.prior is not None and target.prior.n_unknown_scales == 1
         if not (is_auto and is_unknown and self.divergence_.kl_weight is None):
@@ -186,20 +183,18 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         found = self._at_scale_by_kl(target).to(problem.target.hyper.device)
         return replace(problem, target=found), solver
 
-    def _pose_at_nodes(self, target):
+    def _pose_beside(self, target):
         """Continue at every scale of a mixture, or from the normal of its moments."""
         one = with_prior(target, target.prior.as_one())
         problem, solver = super()._pose(one)
-        can = self.objective_.kind == "expectation" and solver.continues
-        if can and self.divergence_.kl_weight is not None:
-            known = target.to(problem.target.hyper.device)
-            return replace(problem, target=known), OverCarriedNodes(solver)
+        known = replace(problem, target=target.to(problem.target.hyper.device))
+        if isinstance(solver, NaturalGradient) and not solver.missing(known):
+            return known, solver
         self._model = replace(self._model, prior=one.prior)
         return problem, solver
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
-        check_gammas(posterior, self.posterior_family_)
         parts = [p for one in posterior.components for p in one.parts.values()]
         normals = [part.as_normal() for part in parts]
         if any(normal is not None and normal.factor is not None for normal in normals):
@@ -210,7 +205,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
                 "1,000 coefficients 'mean_field'."
             )
         if self._stream is not None:
-            check_next_prior(normal_of_predictor(posterior), self.posterior)
+            normal = posterior.as_normal() or normal_of_predictor(posterior)
+            check_next_prior(normal, self.posterior)
 
     def _continue(self, problem, before, solver):
         """The last end, or the usual start where the last posterior is the prior."""
@@ -226,7 +222,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         """
         posterior = self.posterior_family_.build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
-        solver = over_scales(choose_solver(problem), problem)
+        solver = choose_solver(problem)
         solution = solver.solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         scale = self._find_coefficients(solution.posterior).scale()
@@ -338,7 +334,3 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         loss, dtype = self.loss_function_, str(data.X.dtype)
         units = self._find_units(data)
         return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)
-
-    def _choose_solver(self, problem):
-        """Also integrate over an unknown scale of the prior, where that can be done."""
-        return over_scales(super()._choose_solver(problem), problem)

@@ -48,6 +48,8 @@ def check_gammas(posterior: Posterior, family: Family) -> None:
 def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
     """Normal of the coefficients and the intercept; None if it is not normal."""
     names = [name for name in posterior.layout if name not in posterior.layout.positive]
+    if len(posterior.parts) == 1 and len(names) < len(posterior.layout):
+        return None  # dependent on positive parameters
     parts = [posterior.part(name) for name in names]
     if len(names) == 1 or parts[0].layout.keys() == set(names):
         return parts[0].as_normal()

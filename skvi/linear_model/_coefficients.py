@@ -16,7 +16,7 @@ from skvi.base import NormalForm
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.solvers._unknown_scale import implied_scale
+from skvi.posteriors._over_scales import leading
 from skvi.utils._device import Movable
 from skvi.utils._threads import limit_threads
 
@@ -150,7 +150,10 @@ class NormalCoefficients(MixedCoefficients):
         prior = self.model.prior
         if prior is None or prior.n_unknown_scales != 1:
             return None
-        return implied_scale(prior, self.components[0])
+        normal = self.components[0]
+        squares = normal.mean.square() + normal.variance
+        # E[1 / s^2] beside the normal, which is the posterior under a prior with it.
+        return prior.expected_precision(prior.scale_weights() @ squares)[0] ** -0.5
 
     def moments(self) -> Pair:
         """Moments of the mixture; see `Coefficients.moments`."""
@@ -252,8 +255,10 @@ class DrawnCoefficients(Coefficients):
 def find_coefficients(model: LinearModel, posterior: Posterior) -> Coefficients:
     """The coefficients of a posterior of the parameters of a model."""
     if isinstance(posterior, MixtureOverScales):
+        size = model.predictor.layout.size
+        normals = tuple(leading(normal, size) for normal in posterior.normals())
         weights = posterior.log_weights, posterior.log_scales
-        return NormalCoefficients(model, tuple(posterior.normals()), *weights)
+        return NormalCoefficients(model, normals, *weights)
     if (normal := normal_of_predictor(posterior)) is not None:
         return NormalCoefficients.of(model, normal)
     generator = torch.Generator().manual_seed(0)  # the same for the same fit

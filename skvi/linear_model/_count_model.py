@@ -1,29 +1,34 @@
 """The model of counts: targets, likelihood, and inferred dispersion."""
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
+from scipy.special import digamma, polygamma
 from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._model import Response, check_numbers
-from skvi.base._gamma_form import GammaForm
+from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
 from skvi.losses import Loss
-from skvi.solvers import Problem
-from skvi.solvers._solution import State
+from skvi.posteriors import MixtureOverScales, Posterior
 
 __all__ = [
     "Counts",
     "check_likelihood",
     "log_exposure",
-    "start_at_moments",
+    "matching_gamma",
+    "mean_number",
 ]
 
 # Above this, not every integer is representable.
 MAX_COUNT = 2.0**53
+# Draws behind the mean of a number in a posterior that is no mixture over it.
+N_DRAWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +106,26 @@ def check_likelihood(likelihood: Likelihood) -> None:
         )
 
 
-def start_at_moments(problem: Problem, name: str) -> State:
-    """Start the Gamma posterior of a block at the moment estimate from the counts."""
-    target, posterior = problem.target, problem.posterior
-    _, power = target.likelihood_spec.gamma_block
-    first = target.likelihood_spec.initial_hyper(target.y)
-    shape = torch.full_like(first, 4.0)
-    gamma = GammaForm(shape, shape * torch.exp(-first / power))
-    part = posterior.part(name).near_gamma(gamma)
-    return State(posterior.with_parts({(name,): part}), target)
+def mean_number(posterior: Posterior) -> float:
+    """Posterior mean of the positive parameter of a likelihood, which comes last."""
+    if isinstance(posterior, MixtureOverScales):
+        return float(posterior.log_weights.exp() @ posterior.places()[:, -1].exp())
+    draws = posterior.draw(N_DRAWS, torch.Generator().manual_seed(0))
+    return float(draws.theta[:, -1].exp().mean())
+
+
+def matching_gamma(posterior: Posterior) -> tuple[float, float]:
+    """Shape and rate of the Gamma variable whose log has the moments of the last one.
+
+    In theta, of which positive parameters are logarithms.
+    """
+    if isinstance(posterior, MixtureOverScales):  # without the widths of its nodes
+        weights, z = posterior.log_weights.exp(), posterior.places()[:, -1]
+        mean = float(weights @ z)
+        variance = float(weights @ (z - mean).square())
+    else:
+        normal = cast(NormalForm, posterior.as_prior().as_normal())
+        mean, variance = float(normal.mean[-1]), float(normal.variance[-1])
+    log_shape = brentq(lambda t: polygamma(1, math.exp(t)) - variance, -30.0, 30.0)
+    shape = math.exp(log_shape)
+    return shape, math.exp(float(digamma(shape)) - mean)

@@ -1,6 +1,9 @@
 """Predictions of counts from a normal log rate."""
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
@@ -21,7 +24,6 @@ from skvi.likelihoods import PoissonLikelihood
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
-from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._validation import check_levels, interval_levels
 from skvi.utils._warnings import warn_user
 
@@ -36,6 +38,13 @@ NO_EXPOSURE = (
     "pass params={{'exposure': ...}}."
 )
 
+NO_MEAN = (
+    "{}: in {} rows the mean count comes from the largest scales of the coefficients, "
+    "which these data do not exclude, or does not exist: the median is given. Use more "
+    "rows, or a prior of known scale, as prior=Normal(1.0)"
+)
+# Fraction of a mean that the largest scale may contribute.
+MOST_OF_LARGEST = 0.1
 
 UNITS = Units(0.0, 1.0)
 
@@ -48,22 +57,21 @@ class CountPredictionMixin:
         if self._is_drawn():
             X = self._check_X(X)
             return self._from_draws(X, self._coefficients.theta, exposure), X.dtype
-        likelihood, numbers, log_w = self._model.bound(self._hyper)[1], None, None
+        likelihood, numbers = self._model.bound(self._hyper)[1], None
         mean, variance, dtype = self._predictive_moments(X)
         offset = self._offset(X, exposure)
         if offset is not None:
             mean = mean + as_tensor(offset)
-        if (name := self._own_block()) is not None:
-            inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
-            numbers = -likelihood.gamma_block[1] * inverse.log()
+        if self._own_block() is not None:
+            numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
         normals = mean, variance.sqrt(), self._log_weights
-        parts = likelihood, UNITS, *normals, numbers, log_w
+        parts = likelihood, UNITS, *normals, numbers, None
         if not isinstance(likelihood, CountLikelihood):
             return QuadraturePredictive(*parts), dtype
-        if name is None:
+        if numbers is None:
             alpha = float(likelihood.overdispersion)
         else:
-            alpha = float(self._gamma_of(name).mean)
+            alpha = numbers.exp()[:, None]
         is_poisson = isinstance(likelihood, PoissonLikelihood)
         kind = PoissonPredictive if is_poisson else CountPredictive
         return kind(*parts, alpha), dtype
@@ -81,9 +89,6 @@ class CountPredictionMixin:
     def _own_block(self):
         """Name of the likelihood's parameter in theta; None if there is none."""
         return next(iter(self.posterior_.layout.positive), None)
-
-    def _gamma_of(self, name):
-        return self.posterior_.part(name).as_gamma()
 
     def _offset(self, X, exposure):
         """Offset of f, (n,), or None; warns if only the fit had an exposure."""
@@ -105,15 +110,33 @@ class CountPredictionMixin:
         Returns
         -------
         mean : ndarray of shape (n_samples,)
-            E exp(f), exact: larger than the rate at the posterior mean.
+            E exp(f), exact: larger than the rate at the posterior mean. Where few rows
+            leave the scale of the coefficients open, so that it is that of the largest
+            scales or does not exist, the median of a new count, with a `SkviWarning`.
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``: the square root of the variance of the rate
             plus the mean rate (Poisson noise), and for negative binomial counts the
-            mean of dispersion times squared rate.
+            mean of dispersion times squared rate; infinite without a mean.
         """
         predictive, dtype = self._predictive(X, exposure)
-        mean, std = predictive.moments().T.astype(dtype)
+        mean, std = predictive.moments().T
+        if (lost := self._share_of_largest(predictive) > MOST_OF_LARGEST).any():
+            warn_user(NO_MEAN.format(type(self).__name__, lost.sum()), SkviWarning)
+            means, stds = predictive.mean[:, lost], predictive.std[:, lost]
+            rows = replace(predictive, mean=means, std=stds)
+            mean[lost] = rows.quantiles(np.array([0.5]))[:, 0]
+            std[lost] = np.inf
+        mean, std = mean.astype(dtype), std.astype(dtype)
         return (mean, std) if return_std else mean
+
+    def _share_of_largest(self, predictive):
+        """Fraction of each mean that the largest scale of the prior contributes."""
+        z = getattr(self.posterior_, "log_scales", None)
+        if z is None or not isinstance(predictive, CountPredictive):
+            return np.zeros(1)
+        rates = predictive.mean + 0.5 * predictive.std.square()
+        shares = torch.softmax(predictive.log_shares[:, None] + rates, 0)
+        return shares[z == z.max()].sum(0).numpy()
 
     def predict_uncertainty(self, X, exposure=None):
         """Predict how uncertain a new count is, for both reasons apart.
@@ -131,8 +154,9 @@ class CountPredictionMixin:
             Their squares sum to that of ``predict(X, return_std=True)``.
         """
         predictive, dtype = self._predictive(X, exposure)
+        lost = self._share_of_largest(predictive) > MOST_OF_LARGEST
         parts = predictive.uncertainty().items()
-        return {name: values.astype(dtype) for name, values in parts}
+        return {k: np.where(lost, np.inf, v).astype(dtype) for k, v in parts}
 
     def predict_quantiles(self, X, quantiles, exposure=None):
         """Predict quantiles of a new count.

@@ -8,17 +8,15 @@ from skvi._registry import COUNTS
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
-from skvi.linear_model._blocks import (
-    with_logarithm,
-    with_positive_blocks,
-)
 from skvi.linear_model._count_model import (
     Counts,
     check_likelihood,
     log_exposure,
-    start_at_moments,
+    matching_gamma,
+    mean_number,
 )
 from skvi.linear_model._count_predictions import CountPredictionMixin
+from skvi.linear_model._starts import start_at_normal
 from skvi.linear_model._units import HierarchicalLinearModel
 from skvi.posteriors import Posterior
 from skvi.priors import GammaHyperprior
@@ -66,8 +64,7 @@ Divergence, default="kl"
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
-        determine one scale for all, which is integrated out; beside an unknown
-        dispersion it is "normal".
+        determine one scale for all, which is integrated out.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
         exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and
@@ -299,9 +296,7 @@ default="auto"
             )
         prior = self.prior_
         if isinstance(prior, Posterior) and name in prior.layout:
-            gamma = map(float, prior.part(name).as_gamma())
-        family, blocks = self.posterior_family_, list(model.predictor.layout)
-        self.posterior_family_ = with_positive_blocks(family, blocks)
+            gamma = matching_gamma(prior)
         own = {part.name: getattr(model, part.name) for part in fields(model)}
         gammas = {"noise_hyperprior": GammaHyperprior(*gamma)}
         return HierarchicalLinearModel(**own, gammas=gammas, is_centered=False)
@@ -315,17 +310,19 @@ default="auto"
             return self._model.bound(self._hyper)[1]
         return likelihood
 
-    def _finds_scale(self):
-        """Not beside an unknown dispersion, with which q is no single normal."""
-        known = self._resolve("likelihood").gamma_prior is None
-        return known and super()._finds_scale()
+    def _check_posterior(self, posterior):
+        super()._check_posterior(posterior)
+        if posterior.layout.positive and len(posterior.parts) > 1:
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior_family_!r} has a dispersion that is "
+                "independent of the coefficients. Use 'full_rank' or 'mean_field', "
+                "which are normal at every dispersion."
+            )
 
     def _initialize(self, problem):
         if not problem.target.is_extended:
             return super()._initialize(problem)
-        (name,) = problem.target.layout.positive
-        state = start_at_moments(problem, name)
-        return super()._initialize(problem.at(state)) or state
+        return start_at_normal(problem)
 
     def _check_exposure(self, X, exposure):
         return None if exposure is None else log_exposure(exposure, X.shape[0])
@@ -344,7 +341,7 @@ default="auto"
         if not isinstance(likelihood, NegativeBinomialLikelihood):
             return {}
         if "dispersion" in posterior.layout:
-            return {"dispersion_": float(posterior.part("dispersion").as_gamma().mean)}
+            return {"dispersion_": mean_number(posterior)}
         bound = self._model.bound(found["_hyper"])[1]
         return {"dispersion_": float(bound.overdispersion)}
 
@@ -352,11 +349,3 @@ default="auto"
         self._check_X(X)
         self._model.response.check_counts(y, "evidence_bounds")
         return super()._evidence(X, y, *options)
-
-    def _bound_evidence(self, target, generator, **options):
-        """As for every estimator, with the log of an unknown dispersion in q."""
-        normal = self._coefficients.single
-        if target.is_extended and normal is not None:
-            (name,) = target.layout.positive
-            options["normal"] = with_logarithm(normal, self.posterior_, name)
-        return super()._bound_evidence(target, generator, **options)

@@ -14,6 +14,7 @@ from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
+    check_gammas,
     check_noise_hyperprior,
     with_logarithm,
     with_positive_blocks,
@@ -219,6 +220,7 @@ class GaussianRegression(BayesianLinearModel):
     def _check_posterior(self, posterior):
         if not isinstance(self.posterior_family_, Exact):
             super()._check_posterior(posterior)
+            check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
         """Start draws at the solution of a similar model without draws."""

@@ -75,8 +75,9 @@ def start_at_normal(problem):
         if not solver.missing(start):
             found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
             found.raise_interrupt()
-            if given.starts_at_normal:
-                return State(given.near(found.posterior.as_normal()), found.target)
+            normal = found.posterior.as_prior().as_normal()
+            if normal is not None:
+                return State(given.near(normal), found.target)
             return found.state
     return None
 

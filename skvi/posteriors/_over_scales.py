@@ -1,15 +1,17 @@
 """Mixtures of the posteriors at several scales of a prior."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
-from skvi.base import NormalForm
+from skvi.base import Layout, NormalForm
 from skvi.base._protocols import JointDensity
 from skvi.posteriors._mixture import Mixture
+from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Posterior
 
-__all__ = ["MixtureOverScales"]
+__all__ = ["MixtureOverScales", "leading"]
 
 
 class MixtureOverScales(Mixture):
@@ -25,8 +27,9 @@ class MixtureOverScales(Mixture):
         The posterior at each scale, all of one family.
     log_weights : sequence of float
         Logs of the probabilities of the scales.
-    log_scales : sequence of float
-        In ascending order.
+    log_scales : sequence of float or None
+        In ascending order; None under a known scale, with nodes of a number of the
+        likelihood.
 
     Examples
     --------
@@ -45,16 +48,41 @@ class MixtureOverScales(Mixture):
         self,
         nodes: Sequence[Posterior],
         log_weights: Sequence[float],
-        log_scales: Sequence[float],
+        log_scales: Sequence[float] | None,
     ) -> None:
         like = nodes[0].params.new_tensor
         super().__init__(nodes, like(list(log_weights)))
-        self.units, self.log_scales = nodes[0].units, like(list(log_scales))
+        self.units = nodes[0].units
+        self.log_scales = None if log_scales is None else like(list(log_scales))
 
     @property
     def nodes(self) -> tuple[Posterior, ...]:
         """The posterior at each scale."""
         return self.members
+
+    def places(self) -> torch.Tensor:
+        """Logs of the unknown numbers at the nodes.
+
+        Returns
+        -------
+        Tensor of shape (K, m)
+            The scale, if it is unknown, then positive parameters of the likelihood.
+        """
+        z = [] if self.log_scales is None else [self.log_scales]
+        means = torch.stack([normal.mean for normal in self.normals()])
+        z += list(means[:, _n_real(self.layout) :].T)
+        return torch.stack(z, 1)
+
+    def real_part(self) -> Posterior:
+        """Without positive parameters: the normal with the moments of the mixture."""
+        size = _n_real(self.layout)
+        if size == self.layout.size:
+            return self
+        names = [n for n in self.layout if n not in self.layout.positive]
+        layout = self.layout.only(*names)
+        normal = leading(cast(NormalForm, self.as_prior().as_normal()), size)
+        family = MeanFieldNormal() if normal.is_diagonal else FullRankNormal()
+        return family.build(layout).near(normal)
 
     @property
     def likeliest(self) -> Posterior:
@@ -75,7 +103,8 @@ class MixtureOverScales(Mixture):
         """
         nodes = [posterior.near(normal) for normal in self.normals()]
         log_weights = self.log_weights.detach().tolist()
-        return MixtureOverScales(nodes, log_weights, self.log_scales.tolist())
+        z = None if self.log_scales is None else self.log_scales.tolist()
+        return MixtureOverScales(nodes, log_weights, z)
 
     def as_prior(self) -> Posterior:
         """The member of the family of the nodes that has the mixture's moments.
@@ -104,3 +133,17 @@ class MixtureOverScales(Mixture):
         start = self.as_prior()
         refined = start.refine(target, generator)
         return self if refined is start else refined
+
+
+def _n_real(layout: Layout) -> int:
+    """Parameters before the positive ones, which come last."""
+    return layout.size - sum(layout[name].size for name in layout.positive)
+
+
+def leading(normal: NormalForm, size: int) -> NormalForm:
+    """Normal of the first parameters."""
+    if normal.size == size:
+        return normal
+    if normal.is_diagonal:
+        return NormalForm(normal.mean[:size], normal.scale[:size])
+    return NormalForm(normal.mean[:size], normal.scale[:size, :size])

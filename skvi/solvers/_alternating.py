@@ -13,7 +13,7 @@ from skvi.posteriors import Posterior
 from skvi.solvers._anderson import combined
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
-from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._natural_gradient import OneNormal
 from skvi.solvers._run import (
     Run,
     missing_for_expectations,
@@ -151,11 +151,11 @@ class _Alternation(Run):
         keep = -min(len(here), DEPTH)
         self.images = [*self.images[keep:], after]
         self.residuals = [*self.residuals[keep:], after - here]
-        self.jump = combined(self.images, self.residuals)
         last, self.distance = self.distance, math.inf
-        if self.jump is None:
-            self.gap = math.inf
+        if len(self.images) < 2:
+            self.jump, self.gap = None, math.inf
             return
+        self.jump = combined(self.images, self.residuals)
         self.jump = after + (self.jump - after).clamp(-FARTHEST, FARTHEST)
         self.distance = float((self.jump - here).norm())
         square = min((self.distance / last) ** 2, 0.99) if last else 0.0
@@ -176,9 +176,9 @@ class _Alternation(Run):
     def _solve_normal(self, problem: Problem) -> Solution:
         """Best normal part of the posterior, with the other parts fixed."""
         if not problem.target.is_extended:
-            return NaturalGradient().solve(problem, self.inner)
+            return OneNormal().solve(problem, self.inner)
         steps = GammaSteps(problem)
-        found = NaturalGradient().solve(steps.conditional(), self.inner)
+        found = OneNormal().solve(steps.conditional(), self.inner)
         state = State(steps.joined(found.posterior), problem.target)
         return replace(found, state=state, value=found.value + steps.constant())
 

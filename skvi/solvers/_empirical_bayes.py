@@ -2,16 +2,19 @@
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
-from skvi.posteriors import Posterior
+from skvi.base import NormalForm
+from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.posteriors._over_scales import leading
 from skvi.solvers._hyper import hyper_range, runaway_message
-from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._run import Run, missing_for_expectations, missing_for_quadrature
+from skvi.solvers._natural_gradient import AtPlaces, NaturalGradient
+from skvi.solvers._run import Run, missing_for_expectations
 from skvi.solvers._solution import Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
+from skvi.targets._numbers import numbers_of
 
 __all__ = ["EmpiricalBayes"]
 
@@ -19,8 +22,9 @@ __all__ = ["EmpiricalBayes"]
 # gradients can be differentiated.
 INNER_ACCURACY = 1e-4
 INNER_ITER = 100
-# Steps of the logarithms of scales: for finite differences, and the maximum.
-DIFFERENCE, LONGEST = 1e-3, 1.5
+# Steps of the logarithms of scales: for finite differences of values and gradients, and
+# the maximum.
+NEAR, DIFFERENCE, LONGEST = 1e-4, 1e-3, 1.5
 # Nats per squared log scale: smaller curvatures are replaced by this value, and mean
 # that the scale has no effect near the fit.
 LEAST_CURVATURE = 1e-3
@@ -73,7 +77,8 @@ class EmpiricalBayes(Solver):
         if not len(problem.target.hyper):
             return "the target learns no hyperparameters"
         missing = missing_for_expectations(problem)
-        return missing or missing_for_quadrature(problem, may_learn=True)
+        known = replace(problem, target=problem.target.frozen())
+        return missing or NaturalGradient.missing(known)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws; `max_iter` counts Newton steps of the scales."""
@@ -119,28 +124,55 @@ class _Search(Run):
         best = self._fit(self.start, self.given.posterior)
         self.kept = [best]
         self.inner_options = replace(self.inner_options, warm_start=True)
+        best = self._descend(best)
+        if isinstance(best.inner.posterior, MixtureOverScales) and self.may_go_on:
+            best = self._fit(best.hyper, best.inner.posterior, NaturalGradient())
+            self.kept, self.gap = [best], math.inf
+            best = self._descend(best)
+        return self._finish(best)
+
+    def _descend(self, best: "_Scales") -> "_Scales":
+        """Newton steps until there is nothing left to gain."""
+        self.stalled = False
         # The gap is the one before the last step, which has reduced it.
         while self.may_go_on and self.gap > self.options.tol and not self.stalled:
             best = self._move(best, self._newton_step(best))
             self.kept = [best]
             self.report()
-        return self._finish(best)
+        return best
 
-    def _fit(self, hyper: torch.Tensor, start: Posterior) -> "_Scales":
+    def _fit(
+        self, hyper: torch.Tensor, start: Posterior, solver: Solver | None = None
+    ) -> "_Scales":
         """Best posterior at these scales, and the gradient of its value in them."""
-        problem, target = self.given, self.given.linear_target
-        inner = problem.at(State(start, target.at(hyper).frozen()))
-        found = NaturalGradient().solve(inner, self.inner_options)
+        target = self.given.linear_target.at(hyper).frozen()
+        inner = self.given.at(State(start, target))
+        found = (solver or AtPlaces()).solve(inner, self.inner_options)
         if not self.kept:  # the only state, if Ctrl-C comes now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
-        leaf, normal = hyper.clone().requires_grad_(), found.posterior.normal()
-        with torch.enable_grad():
-            moved = target.at(leaf)
-            value = moved.expected_loss(normal)
-            value = value + problem.divergence.closed_form(normal, moved.prior)
-            (gradient,) = torch.autograd.grad(value, leaf)
-        return _Scales(hyper, found, gradient)
+        nodes, near = _nodes(found.posterior, self.given), NEAR * torch.eye(len(hyper))
+        gradient = [
+            (self._value(hyper + step, nodes) - self._value(hyper - step, nodes))
+            / (2 * NEAR)
+            for step in near.to(hyper)
+        ]
+        return _Scales(hyper, found, hyper.new_tensor(gradient))
+
+    def _value(self, hyper: torch.Tensor, nodes: "list[_Node]") -> float:
+        """The objective at fixed nodes, up to a constant."""
+        target, total = self.given.linear_target.at(hyper).frozen(), 0.0
+        spec = self.given.linear_target.likelihood_spec
+        plain, numbers = numbers_of(target)
+        for weight, place, normal in nodes:
+            known = plain
+            for number, z in zip(numbers, place, strict=True):
+                known = number.bind(known, z)
+            value = self.given.divergence.terms(normal, known.prior).value
+            if spec.learned:
+                value = value + known.expected_loss_terms(normal)[0]
+            total += weight * float(value)
+        return total
 
     def _newton_step(self, best: "_Scales") -> torch.Tensor:
         """Step of the free scales, by differences of gradients."""
@@ -225,3 +257,17 @@ class _Scales(NamedTuple):
     hyper: torch.Tensor
     inner: Solution
     gradient: torch.Tensor
+
+
+#: Share of a node, its numbers, and the normal there.
+_Node = tuple[float, list[float], NormalForm]
+
+
+def _nodes(posterior: Posterior, given: Problem) -> list[_Node]:
+    """Those of a mixture; a normal is the only one."""
+    if not isinstance(posterior, MixtureOverScales):
+        return [(1.0, [], cast(NormalForm, posterior.as_normal()))]
+    size = numbers_of(given.target)[0].layout.size
+    normals = [leading(normal, size) for normal in posterior.normals()]
+    weights, places = posterior.log_weights.exp(), posterior.places()
+    return list(zip(weights.tolist(), places.tolist(), normals, strict=True))

@@ -1,6 +1,7 @@
 """The mode of a generalized linear model: a cheap start for other methods."""
 
 import math
+from typing import cast
 
 import torch
 
@@ -15,6 +16,8 @@ MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 CLOSE = 0.1
 # How often a step of the mean is halved until it gains.
 MAX_HALVINGS = 8
+# Below about this many nats of skewness the curvature at the mode is as good a start.
+NEGLIGIBLE = 0.1
 # Fraction of a step of the precision: full steps alternate around the solution.
 AVERAGE_STEP = 0.7
 
@@ -66,6 +69,22 @@ def find_mode(
             break
         last = decrement
     return theta, curvature
+
+
+def start_at_mode(
+    target: SupervisedTarget, is_diagonal: bool, start: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and precision of a normal near the posterior."""
+    prior = cast(NormalForm, target.prior.matching_normal())
+    mean, curvature = find_mode(target, prior, start=start)
+    if is_diagonal:
+        gram = target.predictor.gram_diagonal(target.X, curvature)
+        return mean, gram + 1 / prior.variance
+    precision = add(target.predictor.gram(target.X, curvature), 1 / prior.variance)
+    skewness = target.layout.size**2 / target.n_rows
+    if curvature.ndim == 3 or skewness > NEGLIGIBLE:
+        return alternate(target, prior, mean, precision)
+    return mean, precision
 
 
 def alternate(

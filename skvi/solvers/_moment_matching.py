@@ -232,7 +232,8 @@ def _solve(problem: Problem, max_iter: int) -> Solution:
 
 
 def _normal_of(posterior: Posterior) -> NormalForm:
-    return cast(NormalForm, posterior.as_normal())
+    """The normal; that with its moments of a mixture over unknown numbers."""
+    return cast(NormalForm, posterior.as_prior().as_normal())
 
 
 def _moved(problem: Problem, state: State) -> Problem:
@@ -267,7 +268,7 @@ def fit_proposal_normal(
         found = NaturalGradient().solve(problem, options)
     if found.interrupted:
         raise KeyboardInterrupt
-    return found.posterior.as_normal()
+    return _normal_of(found.posterior)
 
 
 def _proposal_problem(target: Target) -> Problem:

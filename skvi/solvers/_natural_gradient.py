@@ -4,41 +4,37 @@ import math
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
+from typing import cast
 
 import torch
 
-from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, alternate
-from skvi.solvers._normal_point import (
-    NormalPoint,
-    point_at,
-    point_of,
-    singularity,
-)
+from skvi.base import NormalForm
+from skvi.divergences._linalg import precision_of
+from skvi.solvers._mode import SINGULAR, start_at_mode
+from skvi.solvers._newton import Descent, Place, singularity
+from skvi.solvers._nodes import Nodes
 from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._run import (
     Run,
     judge_quadrature,
+    known_error,
     missing_for_quadrature,
     refined_value,
     remedy_for,
     unfinished,
 )
 from skvi.solvers._solution import Solution, State, remaining_gain
-from skvi.solvers._unknown_scale import find_start
 from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.targets import SupervisedTarget
+from skvi.targets._numbers import numbers_of
 from skvi.targets._supervised import with_design
 
-__all__ = ["NaturalGradient"]
+__all__ = ["AtPlaces", "NaturalGradient", "OneNormal"]
 
-# Least fraction of the precision's step where full ones overshoot, and its growth.
-LEAST_SHARE, GROWTH = 0.3, 1.1
-# Below about this many nats of skewness the curvature at the mode is as good a start.
+# Errors of a bad start above this many nats are no measure of those at the end.
 NEGLIGIBLE = 0.1
 # Steps whose gain is extrapolated where a prior may be nearly flat: single ones differ.
 BLOCK = 6
-# Steps after which the acceleration is in the metric of the present point.
-RENEWED = 5
 # Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
 
@@ -85,6 +81,44 @@ class NaturalGradient(Solver):
 
     name = "natural_gradient"
     continues = True
+    #: Whether a warm start keeps the places of its nodes.
+    _keeps_places = False
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks; see `Solver.missing`."""
+        target = problem.target
+        if isinstance(target, SupervisedTarget):
+            plain, numbers = numbers_of(target)
+            if numbers and problem.divergence.kl_weight is None:
+                return "only KL divergences average over an unknown number"
+            for number in numbers:
+                plain = number.bind(plain, number.start)
+            problem = replace(problem, target=plain)
+        return missing_for_quadrature(problem)
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
+        numbers = numbers_of(problem.target)[1]
+        is_plain = not problem.target.is_extended
+        if is_plain and (numbers or problem.linear_target.prior.as_normal()):
+            found = solve_reduced(self.solve, problem, options)
+            if found is not None:
+                return found
+        with torch.inference_mode():
+            if numbers:
+                return Nodes(problem, options, keeps_places=self._keeps_places).run()
+            return _Single(problem, options).run()
+
+
+class AtPlaces(NaturalGradient):
+    """Fit at the places of the nodes of the start, if it has any."""
+
+    _keeps_places = True
+
+
+class OneNormal(NaturalGradient):
+    """Fit one normal, also beside unknown numbers of which it is independent."""
 
     @staticmethod
     def missing(problem: Problem) -> str:
@@ -92,16 +126,14 @@ class NaturalGradient(Solver):
         return missing_for_quadrature(problem)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
-        if problem.linear_target.prior.as_normal() is not None:
-            found = solve_reduced(self.solve, problem, options)
-            if found is not None:
-                return found
+        """As `NaturalGradient`, with a single normal."""
         with torch.inference_mode():
-            return _Iteration(problem, options).run()
+            return _Single(problem, options).run()
 
 
-class _Iteration(Run):
+class _Single(Run):
+    """A descent that reports its iterations."""
+
     solver = NaturalGradient.name
     known = {"quadrature_error": None}
 
@@ -112,58 +144,52 @@ class _Iteration(Run):
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()
         self.problem = replace(problem, target=target)
-        self.point = self._start()
-        self.anderson = Anderson(self.point.normal.scale)
+        self.descent = self._start()
         #: Where the quadrature was refined, and what it gave; the gap at the last time
         #: that its error decided on anything.
-        self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
+        self._refined: tuple[NormalForm | None, float] = (None, math.nan)
         self._resolved_at = 0.0
-        self.share = 1.0
 
     @property
     def value(self) -> float:
-        return self.point.value
+        return self.place.value
+
+    @property
+    def place(self) -> Place:
+        """Where the descent is."""
+        return cast(Place, self.descent.place(0))
 
     def state(self) -> State:
-        with torch.inference_mode(False):  # for graphs of other solvers
-            posterior = self.given.posterior.near(self.point.normal)
+        with torch.inference_mode(False), torch.no_grad():  # for graphs of others
+            posterior = self.given.posterior.near(self.place.normal)
         return State(posterior, self.given.target)
 
-    def _start(self) -> NormalPoint:
+    def _start(self) -> Descent:
+        """At the last posterior, or near the mode."""
         target, posterior = self.problem.linear_target, self.problem.posterior
         if self.options.warm_start and (normal := posterior.as_normal()) is not None:
-            point = point_of(self.problem, normal)
-            if math.isfinite(point.value):
-                return point
-        prior, mean, curvature = find_start(target, posterior.is_diagonal)
-        if self.problem.posterior.is_diagonal:
-            gram = target.predictor.gram_diagonal(target.X, curvature)
-        else:
-            gram = target.predictor.gram(target.X, curvature)
-        precision = add(gram, 1 / prior.variance)
-        skewness = target.layout.size**2 / target.n_rows
-        if precision.ndim == 2 and (curvature.ndim == 3 or skewness > NEGLIGIBLE):
-            mean, precision = alternate(target, prior, mean, precision)
-        point = point_at(self.problem, mean, precision)
-        if not math.isfinite(point.value):
+            descent = self._from(normal.mean, precision_of(normal))
+            if descent.place(0) is not None:
+                return descent
+        descent = self._from(*start_at_mode(target, posterior.is_diagonal))
+        if descent.place(0) is None:
             raise ValueError(SINGULAR)
-        return point
+        return descent
+
+    def _from(self, mean: torch.Tensor, precision: torch.Tensor) -> Descent:
+        target, divergence = self.problem.linear_target, self.problem.divergence
+        return Descent([target], divergence, mean[None], precision[None])
 
     def improve(self) -> Solution:
         while self.may_go_on:
             if self.history and self._is_done():
                 break
-            moved = self._iterate()
+            self.descent.slack = self._resolution
+            self.descent.step()
             self.report()
-            if not moved:  # to the precision of floats
+            if not self.descent.may_go_on(0):  # to the precision of floats
                 break
         return self._finish(self._gap())
-
-    @property
-    def _is_normal(self) -> bool:
-        """Whether the prior is normal, perhaps beside an unknown scale."""
-        prior = self.problem.linear_target.prior
-        return prior.as_normal() is not None or bool(prior.n_unknown_scales)
 
     def _is_done(self) -> bool:
         """Whether the gap is small, not only relative to errors of a bad start."""
@@ -178,50 +204,13 @@ class _Iteration(Run):
 
         At least what the last steps promise, if the prior may be nearly flat.
         """
-        gap = self.point.directions[2]
-        if self._is_normal:
+        gap = self.place.gap
+        if self.problem.linear_target.prior.as_normal() is not None:
             return gap
         last = self.history[-2 * BLOCK - 1 :: BLOCK]
         values = last if len(last) == 3 else self.history[-3:]
         gains = [max(a - b, 0.0) for a, b in pairwise(values)]
         return max(gap, remaining_gain(gains))
-
-    def _iterate(self) -> bool:
-        """Take a step; whether one lowers the objective."""
-        point, mean = self.point, self.point.mean
-        step, move, _ = point.directions
-        if self.history and len(self.history) % RENEWED == 0:
-            self.anderson.renew(point.normal.scale)
-        self.anderson.observe(mean, point.precision, step, move, self.share)
-        proposal = self.anderson.propose()
-        if proposal is not None:
-            trial = point_at(self.problem, *proposal)
-            if trial.value < point.value + self._resolution:
-                return self._accept(trial, 1.0)
-            self.anderson.forget()
-        rho, slack = 1.0, self._slack()
-        while rho > 1e-3:
-            precision = point.precision + rho * self.share * move
-            trial = point_at(self.problem, mean + rho * step, precision)
-            if trial.value <= point.value + slack:
-                return self._accept(trial, rho)
-            rho /= 2
-        return False
-
-    def _accept(self, trial: NormalPoint, rho: float) -> bool:
-        """Move: True; and remember by how much steps overshoot."""
-        self.point = trial
-        share = self.share * (GROWTH if rho == 1 else rho)
-        self.share = min(1.0, max(LEAST_SHARE, share))
-        return True
-
-    def _slack(self) -> float:
-        """Insignificant increase of the objective: rounding, quadrature."""
-        return self._rounding + self._resolution
-
-    @property
-    def _rounding(self) -> float:
-        return 1e-13 * abs(self.point.value)
 
     @property
     def _tolerance(self) -> float:
@@ -235,48 +224,41 @@ class _Iteration(Run):
         Values and derivatives have separate errors: the zero of the gradient need not
         be the lowest value. With a single f the error is far below the tolerance.
         """
-        point = self.point
-        if point.curvature.ndim == 1:
+        if self.problem.linear_target.predictor.n_outputs == 1:
             return 0.0
-        if self._known_error < RESOLVED * self.options.tol:
-            return 2 * self._known_error
+        known = known_error(self.problem.linear_target)
+        if known < RESOLVED * self.options.tol:
+            return 2 * known
         self._resolved_at = self._gap()
-        return 2 * abs(self._refined_value() - point.value)
-
-    @property
-    def _known_error(self) -> float:
-        """Error of the quadrature in nats that needs no finer rule."""
-        target, n_rows = self.problem.linear_target, len(self.point.curvature)
-        error = target.likelihood.row_error if target.loss.is_log_loss else None
-        return math.inf if error is None else error * n_rows
+        return 2 * abs(self._refined_value() - self.value)
 
     def _finish(self, gap: float) -> Solution:
-        point = self.point
-        several = point.curvature.ndim == 3
-        if several and self._known_error < RESOLVED * self.options.tol:
-            fine, error = point.value, self._known_error
-        else:
+        normal, target = self.place.normal, self.problem.linear_target
+        several = target.predictor.n_outputs > 1
+        fine, error = self.value, known_error(target)
+        if not (several and error < RESOLVED * self.options.tol):
             fine = self._refined_value()
-            error = abs(fine - point.value)
+            error = abs(fine - self.value)
         message, converged = "", gap < self._tolerance
-        singular = singularity(point) > 1e-3
+        singular = singularity(self.place) > 1e-3
         if self.stopped:
             pass  # by the user, who knows about it
         elif singular:
             message, converged = f"the result cannot be trusted: {SINGULAR}", False
         elif not converged:
-            remedy = remedy_for(self.problem, point.normal)
+            remedy = remedy_for(self.problem, normal)
             message = unfinished(len(self.history), gap, remedy)
         else:
-            message = judge_quadrature(error, point.curvature)
+            message = judge_quadrature(error, target)
         found = {"gap": gap, "quadrature_error": error}
         solution = self.solution(converged, message, found)
         return replace(solution, value=fine) if several else solution
 
     def _refined_value(self) -> float:
-        point, (where, value) = self.point, self._refined
-        if point is not where:
-            divergence = float(point.terms.value)
-            value = refined_value(self.problem, point.normal, divergence)
-            self._refined = point, value
+        normal, (where, value) = self.place.normal, self._refined
+        if where is not normal:
+            prior = self.problem.linear_target.prior
+            terms = self.problem.divergence.terms(normal, prior)
+            value = refined_value(self.problem, normal, float(terms.value))
+            self._refined = normal, value
         return value

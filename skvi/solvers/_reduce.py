@@ -113,7 +113,7 @@ def _each(
     """Change a posterior, or each node of a mixture, which has a known scale."""
     if not isinstance(posterior, MixtureOverScales):
         return change(posterior, None)
-    z = posterior.log_scales
+    z = posterior.places()[:, 0]
     pairs = zip(posterior.nodes, z.exp().tolist(), strict=True)
     nodes = [change(*pair) for pair in pairs]
     return MixtureOverScales(nodes, posterior.log_weights.tolist(), z.tolist())

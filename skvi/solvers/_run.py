@@ -7,11 +7,13 @@ import torch
 from skvi.base import NormalForm
 from skvi.solvers._solution import Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
+from skvi.targets import SupervisedTarget
 from skvi.utils._clock import check_time
 
 __all__ = [
     "Run",
     "judge_quadrature",
+    "known_error",
     "missing_for_expectations",
     "missing_for_quadrature",
     "refined_value",
@@ -142,10 +144,16 @@ def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> fl
     return float(loss) + divergence
 
 
-def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
+def known_error(target: SupervisedTarget) -> float:
+    """Error of the quadrature in nats that needs no finer rule; infinite if unknown."""
+    error = target.likelihood.row_error if target.loss.is_log_loss else None
+    return math.inf if error is None else error * target.n_rows
+
+
+def judge_quadrature(error: float, target: SupervisedTarget) -> str:
     """What to change if the integrals are too coarse; empty if they are not."""
-    several = curvature.ndim == 3
-    allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(curvature))
+    several = target.predictor.n_outputs > 1
+    allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * target.n_rows)
     if error <= (COARSE_TOLERANCE if several else allowed):
         return ""
     remedy = "posterior='mean_field'" if several else "loss='log'"

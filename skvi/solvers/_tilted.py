@@ -245,14 +245,15 @@ def match_tilted_moments(
             return _solution(state(), sample, history, Ending.STOPPED, "", found)
     sample = _Sample(problem, proposal, near, q, n_draws)
     solution = _check(_state_at(problem, q), sample, q, near, history, alpha)
-    if solution.diagnostics["moment_error"] < MAX_ERROR and sample.ess >= MIN_ESS:
-        return solution
-    # Worse than the start, which the caller has.
     value, error = estimate_loss(problem)
-    message = f"{solution.message}; the ELBO's solution was kept"
-    return replace(
-        solution, state=problem.state, value=value, value_se=error, message=message
-    )
+    is_known = solution.diagnostics["moment_error"] < MAX_ERROR
+    is_worse = solution.value > value + 3 * math.hypot(error, solution.value_se)
+    if is_known and sample.ess >= MIN_ESS and not is_worse:
+        return solution
+    reason = solution.message or "the draws behind the moments missed a mode or a tail"
+    message = f"{reason}; the ELBO's solution was kept"
+    kept = replace(solution, state=problem.state, value=value, value_se=error)
+    return replace(kept, message=message, ending=Ending.UNFINISHED)
 
 
 def _state_at(problem: Problem, q: NormalForm) -> State:

@@ -374,6 +374,7 @@ def beside_number(
     parts = target.predictor, spec, target.loss, target.prior_spec.prior
     weight, offset = rows.weight, rows.offset
     plain = SupervisedTarget(*parts, rows.X, rows.y, weight, target.constant, offset)
+    plain.hyper = torch.cat([plain.hyper[: len(spec.learned)], target.hyper])
     return plain, UnknownNumber(gamma, spec.gamma_block[1])
 
 

@@ -8,12 +8,17 @@ import torch
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import norm, poisson, t
 from sklearn.datasets import load_iris
+from sklearn.preprocessing import scale
 
 from skvi._model import TrainingData
 from skvi.evidence import _bounds
 from skvi.evidence._row_particles import _Rows
-from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
-from skvi.priors import build_prior
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal, build_prior
 
 CASES = {  # rows, effects
     "one": (60, [0.5]),
@@ -189,3 +194,34 @@ def test_particles_leave_out_scales_at_which_rates_overflow(monkeypatch):
     assert found.method == "particles"
     assert low - 0.02 < in_row_space(X, y) < high + 0.02
     assert high - low < 0.2
+
+
+def test_normal_noise_beside_an_unknown_scale():
+    """A Gamma distribution of the noise, and its evidence by quadrature over both.
+
+    Wrong variant: the noise as a score with the density of its prior near 0.
+    """
+    rng = np.random.default_rng(0)
+    X = scale(rng.normal(size=(30, 2)))
+    y = X @ [1.0, 0.0] + rng.normal(size=30)
+    gamma = GammaHyperprior(2.0, 1.0)
+    model = BayesianLinearRegression(
+        prior=Normal(HalfCauchy()),
+        noise_scale=gamma,
+        normalize_y=False,
+        fit_intercept=False,
+    ).fit(X, y)
+    found = model.evidence_bounds(X, y, random_state=0)
+    z, u = np.linspace(-7, 6, 131), np.linspace(-3, 3, 61)
+    lengths, axes = np.linalg.eigh(X @ X.T)
+    variance = np.exp(2 * z)[:, None, None] * lengths + np.exp(-u)[:, None]
+    values = norm.logpdf(axes.T @ y, scale=np.sqrt(variance)).sum(2)
+    values -= np.log(math.pi * np.cosh(z))[:, None]
+    values += 2 * u - np.exp(u)  # Gamma(2, 1), of the log
+    exact = logsumexp(values) + math.log((z[1] - z[0]) * (u[1] - u[0]))
+    low, high = found.interval()
+    assert found.reliable
+    assert low < exact < high
+    assert high - low < 0.1
+    assert model.converged_
+    assert exact - 0.3 < model.lower_bound_ < exact

@@ -9,6 +9,7 @@ from scipy.stats import nbinom
 from skvi.base import Layout
 from skvi.evidence import _proposals
 from skvi.evidence._estimates import bridge_estimate
+from skvi.exceptions import SkviWarning
 from skvi.likelihoods import NegativeBinomialLikelihood
 from skvi.linear_model import BayesianPoissonRegressor
 from skvi.priors import HalfCauchy, Laplace, Normal
@@ -67,13 +68,18 @@ def test_totals_of_counts_are_sums_over_rows(weighted, generator):
 
 
 def test_zeros_alone_are_fitted():
-    """The dispersion keeps its prior, of mean 1; a rate far below 1 remains."""
+    """The dispersion keeps its prior, of mean 1, and a rate far below 1 remains.
+
+    Its mean does not exist: no data exclude a large scale with a large dispersion.
+    """
     X = np.random.default_rng(0).normal(size=(50, 2))
     model = BayesianPoissonRegressor(likelihood="negative_binomial")
     model.fit(X, np.zeros(50))
     assert model.converged_
     assert 0.7 < model.dispersion_ < 1.5
-    assert model.predict(X).max() < 0.2
+    assert np.exp(model.predict_log_density(X, np.zeros(50))).min() > 0.95
+    with pytest.warns(SkviWarning, match="the median is given"):
+        assert model.predict(X).max() < 0.2
 
 
 def test_a_draw_without_density_leaves_the_bridge_estimate():

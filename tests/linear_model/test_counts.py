@@ -379,6 +379,47 @@ def test_exposure_is_routed():
         assert pipeline[-1].coef_ == pytest.approx(direct.coef_, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_column_in_large_units_hides_no_effect(seed):
+    """The scale has two modes, a hundred nats apart, with a valley between them.
+
+    Coefficients are within a deviation of those without the column, and a prior that
+    hardly shrinks; at the lower mode they are 0, which is ten deviations away.
+
+    Wrong variant: a coarse grid of scales from -3 to 3, which ends at the lower mode.
+    """
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 3)) * [1.0, 1.0, 3e4]
+    f = 0.5 + X[:, :2] @ [1.0, -0.8]
+    y = np.random.default_rng(seed + 1).poisson(np.exp(f))
+    with pytest.warns(SkviWarning, match="no single scale"):
+        model = BayesianPoissonRegressor().fit(X, y)
+    plain = BayesianPoissonRegressor(prior=Normal(30.0)).fit(X[:, :2], y)
+    away = (model.coef_[:2] - plain.coef_) / plain.coef_std_
+    assert (np.abs(away) < 1).all()
+
+
+def test_means_that_do_not_exist_are_medians():
+    """Six rows leave the scale open: means of 1e20, infinite and NaN without that.
+
+    Wrong variant: the mean over the nodes, whatever its largest scale contributes.
+    """
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(6, 5)), rng.poisson(2, 6)
+    new = 2 * np.random.default_rng(9).normal(size=(10, 5))
+    model = BayesianPoissonRegressor().fit(X, y)
+    with pytest.warns(SkviWarning, match="the median is given") as caught:
+        mean, std = model.predict(new, return_std=True)
+    assert len(caught) == 1
+    lost = np.isinf(std)
+    assert lost.any()
+    median = model.predict_quantiles(new[lost][:1], 0.5)[:, 0]
+    assert mean[lost][0] == median
+    assert (mean < 1e4).all()
+    parts = model.predict_uncertainty(new)
+    assert not any(np.isnan(part).any() for part in parts.values())
+
+
 def test_functions_average_to_predictions():
     """Of classes and counts; wrong variant: without the origin of the exposure."""
     rng = np.random.default_rng(0)

@@ -261,7 +261,7 @@ def test_ctrl_c_changes_nothing(monkeypatch):
     X, y = CANCER
     model = BayesianLogisticRegression().partial_fit(X[:90], y[:90], classes=[0, 1])
     before = vars(model).copy()
-    interrupt(monkeypatch, NaturalGradient, "solve", 3)
+    interrupt(monkeypatch, NaturalGradient, "solve", 1)
     with pytest.raises(KeyboardInterrupt):
         model.partial_fit(X[90:], y[90:])
     assert vars(model) == before

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
-from scipy.stats import multivariate_normal
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, norm
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
@@ -22,7 +23,7 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT, build_prior
 from skvi.solvers import Problem, SolverOptions, choose_solver
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._solution import Ending, State
@@ -378,3 +379,26 @@ def test_solver_says_what_it_lacks():
     assert "minimizes expectations" in missing
     with pytest.raises(IncompatibleComponentsError, match="'empirical_bayes'"):
         choose_solver(make_problem(target), "natural_gradient")
+
+
+def test_a_scale_is_averaged_beside_learned_noise():
+    """The evidence of the noise is an integral over the scale of the prior.
+
+    Wrong variants: slopes at the likeliest node alone; at the prior of scale 1.
+    """
+    solution = fit(make_target(Normal(HalfCauchy())))
+    assert solution.converged
+    z = np.linspace(-8, 5, 300)
+    lengths, axes = np.linalg.eigh(X @ X.T)
+
+    def loss(log_noise):
+        variance = np.exp(2 * z)[:, None] * lengths + math.exp(2 * log_noise)
+        values = norm.logpdf(axes.T @ Y, scale=np.sqrt(variance)).sum(1)
+        return -logsumexp(values - np.log(math.pi * np.cosh(z))) - math.log(z[1] - z[0])
+
+    found = minimize_scalar(loss, bounds=(-3, 3), method="bounded")
+    # Of the integral .004 lies beyond the last nodes.
+    assert solution.value == pytest.approx(found.fun, abs=0.005)
+    noise = float(solution.target.hyper[0])
+    assert noise == pytest.approx(found.x, abs=2e-3)
+    assert loss(noise) == pytest.approx(found.fun, abs=1e-4)

@@ -24,11 +24,12 @@ from skvi.solvers import (
     _alternating,
     _moment_matching,
     _natural_gradient,
-    _scale_nodes,
+    _nodes,
     _tilted,
 )
 from skvi.solvers._conjugate import Conjugate
 from skvi.solvers._coordinate_ascent import _Ascent
+from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
 from tests.interrupts import (
     MODELS,
@@ -53,7 +54,7 @@ from tests.interrupts import (
 
 def test_a_grid_search_stops(monkeypatch):
     """Wrong variant: the fit returns as if nothing had been (`raise` in `_solve`)."""
-    calls = interrupt(monkeypatch, _natural_gradient._Iteration, "_iterate", 2)
+    calls = interrupt(monkeypatch, Descent, "step", 2)
     search = GridSearchCV(Logistic(), {"prior": ["normal", "laplace"]})
     with pytest.raises(KeyboardInterrupt):
         search.fit(*classes())
@@ -62,17 +63,17 @@ def test_a_grid_search_stops(monkeypatch):
 
 PLACES = {
     # Before there is anything to keep.
-    "mode": ("natural gradient", _natural_gradient, "find_start", 1, False),
-    "first mode": ("alternating", _natural_gradient, "find_start", 1, False),
+    "mode": ("natural gradient", _nodes, "find_mode", 1, False),
+    "first mode": ("alternating", _natural_gradient, "start_at_mode", 1, False),
     "first state": ("coordinate ascent", Conjugate, "evaluate", 1, False),
     # In the middle of a step, which is then undone.
-    "natural step": ("natural gradient", SupervisedTarget, "expected_loss_terms", 4, 1),
+    "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
     "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
-    "first scales": ("empirical Bayes", _natural_gradient, "point_at", 3, True),
+    "first scales": ("empirical Bayes", Descent, "advance", 3, True),
     "shifted scales": ("empirical Bayes", SupervisedTarget, "frozen", 3, True),
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),
     "half-step": ("alternating", _alternating.GammaSteps, "step", 2, True),
-    "other half-step": ("alternating", _natural_gradient, "point_at", 6, True),
+    "other half-step": ("alternating", Descent, "advance", 6, True),
     "learned noise": ("alternating, learned noise", _alternating, "minimize", 1, True),
     "first noise": ("robust start", SupervisedTarget, "expected_loss_terms", 3, True),
     "draws": ("moment matching", _moment_matching, "draw_weighted", 1, True),
@@ -82,9 +83,9 @@ PLACES = {
     # In a start that is not yet better than that of the family.
     "start": ("weighted regression", SupervisedTarget, "expected_loss_terms", 4, True),
     # While the result is judged.
-    "scales": ("natural gradient", _scale_nodes, "shrinkage", 1, True),
-    "quadrature": ("natural gradient", _natural_gradient, "refined_value", 1, True),
-    "verdict": ("natural gradient", _natural_gradient, "judge_quadrature", 1, True),
+    "scales": ("natural gradient", _nodes.Nodes, "_extend", 2, True),
+    "quadrature": ("natural gradient", _nodes.Nodes, "_error", 1, True),
+    "verdict": ("natural gradient", _nodes, "judge_quadrature", 1, True),
     "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
     "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
@@ -175,11 +176,11 @@ def test_a_worse_state_is_not_kept(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "owner", "method"),
     [
-        ("natural gradient", _natural_gradient, "point_of"),
-        ("natural gradient", _scale_nodes, "shrinkage"),
+        ("natural gradient", _nodes.Nodes, "_climb"),
+        ("natural gradient", _nodes.Nodes, "_extend"),
         ("coordinate ascent", Conjugate, "evaluate"),
-        ("alternating", _natural_gradient, "point_of"),
-        ("tilted moments", _natural_gradient, "find_start"),
+        ("alternating", _natural_gradient, "precision_of"),
+        ("tilted moments", _nodes, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
     ],
@@ -189,7 +190,7 @@ def test_a_warm_start_is_not_lost(name, owner, method, monkeypatch):
 
     Wrong variants: `start` is None in `_run`; the ELBO's solution in the place of
     the last fit's (`kept` in `MomentMatching`); of several scales the likeliest alone
-    (`continued_state`), or a fit beside an independent one (`OverScales.solve`).
+    (`continued_state`), or the first fit of the next mixture (`Nodes.run`).
     """
     model, data = MODELS[name]
     model, (X, y) = clone(model).set_params(warm_start=True), data()

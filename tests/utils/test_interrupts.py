@@ -23,13 +23,13 @@ class Interrupting:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_swallowed_signal_is_raised_at_the_end(monkeypatch):
     """Wrong variant: no memory of the signal; the handler stays after the fit."""
-    original = _natural_gradient._Iteration._iterate
+    original = _natural_gradient.Descent.advance
 
-    def iterate(self):
+    def iterate(self, which):
         Interrupting()
-        return original(self)
+        return original(self, which)
 
-    monkeypatch.setattr(_natural_gradient._Iteration, "_iterate", iterate)
+    monkeypatch.setattr(_natural_gradient.Descent, "advance", iterate)
     model, (X, y) = Logistic(), classes()
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)

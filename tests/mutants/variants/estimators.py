@@ -193,8 +193,8 @@ VARIANTS = [
         put="past.rows.with_rows(rows).discounted(forgetting)",
         test="tests/linear_model/test_partial_fit.py::"
              "test_forgotten_rows_have_smaller_weights"),
-    Variant("scales-that-do-not-learn", where="OverCarriedNodes._at",
-        find="log_p - found.value / weight", put="log_p",
+    Variant("scales-that-do-not-learn", where="Nodes._fits_of",
+        find="log_p - place.value / self.weight", put="log_p",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[1.0-prior1]"),
     Variant("forgotten-without-integral", where="_flattened",
@@ -252,7 +252,8 @@ VARIANTS = [
         test="tests/neural_network/test_partial_fit.py::"
              "test_new_classes_get_outputs_of_their_own[known0]"),
     Variant("distilled-classes-of-equal-weight", where="distill",
-        find=", p[row, label])", put=")",
+        find="network.fit(scaler.transform(rows)[row], labels, p[row, label])",
+        put="network.fit(scaler.transform(rows)[row], labels)",
         test="tests/neural_network/test_distill.py::test_classes[pandas]"),
     Variant("distilled-deviations-without-their-factor",
         where="DistilledRegressor.predict", find="f[:, 1] / np.sqrt(2)",

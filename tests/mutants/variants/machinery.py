@@ -174,9 +174,9 @@ VARIANTS = [
     Variant("adam-bias-correction", where="_update.update", find="made.add_(one)",
         put="made.fill_(1000000000.0)",
         test="tests/solvers/test_members.py::test_the_fused_adam_is_adam[dtype0]"),
-    Variant("natural-step-gradient-without-prior", where="NormalPoint.mean_gradient",
-        find="target.predictor.pull_back(target.X, self.slope) + self.terms.gradient",
-        put="target.predictor.pull_back(target.X, self.slope)",
+    Variant("natural-step-gradient-without-prior", where="Descent._directions",
+        find="target.predictor.pull_back_draws(target.X, slope) + terms.gradient",
+        put="target.predictor.pull_back_draws(target.X, slope)",
         test="tests/divergences/test_fits.py::"
              "test_optimum_is_that_of_another_optimizer"),
     Variant("early-stops-in-the-warm-up", where="Plateau._adapt",
@@ -258,14 +258,15 @@ VARIANTS = [
     Variant("reduced-without-the-prior-outside", where="_Rows._outside",
         find="factorize(covariance)", put="factorize(0.9 * covariance)",
         test="tests/solvers/test_few_rows.py::test_labels"),
-    Variant("nodes-without-density-of-the-scale", where="_Nodes._solve",
-        find="float(self.prior.log_density_of_scale(z))", put="0.0",
-        test="tests/solvers/test_scale_nodes.py::"
+    Variant("nodes-without-density-of-the-scale", where="Nodes._fits_of",
+        find="log_p - place.value / self.weight",
+        put="-place.value / self.weight",
+        test="tests/solvers/test_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),
-    Variant("nodes-without-step", where="joined",
-        find="float(torch.logsumexp(values, 0)) + log_step",
+    Variant("nodes-without-step", where="Nodes.value",
+        find="float(torch.logsumexp(values, 0)) + log_steps",
         put="float(torch.logsumexp(values, 0))",
-        test="tests/solvers/test_scale_nodes.py::"
+        test="tests/solvers/test_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),
     # evidence
     Variant("every-independent-draw-accepted", where="IndependenceChains.run",

@@ -15,7 +15,6 @@ from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal
 from skvi.solvers import NaturalGradient, Problem, SolverOptions
-from skvi.solvers._scale_nodes import over_scales
 from skvi.targets import SupervisedTarget
 from skvi.targets._supervised import with_prior
 
@@ -44,7 +43,7 @@ def test_the_minimum_is_that_over_all_scales(likelihood, weight):
     Wrong variants: weights of exp(-F_k) under a weight of the divergence; no step.
     """
     problem = posed(likelihood, weight)
-    found = over_scales(NaturalGradient(), problem).solve(problem, SolverOptions())
+    found = NaturalGradient().solve(problem, SolverOptions())
     grid, step = np.linspace(-7, 6, 105, retstep=True)
     values = []
     for z in grid:
@@ -65,10 +64,10 @@ def test_the_minimum_is_that_over_all_scales(likelihood, weight):
 
 
 def test_from_the_end_of_another_fit():
-    """A warm start takes no more steps, and finds the same."""
+    """A warm start looks at no other place, and finds the same."""
     problem = posed(BernoulliLikelihood())
-    solver = over_scales(NaturalGradient(), problem)
+    solver = NaturalGradient()
     first = solver.solve(problem, SolverOptions())
     again = solver.solve(problem.at(first.state), SolverOptions(warm_start=True))
     assert again.value == pytest.approx(first.value, abs=2e-3)
-    assert again.n_iter <= first.n_iter
+    assert again.n_iter <= 2

@@ -1,0 +1,384 @@
+"""Natural gradient steps for normal posteriors of linear models, for several at once.
+
+f_i is normal under q, so that every E_q[loss_i] is a one-dimensional integral. With its
+derivatives in f_i, one step sets
+
+    precision <- precision + rho (A' diag(E loss'') A + 2 dD/dcov) / c,      (1)
+    mean      <- mean - rho (A' diag(E loss'') A + d2D/dmean2)^-1 gradient,  (2)
+
+which for KL is the natural gradient (c = 1). Problems that differ in their prior, or in
+a number of their likelihood, take their steps together, since most of the time of a
+small one is that of calls. Each accelerates and shortens its own steps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences import Divergence
+from skvi.divergences._linalg import precision_of
+from skvi.solvers._anderson import combined
+from skvi.solvers._mode import (
+    DENSE_LIMIT,
+    add,
+    clip_eigenvalues,
+    convex_part,
+    factorize,
+    solve_newton,
+)
+from skvi.targets import SupervisedTarget
+from skvi.targets._row_terms import stacked_terms
+
+__all__ = ["Descent", "Place", "singularity"]
+
+# History of the acceleration by number of parameters: entries hold full precisions.
+DEPTHS = ((1100, 10), (4096, 2))
+# Least fraction of the precision's step where full ones overshoot, and its growth.
+LEAST_SHARE, GROWTH = 0.3, 1.1
+# Shortest step, as a fraction of the plain one.
+SHORTEST = 1e-3
+# Squares of larger means and scales, times data, exceed the range of floats.
+LARGEST = 1e100
+
+
+class _Terms(NamedTuple):
+    """What the divergence adds to value, gradient and curvatures, (K, ...)."""
+
+    value: torch.Tensor
+    gradient: torch.Tensor
+    curvature: torch.Tensor
+    by_cov: torch.Tensor
+    entropy_weight: torch.Tensor
+
+
+class Place(NamedTuple):
+    """A normal, the value there, and the plain steps from there, with their gain."""
+
+    normal: NormalForm
+    precision: torch.Tensor
+    value: float
+    step: torch.Tensor
+    move: torch.Tensor
+    residual: torch.Tensor  # both steps in units of the normal
+    gap: float  # nats that the value may still decrease, by a quadratic model
+
+
+class _Divergence:
+    """The divergence from K priors; KL from normal ones in a closed form for all."""
+
+    def __init__(
+        self, targets: Sequence[SupervisedTarget], divergence: Divergence
+    ) -> None:
+        self.priors, self.divergence = [t.prior for t in targets], divergence
+        normals = [prior.as_normal() for prior in self.priors]
+        self.is_normal = all(normal is not None for normal in normals)
+        self.is_closed = self.is_normal and divergence.kl_weight is not None
+        if self.is_closed:
+            self.weight = float(cast(float, divergence.kl_weight))
+            known = [cast(NormalForm, normal) for normal in normals]
+            self.means = torch.stack([n.mean for n in known])
+            self.precisions = torch.stack([precision_of(n) for n in known])
+            self.half_log_dets = torch.stack([n.half_log_det for n in known])
+
+    def terms(
+        self, which: Sequence[int], normal: NormalForm, precision: torch.Tensor
+    ) -> _Terms:
+        if not self.is_closed:
+            return self._each(which, normal, precision)
+        known = self.precisions, self.means, self.half_log_dets
+        (exact, means, half_log_dets), w = _some(which, *known), self.weight
+        away = normal.mean - means
+        if exact.ndim == 2:
+            gradient = exact * away
+            trace = (exact * normal.variance).sum(1)
+        else:
+            gradient = (exact @ away[:, :, None])[:, :, 0]
+            full = normal.covariance()
+            trace = (exact * full).sum((1, 2))
+        both = trace + (gradient * away).sum(1) - normal.size
+        value = half_log_dets - normal.half_log_det + 0.5 * both
+        by_cov = w * _add(-precision, exact)
+        weight = torch.full_like(value, w)
+        return _Terms(w * value, w * gradient, w * exact, by_cov, weight)
+
+    def _each(
+        self, which: Sequence[int], normal: NormalForm, precision: torch.Tensor
+    ) -> _Terms:
+        """One divergence after the other."""
+        parts = zip(which, normal.mean, normal.scale, precision, strict=True)
+        found = [
+            self.divergence.terms(NormalForm(mean, scale), self.priors[k], own)
+            for k, mean, scale, own in parts
+        ]
+        names = ("value", "gradient", "curvature", "precision_gradient")
+        stacked = [torch.stack([getattr(f, name) for f in found]) for name in names]
+        if normal.is_diagonal and stacked[3].ndim == 3:
+            stacked[3] = stacked[3].diagonal(dim1=1, dim2=2)
+        like = stacked[0]
+        weights = [torch.as_tensor(f.entropy_weight).to(like) for f in found]
+        value, gradient, curvature, by_cov = stacked
+        return _Terms(value, gradient, curvature, by_cov, torch.stack(weights))
+
+
+@dataclass(eq=False)
+class _Descending:
+    """Where a descent is, and how it steps."""
+
+    place: Place | None
+    #: Fraction of the plain step to try, 0 for the accelerated one; that of the
+    #: precision's part; points and residuals before.
+    rho: float = 1.0
+    share: float = 1.0
+    history: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def image(self) -> torch.Tensor:
+        """Where the plain steps lead to."""
+        at = cast(Place, self.place)
+        precision = at.precision + self.share * at.move
+        return torch.cat([at.normal.mean + at.step, precision.flatten()])
+
+    def trial(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and precision to try."""
+        at, rho = cast(Place, self.place), self.rho
+        if rho > 0:
+            precision = at.precision + rho * self.share * at.move
+            return at.normal.mean + rho * at.step, precision
+        steps = [*self.history, (self.image, at.residual)]
+        point, size = combined(*zip(*steps, strict=True)), at.normal.size
+        return point[:size], point[size:].reshape(at.precision.shape)
+
+    def accept(self, place: Place, depth: int) -> None:
+        """Move; remember the step, and by how much steps overshoot."""
+        if self.rho:
+            share = self.share * (GROWTH if self.rho == 1 else self.rho)
+            self.share = min(1.0, max(LEAST_SHARE, share))
+        if depth:
+            step = self.image, cast(Place, self.place).residual
+            self.history = [*self.history, step][-depth:]
+        self.place, self.rho = place, 0.0 if depth else 1.0
+
+    def reject(self) -> None:
+        """Try the plain step, then shorter ones."""
+        if self.rho == 0:
+            self.history = self.history[len(self.history) // 2 :]
+        self.rho = 0.5 * self.rho or 1.0
+
+
+class Descent:
+    """K descents of ``E_q[loss] + D(q || prior)``, one for each target.
+
+    The targets have the same rows and predictor. Starts are means, (K, P), and
+    precisions, diagonal or full; the place of one is None where the value is infinite.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[SupervisedTarget],
+        divergence: Divergence,
+        mean: torch.Tensor,
+        precision: torch.Tensor,
+    ) -> None:
+        self.targets, size = targets, mean.shape[1]
+        self.divergence = _Divergence(targets, divergence)
+        self.is_diagonal = precision.ndim == 2
+        self.is_dense = not self.is_diagonal or size <= DENSE_LIMIT
+        known = next((d for limit, d in DEPTHS if size <= limit), 0)
+        self.depth = 10 if self.is_diagonal else known
+        #: Accepted increase of the value: what the quadrature cannot resolve.
+        self.slack = 0.0
+        every = list(range(len(targets)))
+        limits = [math.inf for _ in every]
+        places = self._places(every, mean, precision, limits)
+        self.states = [_Descending(place) for place in places]
+
+    def place(self, k: int) -> Place | None:
+        """Where the k-th descent is."""
+        return self.states[k].place
+
+    def may_go_on(self, k: int) -> bool:
+        """Whether a step has not become too short."""
+        state = self.states[k]
+        return state.place is not None and (state.rho == 0 or state.rho >= SHORTEST)
+
+    def run(self, tol: float, max_iter: int) -> "Descent":
+        """Take steps until all are within a tolerance in nats, or fail."""
+        for _ in range(max_iter):
+            open_ones = [
+                k
+                for k, state in enumerate(self.states)
+                if self.may_go_on(k) and cast(Place, state.place).gap >= tol
+            ]
+            if not open_ones:
+                break
+            self.advance(open_ones)
+        return self
+
+    def step(self) -> None:
+        """Trials of a single descent until it moves, or fails."""
+        before = self.states[0].place
+        while self.states[0].place is before and self.may_go_on(0):
+            self.advance([0])
+
+    def advance(self, which: Sequence[int]) -> None:
+        """One trial of each of some of the descents."""
+        states = [self.states[k] for k in which]
+        trials = zip(*(state.trial() for state in states), strict=True)
+        mean, precision = (torch.stack(part) for part in trials)
+        limits = []
+        for state in states:
+            value = cast(Place, state.place).value
+            limits.append(value + self.slack + 1e-13 * abs(value))
+        found = self._places(which, mean, precision, limits)
+        for state, place in zip(states, found, strict=True):
+            if place is None:
+                state.reject()
+            else:
+                state.accept(place, self.depth)
+
+    def _places(
+        self,
+        which: Sequence[int],
+        mean: torch.Tensor,
+        precision: torch.Tensor,
+        limits: Sequence[float],
+    ) -> list[Place | None]:
+        """Places with these normals; None where a value is above its limit."""
+        out: list[Place | None] = [None] * len(which)
+        scale, exists = _scales(precision)
+        exists &= (mean.abs() < LARGEST).all(1)
+        kept = exists.nonzero()[:, 0].tolist()
+        if not kept:
+            return out
+        numbers = [which[i] for i in kept]
+        mean, precision, scale = _some(kept, mean, precision, scale)
+        normal = NormalForm(mean, scale)
+        terms = self.divergence.terms(numbers, normal, precision)
+        targets = [self.targets[k] for k in numbers]
+        losses, slope, curvature = stacked_terms(targets, normal)
+        values = (losses + terms.value).tolist()
+        pairs = zip(values, (limits[i] for i in kept), strict=True)
+        good = [i for i, (v, top) in enumerate(pairs) if math.isfinite(v) and v <= top]
+        if not good:
+            return out
+        parts = _some(good, mean, precision, scale, slope, curvature, *terms)
+        mean, precision, scale, slope, curvature, *rest = parts
+        *steps, gaps = self._directions(scale, slope, curvature, _Terms(*rest))
+        each = zip(mean, precision, scale, *steps, gaps.tolist(), strict=True)
+        for i, (m, p, root, step, move, residual, gap) in zip(good, each, strict=True):
+            normal = NormalForm(m, root)
+            out[kept[i]] = Place(normal, p, values[i], step, move, residual, gap)
+        return out
+
+    def _directions(
+        self,
+        scale: torch.Tensor,
+        slope: torch.Tensor,
+        curvature: torch.Tensor,
+        terms: _Terms,
+    ) -> tuple[torch.Tensor, ...]:
+        """Plain steps, residuals and gaps where the derivatives are known."""
+        target = self.targets[0]
+        gradient = target.predictor.pull_back_draws(target.X, slope) + terms.gradient
+        move, step = self._solved(terms, curvature, gradient)
+        if self.is_diagonal:
+            white = move * scale.square()
+            first = step / scale
+            squared = (white.square() * _like(terms.entropy_weight, white)).sum(1)
+        else:
+            white = scale.mT @ move @ scale
+            solve = torch.linalg.solve_triangular
+            first = solve(scale, step[:, :, None], upper=False)[:, :, 0]
+            squared = terms.entropy_weight * white.square().sum((1, 2))
+        gap = 0.5 * (0.5 * squared - (gradient * step).sum(1))
+        residual = torch.cat([first, white.flatten(1) * math.sqrt(0.5)], 1)
+        return step, move, residual, gap
+
+    def _solved(
+        self, terms: _Terms, curvature: torch.Tensor, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Steps (1) of the precision and (2) of the mean."""
+        target, predictor = self.targets[0], self.targets[0].predictor
+        weight = _like(terms.entropy_weight, terms.by_cov)
+        if not self.is_dense:
+            diagonal = torch.stack(
+                [predictor.gram_diagonal(target.X, h) for h in curvature]
+            )
+            steps = [
+                solve_newton(target, convex_part(target, h), c, g, dense=False)
+                for h, c, g in zip(curvature, terms.curvature, gradient, strict=True)
+            ]
+            return (diagonal + terms.by_cov) / weight, -torch.stack(steps)
+        each = list(curvature)
+        gram = torch.stack([predictor.gram(target.X, h) for h in each])
+        hessian = _add(gram, terms.curvature)
+        for k, h in enumerate(each):
+            if (own := convex_part(target, h)) is not h:
+                hessian[k] = add(predictor.gram(target.X, own), terms.curvature[k])
+        factor, info = torch.linalg.cholesky_ex(hessian)
+        for k in info.nonzero()[:, 0].tolist():
+            factor[k] = self._factor(hessian[k], curvature[k], terms.curvature[k])
+        step = -torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
+        if self.is_diagonal:
+            gram = gram.diagonal(dim1=1, dim2=2)
+        return _add(gram, terms.by_cov) / weight, step
+
+    def _factor(
+        self, hessian: torch.Tensor, curvature: torch.Tensor, rest: torch.Tensor
+    ) -> torch.Tensor:
+        try:
+            return factorize(hessian)
+        except ValueError:
+            if curvature.ndim == 1:
+                raise
+        # Errors of integrals over many classes can destroy their convexity.
+        target = self.targets[0]
+        gram = target.predictor.gram(target.X, clip_eigenvalues(curvature))
+        return factorize(add(gram, rest))
+
+
+def _some(which: Sequence[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Some of the first axis; the tensors themselves where that is all of it."""
+    if len(which) == len(parts[0]):
+        return parts
+    index = torch.tensor(which, device=parts[0].device)
+    return tuple(part[index] for part in parts)
+
+
+def singularity(place: Place) -> float:
+    """Largest disagreement between a precision and the scale derived from it."""
+    scale = place.normal.scale
+    if scale.ndim == 1:
+        return 0.0
+    product = scale.T @ (place.precision @ scale)
+    return float((product - torch.eye(len(scale)).to(product)).abs().max())
+
+
+def _scales(precision: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Deviations, or lower factors of the inverses; and whether they exist, (K,)."""
+    if precision.ndim == 2:
+        return precision.rsqrt(), (precision > LARGEST**-2).all(1)
+    # The factor of a matrix in reverse order gives a lower factor of the inverse.
+    factor, info = torch.linalg.cholesky_ex(precision.flip((1, 2)))
+    upper = factor.flip((1, 2)).mT
+    identity = torch.eye(precision.shape[1], dtype=factor.dtype, device=factor.device)
+    scale = torch.linalg.solve_triangular(upper, identity.expand_as(upper), upper=False)
+    return scale, (info == 0) & (scale.abs() < LARGEST).all((1, 2))
+
+
+def _add(matrices: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """Add to matrices, or diagonals, (K, ...), others that may be diagonals."""
+    if matrices.ndim == others.ndim:
+        return matrices + others
+    out = matrices.clone()
+    out.diagonal(dim1=1, dim2=2).add_(others)
+    return out
+
+
+def _like(values: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Numbers of the problems, with the axes of their matrices or vectors."""
+    return values.reshape(*values.shape, *[1] * (matrices.ndim - values.ndim))
