@@ -184,8 +184,8 @@ def main():
         n_missed += bool(found)
         print(f"{name:36s} {gain:+.4f} nats  {'; '.join(found)}", flush=True)
     if options.command == "store":
-        text = json.dumps(stored, indent=1, sort_keys=True)
-        STORED.write_text(text + "\n")
+        lines = (f'"{name}": {json.dumps(stored[name])}' for name in sorted(stored))
+        STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{n_missed} missed, {time.process_time() - start:.0f} s of processor time")
     return int(bool(n_missed))
 
