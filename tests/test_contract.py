@@ -306,7 +306,9 @@ def test_rows_and_columns_may_be_permuted(name):
     a, b = fitted(name), fit(name, X[rows][:, columns], y[rows])
     shift = (b.coef_ - a.coef_[..., columns]) / b.coef_std_
     assert np.abs(shift).max() < 1e-5
-    assert b.lower_bound_ == pytest.approx(a.lower_bound_, abs=1e-7)
+    # What is minimized is flat at its end; the ELBO of another optimum is not.
+    assert b.objective_value_ == pytest.approx(a.objective_value_, abs=1e-8)
+    assert b.lower_bound_ == pytest.approx(a.lower_bound_, abs=1e-5)
 
 
 # --- containers -----------------------------------------------------------------------

@@ -45,7 +45,7 @@ def few_rows(problem: Problem, batch_size: int) -> Problem:
     """The problem of random rows, scaled up to all, where a fit begins."""
     target = cast(RowsDensityTarget, problem.target)
     generator = problem.source_of_draws
-    order = torch.randperm(target.n_rows, generator=generator)
+    order = torch.randperm(target.n_rows, generator=generator, device=generator.device)
     count = max(batch_size, N_ROWS, PER_PARAMETER * target.layout.size)
     return replace(problem, target=target.subset(order[:count]))
 

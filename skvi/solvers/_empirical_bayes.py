@@ -151,11 +151,14 @@ class _Search(Run):
         if not self.kept:  # the only state, if Ctrl-C comes now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
-        nodes, near = _nodes(found.posterior, self.given), NEAR * torch.eye(len(hyper))
+        nodes, near = (
+            _nodes(found.posterior, self.given),
+            NEAR * hyper.new_ones(len(hyper)).diag(),
+        )
         gradient = [
             (self._value(hyper + step, nodes) - self._value(hyper - step, nodes))
             / (2 * NEAR)
-            for step in near.to(hyper)
+            for step in near
         ]
         return _Scales(hyper, found, hyper.new_tensor(gradient))
 

@@ -355,7 +355,11 @@ def singularity(place: Place) -> float:
     if scale.ndim == 1:
         return 0.0
     product = scale.T @ (place.precision @ scale)
-    return float((product - torch.eye(len(scale)).to(product)).abs().max())
+    return float(
+        (product - torch.eye(len(scale), dtype=scale.dtype, device=scale.device))
+        .abs()
+        .max()
+    )
 
 
 def _scales(precision: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import cast
 
+import numpy as np
 import torch
 
 from skvi.base import NormalForm
@@ -127,7 +128,7 @@ class Nodes(Run):
         fits, steps = self.lattice
         if len(fits) == 1 and not isinstance(self.numbers[0], CarriedScale):
             return self._value_alone(fits[self.zero], steps)
-        values = torch.tensor([f.value for f in fits.values()], dtype=torch.float64)
+        values = _host([f.value for f in fits.values()])
         log_steps = sum(map(math.log, steps))
         return -self.weight * (float(torch.logsumexp(values, 0)) + log_steps)
 
@@ -270,7 +271,7 @@ class Nodes(Run):
             high -= 0.5 * math.log(float(ratio.min()))
         low, high = min(low, -1.0), max(high, 1.0)
         count = min(MAX_COARSE, math.ceil(high - low) + 1)
-        grid = torch.linspace(low, high, count, dtype=torch.float64).tolist()
+        grid = np.linspace(low, high, count).tolist()
         right = (gram @ mean if is_full else gram * mean) - gradient
         values = []
         for z in grid:
@@ -527,7 +528,7 @@ class Nodes(Run):
     def _mixture(self) -> Posterior:
         known, steps = self.lattice
         fits = sorted(known.values(), key=lambda fit: fit.z)
-        values = torch.tensor([f.value for f in fits], dtype=torch.float64)
+        values = _host([f.value for f in fits])
         log_w = torch.log_softmax(values, 0).tolist()
         nodes, scales = [], None
         for fit in fits:
@@ -541,7 +542,7 @@ class Nodes(Run):
 
     def _finish(self) -> Solution:
         fits = list(self.fits.values())
-        values = torch.tensor([f.value for f in fits], dtype=torch.float64)
+        values = _host([f.value for f in fits])
         shares = torch.softmax(values, 0).tolist()
         best = max(fits, key=lambda fit: fit.value)
         error = known_error(best.target)
@@ -565,6 +566,11 @@ class Nodes(Run):
 def _step(curvature: float) -> float:
     """Step between nodes where minus the log of the integrand has this curvature."""
     return min(max(STEP * max(curvature, 1e-9) ** -0.5, SHORTEST), LONGEST)
+
+
+def _host(values: Sequence[float]) -> torch.Tensor:
+    """Numbers of the nodes, which stay on the host."""
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
 def _unit(zero: Index, axis: int, sign: int) -> Index:

@@ -127,7 +127,11 @@ class LikelihoodNumber(Number):
 
     def log_density(self, z: float) -> float:
         """Of the log of a Gamma variable."""
-        return float(self.number.log_density(torch.tensor([z], dtype=torch.float64)))
+        return float(
+            self.number.log_density(
+                torch.tensor([z], dtype=torch.float64, device="cpu")
+            )
+        )
 
     def bind(self, target: SupervisedTarget, z: float) -> SupervisedTarget:
         """With a likelihood that knows it."""
