@@ -353,12 +353,22 @@ class VariationalInference(BaseEstimator):
             theta = solution.posterior.draw(N_DRAWS, generator).theta
             found = self._attributes(solution, theta, bound, solution.message)
         last = getattr(self, "_modes", []) if self.warm_start else []
-        found["_modes"] = modes_of(starts, starts[0].normal) if starts else last
+        modes = modes_of(starts, starts[0].normal) if starts else last
+        # The only mode of some rows is not that of all.
+        found["_modes"] = [] if self.batch_size and len(modes) == 1 else modes
         vars(self).update(found)  # at once: fitted, or not at all
         if solution.interrupted:
             raise KeyboardInterrupt(solution.message)
         if message := self.diagnostics_["message"]:
             warn_user(f"VariationalInference: {message}.", ConvergenceWarning)
+
+    def _mode(
+        self, starts: list[Start], normal: NormalForm, value: float
+    ) -> tuple[NormalForm, float]:
+        """With what starts are compared: where these had some rows, the best one."""
+        if self.batch_size and starts:
+            return starts[0].normal, starts[0].value
+        return normal, value
 
     def _judged(
         self, solution: Solution, starts: list[Start], generator: torch.Generator
@@ -373,7 +383,7 @@ class VariationalInference(BaseEstimator):
         message = (
             lost_digits(target, changes.theta)
             or solution.message
-            or other_modes(starts, changes.normal, -bound[0])
+            or other_modes(starts, *self._mode(starts, changes.normal, -bound[0]))
             or changes.message(posterior)
         )
         if message and (ridge := explain_ridge(target, changes.normal)):

@@ -6,7 +6,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.inference import VariationalInference
+from skvi.inference import VariationalInference, _minibatches
 from skvi.posteriors import LowRankNormal
 from skvi.solvers import Stochastic
 from skvi.targets import _density_rows
@@ -137,3 +137,18 @@ def test_a_log_prior_is_added():
     parts = {"log_prior": log_prior, "random_state": 0}
     model = VariationalInference(log_likelihood, SHAPES, **parts).fit((X, Y))
     assert model.lower_bound_ == pytest.approx(exact()[2], abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_starts_of_some_rows_are_no_other_modes(monkeypatch):
+    """A tenth of the rows have their mode some deviations away from that of all.
+
+    Wrong variants: starts are compared with the end; they are modes of the evidence.
+    """
+    monkeypatch.setattr(_minibatches, "N_ROWS", 60)
+    parts = {"log_prior": log_prior, "batch_size": 60, "random_state": 0}
+    model = VariationalInference(log_likelihood, SHAPES, max_iter=20, **parts)
+    model.fit((X, Y))
+    assert "other modes" not in model.diagnostics_["message"]
+    assert model._modes == []
