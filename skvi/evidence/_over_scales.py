@@ -30,7 +30,7 @@ from skvi.targets._reduced import reduced
 __all__ = ["NearLifted", "has_unknowns", "lift", "unit"]
 
 # Parameters beyond which fits at all scales take too much memory, and the tolerance of
-# these: what they leave differs from node to node, and bends the map.
+# these: their errors differ from node to node, and distort the map.
 MAX_PARAMS, TOL = 1500, 1e-6
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)

@@ -151,10 +151,8 @@ class _Search(Run):
         if not self.kept:  # the only state, if Ctrl-C comes now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
-        nodes, near = (
-            _nodes(found.posterior, self.given),
-            NEAR * hyper.new_ones(len(hyper)).diag(),
-        )
+        nodes = _nodes(found.posterior, self.given)
+        near = NEAR * hyper.new_ones(len(hyper)).diag()
         gradient = [
             (self._value(hyper + step, nodes) - self._value(hyper - step, nodes))
             / (2 * NEAR)

@@ -299,12 +299,14 @@ class Nodes(Run):
         for _ in range(MAX_PLACES):
             fit = self._watched(z, start)
             slopes = self._slopes(fit)
-            bends = self._curvatures(fit)
-            self.lattice = self.fits, [(2 * math.pi / c) ** 0.5 for c in bends]
-            near = all(abs(s) <= c**0.5 for s, c in zip(slopes, bends, strict=True))
+            curvatures = self._curvatures(fit)
+            widths = [(2 * math.pi / c) ** 0.5 for c in curvatures]
+            self.lattice = self.fits, widths
+            pairs = list(zip(slopes, curvatures, strict=True))
+            near = all(abs(s) <= c**0.5 for s, c in pairs)
             if near or not self.may_go_on:
                 break
-            moves = [s / c for s, c in zip(slopes, bends, strict=True)]
+            moves = [s / c for s, c in pairs]
             longest = max(map(abs, moves))
             cut = min(1.0, FARTHEST / longest)
             z = tuple(at + cut * move for at, move in zip(z, moves, strict=True))
@@ -356,8 +358,8 @@ class Nodes(Run):
 
     def _lay(self, middle: _Fit) -> None:
         """Steps of the lattice, by the fit in its middle and those beside it."""
-        bends = self._curvatures(middle)
-        parts = zip(middle.z, self._slopes(middle), bends, strict=True)
+        curvatures = self._curvatures(middle)
+        parts = zip(middle.z, self._slopes(middle), curvatures, strict=True)
         place = tuple(z + slope / c for z, slope, c in parts)
         middle = self._solved([place], [self._predicted(place, middle, None)])[0]
         self._keep(middle)

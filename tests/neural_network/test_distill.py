@@ -18,8 +18,7 @@ from skvi.neural_network import DistilledRegressor, distill
 def test_regressions():
     """Means and standard deviations at rows that neither has seen.
 
-    Wrong variants: standard deviations in other units than means; their logs without
-    the factor of the fit.
+    Wrong variant: standard deviations in other units than means.
     """
     X, y = load_diabetes(return_X_y=True)
     X = X[:, :4]
@@ -51,6 +50,15 @@ def test_classes(library):
     assert (student.predict(X) == teacher.predict(X)).mean() > 0.97
     again = pickle.loads(pickle.dumps(student))
     assert np.array_equal(again.predict_proba(X), p)
+
+
+def test_deviations_that_vary():
+    """Wrong variant: logs of deviations without the factor of the fit."""
+    X = np.linspace(-1, 1, 60)[:, None]
+    std = 0.1 + X[:, 0] ** 2
+    student = DistilledRegressor((10,), random_state=0)
+    student.fit(X, np.column_stack([np.sin(2 * X[:, 0]), std]))
+    np.testing.assert_allclose(student.predict(X, return_std=True)[1], std, rtol=0.1)
 
 
 def test_messages():

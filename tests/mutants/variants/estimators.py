@@ -258,7 +258,7 @@ VARIANTS = [
     Variant("distilled-deviations-without-their-factor",
         where="DistilledRegressor.predict", find="f[:, 1] / np.sqrt(2)",
         put="f[:, 1]",
-        test="tests/neural_network/test_distill.py::test_regressions"),
+        test="tests/neural_network/test_distill.py::test_deviations_that_vary"),
     Variant("origin-of-exposure-in-functions", where="CoefficientsMixin._mean",
         find="f - self._model.units.f_mean", put="f",
         test="tests/linear_model/test_counts.py::test_functions_average_to_predictions"),
