@@ -25,6 +25,7 @@ from skvi.utils._arrays import as_tensor
 
 __all__ = [
     "Combinations",
+    "CombinedPredictive",
     "CountPredictive",
     "DrawnPredictive",
     "NormalPredictive",
@@ -204,48 +205,24 @@ class Combinations:
         return Combinations(self.along[rows], self.outside[rows], self.shift[rows])
 
 
-@dataclass(frozen=True, eq=False)
-class NormalPredictive(Predictive):
-    """Linear combinations with normal noise at each of m nodes, without quadrature.
+class _NormalMixture(Predictive):
+    """Normals at each of m nodes, noise included, without quadrature.
 
-    `means` and `variances` have shape (m, k); the variance `outside`, `noise` and
-    `log_weights` have shape (m,).
+    A subclass has `log_weights`, of shape (m,), and `n_rows`.
     """
 
-    rows: Combinations
-    means: torch.Tensor
-    variances: torch.Tensor
-    outside: torch.Tensor
-    noise: torch.Tensor
     log_weights: torch.Tensor
+    n_rows: int
 
-    @classmethod
-    def of_moments(
-        cls,
-        units: Units,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        noise: torch.Tensor,
-        log_weights: torch.Tensor,
-    ) -> "NormalPredictive":
-        """One normal of f in every row, (n,), under m variances of the noise."""
-        rows = Combinations(mean[:, None], variance, torch.zeros_like(mean))
-        one, zero = torch.ones_like(noise), torch.zeros_like(noise)[:, None]
-        nodes = one[:, None], zero, one, noise, log_weights
-        return cls(GaussianLikelihood(), units, rows, *nodes)
-
+    @abstractmethod
     def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Means and standard deviations of the components, (m, n) each."""
-        given = self.rows[rows]
-        variance = self.variances @ given.along.square().T
-        variance += self.noise[:, None] + self.outside[:, None] * given.outside
-        return self.means @ given.along.T + given.shift, variance.sqrt()
 
     def by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
         """Apply a function to all rows; see `Predictive.by_rows`."""
         tensors, parts = [as_tensor(column) for column in columns], []
-        size = max(1, CHUNK_ELEMENTS // len(self.means))
-        for rows in gen_batches(len(self.rows.along), size):
+        size = max(1, CHUNK_ELEMENTS // len(self.log_weights))
+        for rows in gen_batches(self.n_rows, size):
             mean, std = self.at_nodes(rows)
             some = (tensor[rows] for tensor in tensors)
             bound = GaussianLikelihood().at_scale(std)
@@ -259,6 +236,52 @@ class NormalPredictive(Predictive):
         kept = w > least
         mean, std = self.in_units(mean[kept].T), std[kept].T * self._scale(std)
         return mean.numpy(), std.numpy(), (w[kept] / w[kept].sum()).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class NormalPredictive(_NormalMixture):
+    """Moments of f at the nodes, (m, n), and variances of the noise, (m,)."""
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    noise: torch.Tensor
+    log_weights: torch.Tensor
+
+    @property
+    def n_rows(self) -> int:  # type: ignore[override]
+        return self.mean.shape[1]
+
+    def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those that are given; see `_NormalMixture.at_nodes`."""
+        variance = self.variance[:, rows] + self.noise[:, None]
+        return self.mean[:, rows], variance.sqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class CombinedPredictive(_NormalMixture):
+    """Linear combinations with normal noise.
+
+    `means` and `variances` have shape (m, k); the variance `outside`, `noise` and
+    `log_weights` have shape (m,).
+    """
+
+    means: torch.Tensor
+    variances: torch.Tensor
+    outside: torch.Tensor
+    noise: torch.Tensor
+    log_weights: torch.Tensor
+    rows: Combinations
+
+    @property
+    def n_rows(self) -> int:  # type: ignore[override]
+        return len(self.rows.along)
+
+    def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """By their directions; see `_NormalMixture.at_nodes`."""
+        given = self.rows[rows]
+        variance = self.variances @ given.along.square().T
+        variance += self.noise[:, None] + self.outside[:, None] * given.outside
+        return self.means @ given.along.T + given.shift, variance.sqrt()
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,11 +69,11 @@ def counts():
 MODELS = {
     "natural gradient": (Logistic(), classes),
     "natural gradient of counts": (BayesianPoissonRegressor(prior="normal"), counts),
-    "coordinate ascent": (Linear(posterior="full_rank"), numbers),
-    "coordinate ascent, ARD": (Linear(prior="ard"), numbers),
+    "noise and scale": (Linear(posterior="full_rank"), numbers),
+    "noise, ARD": (Linear(prior="ard"), numbers),
     "empirical Bayes": (Logistic(prior=Normal("learn")), classes),
-    "alternating": (Linear(loss="beta"), numbers),
-    "alternating, learned noise": (Linear(loss="beta", noise_scale="learn"), numbers),
+    "robust noise": (Linear(loss="beta"), numbers),
+    "learned noise": (Linear(loss="beta", noise_scale="learn"), numbers),
     "robust start": (Linear(loss="beta", noise_scale=20.0, prior="normal"), numbers),
     "moment matching": (Logistic(objective="eubo", random_state=0), classes),
     "tilted moments": (Logistic(objective="renyi", random_state=0), classes),
@@ -133,13 +133,13 @@ MODELS = {
 # One for every loop; the others are for the slow tests.
 PHASES = (
     "natural gradient",
-    "coordinate ascent",
-    "alternating",
+    "noise and scale",
+    "robust noise",
     "tilted moments",
     "minibatches",
     "network",
 )
-WARM = ("natural gradient", "coordinate ascent", "moment matching")
+WARM = ("natural gradient", "noise and scale", "moment matching")
 
 
 def target_of(model, X, y):

@@ -25,7 +25,6 @@ from skvi.posteriors import (
     MeanFieldNormal,
     MixtureOfNormals,
     MultiplicativeFlow,
-    Product,
 )
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 
@@ -57,14 +56,14 @@ REGRESSIONS = {
     "linear, laplace": linear(noise_scale="learn", prior="laplace", tol=1e-9),
     "linear, student": linear(likelihood="student_t", noise_scale=1.0, tol=1e-12),
     "linear, beta": linear(loss="beta", noise_scale=1.0, prior="normal", tol=1e-9),
-    "linear, product": linear(
+    "linear, nodes": linear(
         objective=ELBO(),
         divergence=KL(),
         loss=LogLoss(),
-        posterior=Product({"coef": MeanFieldNormal()}),
+        posterior=MeanFieldNormal(),
         prior=HierarchicalNormal(1.0, 1.0),
         intercept_prior=Normal(5.0),
-        solver="coordinate_ascent",
+        solver="natural_gradient",
         tol=1e-9,
     ),
     "mlp": BayesianMLPRegressor(

@@ -47,13 +47,13 @@ EXACT = {
     "counts": (BayesianPoissonRegressor(prior="normal"), COUNTS),
     "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNED), COUNTS),
     "exact": (BayesianLinearRegression(), NUMBERS),
-    "coordinate-ascent": (
+    "nodes": (
         BayesianLinearRegression(posterior="full_rank"),
         NUMBERS,
     ),
     "conjugate": (BayesianLinearRegression(**FIXED), NUMBERS),
     "ard": (BayesianLinearRegression(prior="ard"), NUMBERS),
-    "alternating": (BayesianLinearRegression(loss="beta", max_iter=2), NUMBERS),
+    "robust": (BayesianLinearRegression(loss="beta", max_iter=2), NUMBERS),
     "heavy-tails": (BayesianLinearRegression(**FIXED | {"prior": "laplace"}), NUMBERS),
 }
 NOISY = {
@@ -101,7 +101,7 @@ NOISY = {
     ),
 }
 CASES = EXACT | NOISY
-SLOW = {"alternating", "empirical-bayes", "precisions", "moments"}
+SLOW = {"robust", "empirical-bayes", "precisions", "moments"}
 MARKED = [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
     for name in CASES

@@ -23,7 +23,13 @@ from skvi.solvers import NaturalGradient, Problem, SolverOptions
 from skvi.solvers._nodes import Nodes
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget, NodeGrid
-from skvi.targets._numbers import LikelihoodNumber, Number, Scale, numbers_of
+from skvi.targets._numbers import (
+    LikelihoodNumber,
+    Number,
+    Scale,
+    bound_at,
+    numbers_of,
+)
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
 
@@ -100,9 +106,7 @@ def _grid(
     """Nodes of a scale, of a number, or both, with the slopes in each."""
     slopes = []
     for z, normal, _ in places:
-        known = target
-        for number, at in zip(numbers, z, strict=True):
-            known = number.bind(known, at)
+        known = bound_at(target, numbers, z)
         pairs = zip(numbers, z, strict=True)
         slopes.append([number.slope(known, at, normal, 1.0) for number, at in pairs])
     like = places[0][1].mean.new_tensor
@@ -135,9 +139,7 @@ def _fitted(target: SupervisedTarget, numbers: Sequence[Number]) -> list[Place] 
     """Those of full rank that are fitted here; None if the solver cannot."""
     start = FullRankNormal().build(target.layout).to(target.hyper.device)
     problem = Problem(target, ELBO(), KL(), start, None)
-    known = target
-    for number in numbers:
-        known = number.bind(known, number.start)
+    known = bound_at(target, numbers, [number.start for number in numbers])
     if NaturalGradient.missing(replace(problem, target=known)):
         return None
     nodes = Nodes(problem, SolverOptions(tol=TOL), (target, numbers))

@@ -5,7 +5,7 @@ import math
 from skvi.priors import BuiltPrior
 from skvi.priors._scale_mixture import ScaleMixture
 from skvi.targets import SupervisedTarget, Target
-from skvi.targets._hierarchical import HierarchicalTarget, base_prior
+from skvi.targets._hierarchical import base_prior
 
 __all__ = ["BUDGET", "name_of_mixture", "remedy", "with_remedy"]
 
@@ -70,6 +70,4 @@ def name_of_mixture(mixture: ScaleMixture) -> str:
 
 
 def _own_prior(target: Target) -> BuiltPrior | None:
-    if isinstance(target, HierarchicalTarget):
-        return base_prior(target)
-    return target.prior if isinstance(target, SupervisedTarget) else None
+    return base_prior(target) if isinstance(target, SupervisedTarget) else None

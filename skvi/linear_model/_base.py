@@ -1,5 +1,6 @@
 """Base class of Bayesian linear models."""
 
+import math
 from dataclasses import replace
 from numbers import Real
 
@@ -31,6 +32,7 @@ from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import NaturalGradient, Problem, choose_solver
+from skvi.targets._numbers import LikelihoodNumber, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_prior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._sparse import SparseRows, row_width
@@ -170,17 +172,16 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return target, data
 
     def _pose(self, target):
-        """As for every estimator; other divergences than KL need a known scale."""
+        """As for every estimator; other divergences than KL need known numbers."""
         if isinstance(target.prior, MixtureAsPrior):
             return self._pose_beside(target)
-        is_auto = isinstance(self.prior, str) and self.prior == "auto"
-        is_unknown = target.prior is not None and target.prior.n_unknown_scales == 1
-        if not (is_auto and is_unknown and self.divergence_.kl_weight is None):
+        plain, numbers = numbers_of(target)
+        if not numbers or self.divergence_.kl_weight is not None:
             return super()._pose(target)
-        # Impossible combinations are refused before any fit: at some scale.
-        known = with_prior(target, target.prior.given_scale(1.0))
-        problem, solver = super()._pose(known)
-        found = self._at_scale_by_kl(target).to(problem.target.hyper.device)
+        # Impossible combinations are refused before any fit: at some numbers.
+        start = bound_at(plain, numbers, [number.start for number in numbers])
+        problem, solver = super()._pose(start)
+        found = self._at_numbers_by_kl(target).to(problem.target.hyper.device)
         return replace(problem, target=found), solver
 
     def _pose_beside(self, target):
@@ -214,25 +215,30 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return self._prepare(problem, solver)
         return super()._continue(problem, before, solver)
 
-    def _at_scale_by_kl(self, target):
-        """The target under the scale that a fit by KL finds, for other divergences.
+    def _at_numbers_by_kl(self, target):
+        """The target at the numbers that a fit by KL finds, for other divergences.
 
         They need a normal prior: the same for all, so that a search over divergences
         compares nothing else.
         """
         posterior = self.posterior_family_.build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
-        solver = choose_solver(problem)
-        solution = solver.solve(problem, self._solver_options(target))
+        solution = choose_solver(problem).solve(problem, self._solver_options(target))
         solution.raise_interrupt()
-        scale = self._find_coefficients(solution.posterior).scale()
-        prior = Normal(scale / self._model.units.x_scale)
-        has_blocks = isinstance(self.prior_, dict)
-        self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
-        built = target.prior.given_scale(scale)
-        taken = (*self._model.taken_from_y, PLUGGED_SCALE)
-        self._model = replace(self._model, prior=built, taken_from_y=taken)
-        return with_prior(target, built)
+        found, (plain, numbers) = solution.posterior, numbers_of(target)
+        place = (found.log_weights.exp() @ found.places()).tolist()
+        known, taken = bound_at(plain, numbers, place), list(self._model.taken_from_y)
+        if isinstance(numbers[0], Scale):
+            taken.append(PLUGGED_SCALE)
+            prior = Normal(math.exp(place[0]) / self._model.units.x_scale)
+            has_blocks = isinstance(self.prior_, dict)
+            self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
+        if isinstance(numbers[-1], LikelihoodNumber):
+            taken += target.likelihood_spec.learned
+        parts = {"prior": known.prior_spec, "likelihood": known.likelihood_spec}
+        model = replace(self._model, **parts, taken_from_y=tuple(taken))
+        self._model = replace(model, gammas={}) if target.is_extended else model
+        return known
 
     def _resolve(self, name):
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":

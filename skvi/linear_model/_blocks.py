@@ -4,19 +4,19 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.posteriors import Family, Posterior, Product
-from skvi.priors import GammaHyperprior
+from skvi.posteriors import Family, MixtureOverScales, Posterior
+from skvi.priors import HalfCauchy
+from skvi.targets._precisions import Hyperprior
 
 __all__ = [
     "MAX_FULL",
     "MAX_QUICK",
     "MAX_QUICK_ROWS",
-    "check_gammas",
+    "check_joint",
     "check_noise_hyperprior",
     "join_independent",
+    "mean_log_number",
     "normal_of_predictor",
-    "with_logarithm",
-    "with_positive_blocks",
 ]
 
 # Parameters up to which a covariance is factorized in every step of a fit: with a fixed
@@ -24,25 +24,30 @@ __all__ = [
 MAX_FULL = 1000
 # Where it is factorized once, or with so few rows, it takes as long up to more.
 MAX_QUICK, MAX_QUICK_ROWS = 3000, 1500
+# Draws behind the mean of a number in a posterior that is no mixture over it.
+N_DRAWS = 1000
 
 
-def with_positive_blocks(family: Family, blocks: list[str]) -> Family:
-    """One family for the predictor's blocks; every other block gets its own."""
-    if isinstance(family, Product):
-        return family
-    return Product({",".join(blocks): family})  # `skops` stores no tuple as a key
+def check_joint(posterior: Posterior, family: Family) -> None:
+    """Raise if a number of the likelihood is independent of the coefficients."""
+    if posterior.layout.positive and len(posterior.parts) > 1:
+        name = posterior.layout.positive[0]
+        raise IncompatibleComponentsError(
+            f"posterior={family!r} has a {name} that is independent of the "
+            "coefficients. Use 'full_rank' or 'mean_field', which are normal at every "
+            f"{name}."
+        )
 
 
-def check_gammas(posterior: Posterior, family: Family) -> None:
-    """Raise if a positive parameter has a posterior other than a separate Gamma."""
-    for names, part in posterior.parts.items():
-        positive = any(name in posterior.layout.positive for name in names)
-        if positive and part.as_gamma() is None:
-            raise IncompatibleComponentsError(
-                f"Precisions with hyperpriors have Gamma posteriors, each of its "
-                f"own; posterior={family!r} gives {names} another "
-                "one. Leave these blocks out of Product(blocks), or use Gamma()."
-            )
+def mean_log_number(posterior: Posterior) -> float:
+    """Posterior mean of the log of the number of a likelihood, which comes last."""
+    if isinstance(posterior, MixtureOverScales):
+        return float(posterior.log_weights.exp() @ posterior.places()[:, -1])
+    normal = posterior.as_prior().as_normal()
+    if normal is not None:
+        return float(normal.mean[-1])
+    draws = posterior.draw(N_DRAWS, torch.Generator().manual_seed(0))
+    return float(draws.theta[:, -1].mean())
 
 
 def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
@@ -57,17 +62,6 @@ def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
     return join_independent(forms) if len(forms) == len(parts) else None
 
 
-def with_logarithm(normal: NormalForm, posterior: Posterior, name: str) -> NormalForm:
-    """Join a normal with one that matches the moments of the log of a parameter."""
-    gamma = posterior.as_prior().part(name).as_gamma()
-    if gamma is None:
-        raise ValueError(f"{name} has no Gamma distribution")
-    mean = torch.digamma(gamma.shape) - gamma.rate.log()
-    return join_independent(
-        [normal, NormalForm(mean, torch.polygamma(1, gamma.shape).sqrt())]
-    )
-
-
 def join_independent(forms: list[NormalForm]) -> NormalForm:
     """Normal of independent normals."""
     mean = torch.cat([form.mean for form in forms])
@@ -77,11 +71,13 @@ def join_independent(forms: list[NormalForm]) -> NormalForm:
     return NormalForm(mean, torch.block_diag(*dense))
 
 
-def check_noise_hyperprior(gamma: GammaHyperprior) -> GammaHyperprior:
+def check_noise_hyperprior(given: Hyperprior) -> Hyperprior:
     """Return a hyperprior of the noise; raise ValueError if it cannot be one."""
-    if not (gamma.shape > 0 and gamma.rate > 0 and gamma.is_shared):
+    if isinstance(given, HalfCauchy):
+        given.validate()
+    elif not (given.shape > 0 and given.rate > 0):
         raise ValueError(
-            "The hyperprior of the noise needs a positive shape and a positive rate, "
-            f"and has one precision for all rows. Got noise_scale={gamma!r}."
+            "The hyperprior of the noise needs a positive shape and a positive rate. "
+            f"Got noise_scale={given!r}."
         )
-    return gamma
+    return given

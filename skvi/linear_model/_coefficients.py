@@ -56,9 +56,19 @@ class Coefficients(Movable, ABC):
         """Scales of the prior that they average over."""
         return 1
 
-    def scale(self) -> float | None:
-        """Scale of the prior that was inferred, in units of the fit; None if none."""
+    def scales(self) -> Pair | None:
+        """Logs of the scale of the prior that was inferred, and their weights, (K,)."""
         return None
+
+    def scale(self) -> float | None:
+        """Their geometric mean, in units of the fit; None where none was inferred."""
+        found = self.scales()
+        return None if found is None else math.exp(float(found[1] @ found[0]))
+
+    def precision(self) -> float | None:
+        """Mean of ``1 / scale^2``; None where no scale was inferred."""
+        found = self.scales()
+        return None if found is None else float(found[1] @ torch.exp(-2 * found[0]))
 
     @abstractmethod
     def moments(self) -> Pair:
@@ -143,17 +153,19 @@ class NormalCoefficients(MixedCoefficients):
         """One for each component; see `Coefficients.n_scales`."""
         return len(self.components)
 
-    def scale(self) -> float | None:
-        """A geometric mean, or what a normal implies; see `Coefficients.scale`."""
+    def scales(self) -> Pair | None:
+        """Those of the nodes, or what a normal implies; see `Coefficients.scales`."""
         if self.log_scales is not None:
-            return math.exp(float(self.log_weights.exp() @ self.log_scales))
+            return self.log_scales, self.log_weights.exp()
         prior = self.model.prior
         if prior is None or prior.n_unknown_scales != 1:
             return None
         normal = self.components[0]
         squares = normal.mean.square() + normal.variance
         # E[1 / s^2] beside the normal, which is the posterior under a prior with it.
-        return prior.expected_precision(prior.scale_weights() @ squares)[0] ** -0.5
+        expected = prior.expected_precision(prior.scale_weights() @ squares)[0]
+        one = normal.mean.new_ones(1)
+        return -0.5 * (expected * one).log(), one
 
     def moments(self) -> Pair:
         """Moments of the mixture; see `Coefficients.moments`."""

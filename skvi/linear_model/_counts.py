@@ -8,6 +8,7 @@ from skvi._registry import COUNTS
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
+from skvi.linear_model._blocks import check_joint
 from skvi.linear_model._count_model import (
     Counts,
     check_likelihood,
@@ -312,12 +313,7 @@ default="auto"
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
-        if posterior.layout.positive and len(posterior.parts) > 1:
-            raise IncompatibleComponentsError(
-                f"posterior={self.posterior_family_!r} has a dispersion that is "
-                "independent of the coefficients. Use 'full_rank' or 'mean_field', "
-                "which are normal at every dispersion."
-            )
+        check_joint(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
         if not problem.target.is_extended:

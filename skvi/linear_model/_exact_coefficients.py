@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skvi._predictive import Combinations, NormalPredictive
+from skvi._predictive import Combinations, CombinedPredictive
 from skvi.base import NormalForm
 from skvi.base._units import Units
 from skvi.likelihoods import GaussianLikelihood
@@ -37,6 +37,14 @@ class ExactCoefficients(MixedCoefficients):
     def _first(self) -> int:
         """Position of the first coefficient behind the intercept, if there is one."""
         return int(self.exact.form.intercept is not None)
+
+    def scales(self) -> Pair | None:
+        """Those of the nodes; see `Coefficients.scales`."""
+        coef, nodes = self.exact.form.coef, self.exact.nodes
+        if coef.hyperprior is None:
+            return None
+        log_scales = 0.5 * (coef.value.log() - torch.from_numpy(nodes.coef.ravel()))
+        return log_scales, torch.from_numpy(nodes.weights.ravel())
 
     def moments(self) -> Pair:
         """Those of linear combinations; see `Coefficients.moments`."""
@@ -77,7 +85,7 @@ class ExactCoefficients(MixedCoefficients):
         normal = self.exact.matching_normal()
         return covariance_of_functions(self.model, normal, X, n_jobs)
 
-    def predictive(self, X: Any, n_jobs: int | None) -> NormalPredictive:
+    def predictive(self, X: Any, n_jobs: int | None) -> CombinedPredictive:
         """Distributions of new targets in rows of X."""
         rows = self._functions(X, n_jobs)
         return self._mixture(rows, self.model.units, has_noise=True)
@@ -132,7 +140,7 @@ class ExactCoefficients(MixedCoefficients):
 
     def _mixture(
         self, rows: Combinations, units: Units, has_noise: bool
-    ) -> NormalPredictive:
+    ) -> CombinedPredictive:
         """Distributions of linear combinations, or of new targets, which have noise."""
         *given, w = self.exact.normals()
         noise = has_noise * torch.from_numpy(np.exp(-self.exact.nodes.noise.ravel()))
@@ -140,4 +148,4 @@ class ExactCoefficients(MixedCoefficients):
         parts = (part[kept] for part in (*given, noise))
         log_w = (w[kept] / w[kept].sum()).log()
         likelihood = GaussianLikelihood()
-        return NormalPredictive(likelihood, units, rows, *parts, log_w)
+        return CombinedPredictive(likelihood, units, *parts, log_w, rows)

@@ -7,13 +7,13 @@ from sklearn.base import RegressorMixin
 
 from skvi._registry import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._merging import MergingMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.posteriors import Family
-from skvi.priors import GammaHyperprior
+from skvi.priors import GammaHyperprior, HalfCauchy
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import (
     Interval,
@@ -44,26 +44,29 @@ class BayesianLinearRegression(
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. If precisions
-        have hyperpriors, objectives other than "elbo" train on draws.
+        In which sense the approximation is close to the exact posterior. If the noise
+        has a hyperprior, objectives other than "elbo" train on draws.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``.
+        posterior and needs ``objective="elbo"``; unless it is a KL, an unknown noise
+        and scale of the prior are those of the best fit under "kl".
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers; they
         act on the target standardized by its median and median absolute deviation.
     posterior : {"auto", "exact", "full_rank", "mean_field"} or Family, default="auto"
-        "exact" is the exact posterior of conjugate models, see Notes. Under the others
-        coefficients and precisions are independent; "full_rank" models correlations
-        between coefficients, "mean_field" none.
+        "exact" is the exact posterior of conjugate models, see Notes. The others are
+        normal at every noise and scale of the prior, and average over these;
+        "full_rank" models correlations between coefficients, "mean_field" none.
         "auto" is "exact" where it exists, else "full_rank", up to 1000 parameters (3000
         where it is quick), else "mean_field": see ``posterior_family_``.
-    prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \
-"log_uniform"}, Prior, Posterior or dict, default="hierarchical"
-        Prior of the coefficients, for a standardized target. "hierarchical" is normal
-        with one unknown precision, "ard" with one per coefficient. A ``posterior_`` can
-        be the prior of later rows.
+    prior : {"auto", "hierarchical", "ard", "normal", "laplace", "student_t", \
+"horseshoe", "log_uniform"}, Prior, Posterior or dict, default="auto"
+        Prior of the coefficients, for a standardized target. "auto" is normal, with one
+        unknown scale, which has a half-Cauchy prior. "hierarchical" is that of
+        scikit-learn's `BayesianRidge`, with a Gamma(1e-6, 1e-6) prior of the precision;
+        "ard" has one for each coefficient. A ``posterior_`` can be the prior of later
+        rows.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the prediction at the means of the features. None is a normal with the
         scale of the target in the units of the fit, which is 1 if it is standardized:
@@ -73,16 +76,19 @@ Divergence, default="kl"
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
         Shape of the noise. "student_t" has heavy tails, of four degrees of freedom, and
         expects outliers; ``StudentTLikelihood(df=2.5)`` sets others.
-    noise_scale : float, "learn", "hyperprior" or GammaHyperprior, \
+    noise_scale : float, "learn", "hyperprior", HalfCauchy or GammaHyperprior, \
 default="hyperprior"
         Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the value of largest evidence, or ELBO; "hyperprior" gives the
-        precision a Gamma(1e-6, 1e-6) prior; predictions and evidence average over it.
+        "learn" finds the value of largest evidence, or ELBO. "hyperprior" gives it a
+        half-Cauchy prior whose median is the deviation of y, and predictions and
+        evidence average over it. Other hyperpriors are in the units of the fit: a
+        `GammaHyperprior` is that of the precision, as of scikit-learn's
+        `BayesianRidge` with ``GammaHyperprior(1e-6, 1e-6)``.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of
         the same normalization. With False priors are in units of y.
-    solver : {"auto", "coordinate_ascent", "natural_gradient", "alternating", \
+    solver : {"auto", "exact", "natural_gradient", "empirical_bayes", \
 "moment_matching", "stochastic"} or Solver, default="auto"
         "auto" chooses the most accurate one that can solve the combination.
         ``Stochastic(batch_size=100)`` is for more rows than a pass can take, see
@@ -116,8 +122,8 @@ default="hyperprior"
         Intercept for the original, uncentered features.
     noise_scale_ : float or ndarray of shape (n_outputs,)
         Scale of the noise, in units of y, ``1 / sqrt(alpha_)``; for normal noise its
-        standard deviation. With a hyperprior it is from a posterior mean: of its
-        logarithm where the posterior is exact, else of `alpha_`.
+        standard deviation. With a hyperprior the posterior mean of its logarithm says
+        what it is.
     alpha_ : float or ndarray of shape (n_outputs,)
         Precision of the noise, ``noise_scale_ ** -2``.
     lambda_ : float or ndarray
@@ -139,14 +145,14 @@ default="hyperprior"
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats; 0 if it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimized quantity after every iteration; with coordinate ascent the
-        negative ELBO, which never increases. One value where the posterior is exact.
+        The minimized quantity after every iteration. One value where the posterior is
+        exact.
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
     posterior_ : Posterior, or tuple of n_outputs of them
-        The source of all results, in the units of the fit, with logarithms of the
-        precisions.
+        The source of all results, in the units of the fit, with the logarithm of an
+        unknown noise precision.
     outputs_ : list of BayesianLinearRegression
         Only for a target of shape (n_samples, n_outputs): the fit of each column.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -160,22 +166,23 @@ default="hyperprior"
 
     Notes
     -----
-    With normal noise, log loss, ``objective="elbo"``, ``divergence="kl"`` and a
-    hyperprior on the noise, on one precision that all coefficients share, or both, the
-    posterior is exact: a mixture of normals over nodes of the precisions. With given
-    precisions "full_rank" is exact. As the prior of later rows it is replaced by
-    independent normal and Gamma distributions with its moments. With few rows an
-    informative hyperprior helps: see :doc:`/predict`.
+    With normal noise, log loss, ``objective="elbo"``, ``divergence="kl"`` and a prior
+    of the noise, of one scale that all coefficients share, or of both, the posterior is
+    exact: a mixture of normals over nodes of these numbers. With given ones "full_rank"
+    is exact. As the prior of later rows it is replaced by a normal and a Gamma
+    distribution with its moments. With few rows an informative hyperprior helps: see
+    :doc:`/predict`.
 
     The evidence is in closed form with normal noise, log loss, normal coefficients and
-    given (or learned) precisions, by quadrature in the models above, and otherwise from
-    draws, which integrate out everything with a hyperprior. Vague hyperpriors cost
-    about 14 nats each, as the result says.
+    given (or learned) scales, by quadrature in the models above, and otherwise from
+    draws, which integrate out everything with a hyperprior. Vague Gamma hyperpriors
+    cost about 14 nats each, as the result says.
 
     References
     ----------
-    *Variational inference*, lecture notes, section 10.3: coordinate ascent for linear
-    regression, here with unknown noise and one or many unknown precisions. MacKay
+    Gelman (2006), *Prior distributions for variance parameters in hierarchical
+    models*: half-Cauchy scales. *Variational inference*, lecture notes, section 10.3:
+    the model; `CoordinateAscent` has its algorithm. MacKay
     (1992), *Bayesian interpolation*. Robust losses: Knoblauch, Jewson and Damoulas,
     *Generalized Variational Inference*.
 
@@ -195,11 +202,13 @@ default="hyperprior"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         "posterior": [StrOptions({"auto", "exact", *POSTERIORS}), Family],
+        "prior": PRIOR_OR_AUTO,
         "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn", "hyperprior"}),
             GammaHyperprior,
+            HalfCauchy,
         ],
         "normalize_y": ["boolean"],
     }
@@ -210,7 +219,7 @@ default="hyperprior"
         divergence="kl",
         loss="log",
         posterior="auto",
-        prior="hierarchical",
+        prior="auto",
         intercept_prior=None,
         fit_intercept=True,
         likelihood="gaussian",

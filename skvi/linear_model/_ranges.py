@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from skvi.evidence import EvidenceBounds
-from skvi.priors import GammaHyperprior, Prior
+from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Prior
 from skvi.utils._warnings import warn_user
 
 __all__ = ["many_classes_message", "unscaled_message", "warn_of_vague", "with_cost"]
@@ -102,11 +102,10 @@ def _has_shared_scale(prior: Any) -> bool:
     return prior.relative_to == "all" or scale == DEFAULT_SCALE
 
 
-def warn_of_vague(gammas: Sequence[GammaHyperprior], n_features: int) -> None:
+def warn_of_vague(prior: Any, n_features: int) -> None:
     """Warn of a cost that depends on the number of features."""
-    shapes = [g.shape for g in gammas if g.shape < VAGUE_SHAPE and not g.is_shared]
-    if shapes:
-        cost = -sum(n_features * math.log(shape) for shape in shapes)
+    if isinstance(prior, ARD) and prior.shape < VAGUE_SHAPE:
+        cost = -n_features * math.log(prior.shape)
         warn_user(
             f"{n_features} vague Gamma hyperpriors, one for each coefficient, cost the "
             f"evidence about {cost:.1f} nats whatever the data: models with fewer "
@@ -116,11 +115,12 @@ def warn_of_vague(gammas: Sequence[GammaHyperprior], n_features: int) -> None:
         )
 
 
-def with_cost(
-    found: EvidenceBounds, gammas: Sequence[GammaHyperprior]
-) -> EvidenceBounds:
+def with_cost(found: EvidenceBounds, hyperpriors: Sequence[Any]) -> EvidenceBounds:
     """Name what shared hyperpriors cost: as much for every model that has them."""
-    shapes = [g.shape for g in gammas if g.shape < VAGUE_SHAPE and g.is_shared]
+    shared = [
+        g for g in hyperpriors if isinstance(g, GammaHyperprior | HierarchicalNormal)
+    ]
+    shapes = [g.shape for g in shared if g.shape < VAGUE_SHAPE]
     if not shapes:
         return found
     cost = -sum(math.log(shape) for shape in shapes)

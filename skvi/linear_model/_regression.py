@@ -5,7 +5,6 @@ from dataclasses import replace
 from numbers import Real
 
 import numpy as np
-import torch
 
 from skvi._regressors import names_of_units, noise_in, units_of, with_noise_scale
 from skvi.evidence import bound_evidence
@@ -14,36 +13,40 @@ from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
-    check_gammas,
+    check_joint,
     check_noise_hyperprior,
-    with_logarithm,
-    with_positive_blocks,
+    mean_log_number,
 )
+from skvi.linear_model._count_model import matching_gamma
 from skvi.linear_model._exact_coefficients import ExactCoefficients
 from skvi.linear_model._ranges import warn_of_vague, with_cost
-from skvi.linear_model._starts import approach, start_near
+from skvi.linear_model._starts import approach, start_at_normal
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
     feature_units,
     with_new_features,
 )
 from skvi.posteriors import Exact, FullRankNormal, Posterior
+from skvi.posteriors._over_scales import leading
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
+    ARD,
     GammaHyperprior,
+    HalfCauchy,
     HierarchicalNormal,
     Normal,
-    Prior,
     build_prior,
 )
 from skvi.solvers import NaturalGradient
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
-from skvi.targets._hierarchical import marginal
+from skvi.solvers._hyper import check_noise
+from skvi.targets._numbers import numbers_of
+from skvi.targets._precisions import Hyperprior
 
 __all__ = ["GaussianRegression"]
 
-# Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
-NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
+# Hyperprior of the scale of the noise, in units of the target's deviation.
+NOISE_HYPERPRIOR = HalfCauchy()
 
 
 class GaussianRegression(BayesianLinearModel):
@@ -93,9 +96,10 @@ class GaussianRegression(BayesianLinearModel):
 
     def _is_quick(self, n_rows, size):
         prior = self._coef_prior()
-        is_fixed = isinstance(prior, Normal) and isinstance(prior.scale, Real)
+        scale = getattr(prior, "scale", None)
+        is_known = isinstance(prior, Normal) and isinstance(scale, Real | HalfCauchy)
         return (
-            (is_fixed or isinstance(prior, HierarchicalNormal))
+            (is_known or isinstance(prior, HierarchicalNormal))
             and self._resolve("likelihood").is_normal
             and self.divergence_.is_standard
             and self.objective_.kind == "expectation"
@@ -108,22 +112,19 @@ class GaussianRegression(BayesianLinearModel):
         predictor = LinearPredictor(data.X.shape[1], 1, self.fit_intercept)
         taken = names_of_units(self.fit_intercept) if standardizes else ()
         taken += self._set_intercept_prior(data, units)
-        gammas = self._hyperpriors()
-        marginal = _build_prior(self.prior_, predictor.layout)
-        if gammas:
-            family, blocks = self.posterior_family_, list(predictor.layout)
-            self.posterior_family_ = with_positive_blocks(family, blocks)
+        prior = self.prior_
+        if isinstance(prior, Posterior):
+            prior = prior.real_part()
         return HierarchicalLinearModel(
             response,
             predictor,
             self._likelihood(noise_in(units, self._noise_to_fix())),
             self.loss_function_,
-            self._own_prior(predictor.layout, marginal, gammas),
+            build_prior(prior, predictor.layout),
             str(data.X.dtype),
             units,
             taken,
-            gammas,
-            marginal,
+            self._hyperpriors(),
             is_centered=self._given_units() is None,
         )
 
@@ -155,14 +156,6 @@ class GaussianRegression(BayesianLinearModel):
         found = replace(units, x_mean=origin, x_scale=scale, unseen=unseen)
         return found, self.normalize_y
 
-    def _own_prior(self, layout, marginal, gammas):
-        """Prior of the blocks without hyperprior; None if there are none."""
-        if "coef_hyperprior" not in gammas:
-            return marginal
-        if not self.fit_intercept:
-            return None
-        return self.prior_["intercept"].build(layout.only("intercept"))
-
     def _set_intercept_prior(self, data, units):
         """Give the intercept a normal prior with the scale of the target.
 
@@ -179,26 +172,23 @@ class GaussianRegression(BayesianLinearModel):
         return () if is_one else ("intercept_scale",)
 
     @property
-    def _noise_is_gamma(self):
-        return isinstance(self.noise_scale, GammaHyperprior)
+    def _has_noise_prior(self):
+        return isinstance(self.noise_scale, Hyperprior)
 
     def _hyperpriors(self):
-        """Hyperpriors of the precisions that are inferred: arguments of the target."""
-        found = {"noise_hyperprior": None}
-        if self._noise_is_gamma and not self._continues:
-            found["noise_hyperprior"] = check_noise_hyperprior(self.noise_scale)
-        elif self.noise_scale == "hyperprior" or self._noise_is_gamma:
-            found["noise_hyperprior"] = self._noise_hyperprior()
-        found["coef_hyperprior"] = _hyperprior(self._coef_prior())
-        return {name: gamma for name, gamma in found.items() if gamma is not None}
+        """Hyperprior of the noise, if it is inferred: an argument of the target."""
+        if self._has_noise_prior and not self._continues:
+            return {"noise_hyperprior": check_noise_hyperprior(self.noise_scale)}
+        if self.noise_scale == "hyperprior" or self._has_noise_prior:
+            return {"noise_hyperprior": self._noise_hyperprior()}
+        return {}
 
     def _noise_hyperprior(self):
         """Noise hyperprior from a fit whose posterior is the prior."""
         prior = self.prior_
         if not isinstance(prior, Posterior) or "noise_precision" not in prior.layout:
             return NOISE_HYPERPRIOR
-        shape, rate = prior.as_prior().part("noise_precision").as_gamma()
-        return GammaHyperprior(float(shape), float(rate))
+        return GammaHyperprior(*matching_gamma(prior))
 
     def _work(self, target):
         """Multiply-adds of a Gram matrix."""
@@ -208,11 +198,15 @@ class GaussianRegression(BayesianLinearModel):
     def _continue(self, problem, before, solver):
         if isinstance(self.posterior_family_, Exact):
             return None  # nothing to start from
-        last = before["posterior_"].as_prior()
-        return super()._continue(problem, {**before, "posterior_": last}, solver)
+        last = before["posterior_"]
+        if isinstance(last, MixtureOverPrecisions):
+            before = {**before, "posterior_": last.as_prior()}
+        return super()._continue(problem, before, solver)
 
     def _prepare(self, problem, solver):
-        robust = not self.loss_function_.is_log_loss
+        # An unknown scale begins at one that is wide enough.
+        known = not self._model.likelihood.learned
+        robust = known and not self.loss_function_.is_log_loss
         if robust and solver.continues and not NaturalGradient.missing(problem):
             return approach(problem, self._model.likelihood.length_scale)
         return super()._prepare(problem, solver)
@@ -220,17 +214,28 @@ class GaussianRegression(BayesianLinearModel):
     def _check_posterior(self, posterior):
         if not isinstance(self.posterior_family_, Exact):
             super()._check_posterior(posterior)
-            check_gammas(posterior, self.posterior_family_)
+            check_joint(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
-        """Start draws at the solution of a similar model without draws."""
-        return start_near(problem, self._model.likelihood)
+        """Start draws at the solution by the ELBO, without draws."""
+        return start_at_normal(problem)
+
+    def _checked(self, problem, solution):
+        """Raise if a robust loss has settled on rows that are fitted exactly."""
+        is_robust = not self.loss_function_.is_log_loss
+        if is_robust and "noise_precision" in problem.target.layout:
+            posterior, target = solution.posterior, numbers_of(problem.target)[0]
+            normal = posterior.as_prior().as_normal()
+            if normal is not None:
+                scale = normal.mean.new_tensor(-0.5 * mean_log_number(posterior)).exp()
+                check_noise(target, leading(normal, target.layout.size), scale)
+        return solution
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
-        return found | self._precisions_of(found["posterior_"])
+        return found | self._precisions_of(found)
 
     def _find_coefficients(self, posterior):
         if isinstance(posterior, MixtureOverPrecisions):
@@ -246,43 +251,42 @@ class GaussianRegression(BayesianLinearModel):
         return found
 
     def _noise_of(self, found):
-        """Scale of the noise in units of y: its geometric mean, if that is exact."""
+        """Scale of the noise in units of y: its geometric mean, if it is inferred."""
         posterior, unit = found["posterior_"], self._model.units.y_scale
         if "noise_precision" in posterior.layout:
-            if isinstance(posterior, MixtureOverPrecisions):
-                return math.exp(posterior.mean_of(lambda t: -0.5 * t, "noise")) * unit
-            shape, rate = posterior.part("noise_precision").as_gamma()
-            return float((rate / shape).sqrt()) * unit
+            mean = mean_log_number(posterior)
+            return math.exp(-0.5 * mean) * unit
         if (noise := self._noise_to_fix()) == "learn":
             return float(np.exp(found["_hyper"][0])) * unit
-        return float(noise)
+        if isinstance(noise, Real):
+            return float(noise)
+        return self._model.likelihood.length_scale * unit
 
-    def _precisions_of(self, posterior):
+    def _precisions_of(self, found):
         """Mean precisions of the coefficients, if their prior is normal."""
-        if "coef_precision" in posterior.layout:
-            if isinstance(posterior, MixtureOverPrecisions):
-                value = np.array([posterior.mean_of(np.exp, "coef")])
-            else:
-                shape, rate = posterior.as_prior().part("coef_precision").as_gamma()
-                value = (shape / rate).numpy()
-        elif isinstance(self.prior_, Posterior):
+        prior = self._coef_prior()
+        if isinstance(self.prior_, Posterior):
             return {}
-        else:
-            normal = build_prior(
-                self._coef_prior(), posterior.layout.only("coef")
-            ).as_normal()
+        unit = self._precision_unit()
+        if isinstance(prior, ARD):
+            mean, std = found["coef_"] / unit**-0.5, found["coef_std_"] / unit**-0.5
+            return {"lambda_": prior.expected_precision(mean, std) * unit}
+        if (value := found["_coefficients"].precision()) is None:
+            layout = self._model.predictor.layout.only("coef")
+            normal = build_prior(prior, layout).as_normal()
             if normal is None:
                 return {}
             value = (1 / normal.variance).numpy()
-        value = value * self._precision_unit()
-        gamma = _hyperprior(self._coef_prior())
-        shared = bool((value == value[0]).all()) and (gamma is None or gamma.is_shared)
-        return {"lambda_": float(value[0]) if shared else value}
+            value = value[0] if (value == value[0]).all() else value
+        else:
+            value = value * float(self._model.prior.scale_weights().max())
+        value = value * unit
+        return {"lambda_": float(value) if np.ndim(value) == 0 else value}
 
     def _bound_evidence(self, target, generator, **options):
         """Bounds in closed form, or else from draws."""
-        gammas = self._model.gammas.values()
-        warn_of_vague(gammas, self.n_features_in_)
+        prior = self._coef_prior()
+        warn_of_vague(prior, self.n_features_in_)
         posterior, method, found = self.posterior_, options["method"], None
         if method in ("auto", "exact"):
             quantity = options["quantity"]
@@ -293,29 +297,11 @@ class GaussianRegression(BayesianLinearModel):
                 "their precision, or have given ones. Use method='auto'."
             )
         if found is None or not (found.reliable or method == "exact"):
-            if target.is_extended:
-                # Joint draws of precisions and coefficients have funnels.
-                target = marginal(target, self._marginal_prior())
-                posterior = posterior.as_prior().marginal(target.layout)
-                options["normal"] = self._log_normal(target.layout)
             found = bound_evidence(target, posterior, generator, **options)
         if not self.lower_bound_se_:  # the fit's own bound has no Monte Carlo noise
             row = elbo_row((self.lower_bound_, 0.0))
             found = replace(found, table={**found.table, "ELBO of q": row})
-        return with_cost(found, gammas)
-
-    def _marginal_prior(self):
-        """Prior of coefficients and intercept, with precisions integrated out."""
-        prior = self._model.marginal_prior
-        first = len(self._hyper) - len(prior.learned)
-        return prior.bind(torch.from_numpy(self._hyper[first:]))
-
-    def _log_normal(self, layout):
-        """Normal with the moments of the posterior, a log noise precision included."""
-        normal = self._coefficients.single
-        if normal is None or "noise_precision" not in layout:
-            return normal
-        return with_logarithm(normal, self.posterior_, "noise_precision")
+        return with_cost(found, [prior, *self._model.gammas.values()])
 
     def _in_units(self, theta):
         """Draws as blocks, in units of X and y, without axes for one target."""
@@ -323,26 +309,10 @@ class GaussianRegression(BayesianLinearModel):
         for name in ("coef", "intercept"):
             if name in found:
                 found[name] = found[name][:, 0]
-        scale = self._model.units.y_scale
-        units = {"noise_precision": scale**-2, "coef_precision": self._precision_unit()}
-        for name, unit in units.items():
-            if name in found:
-                value = found[name] * unit
-                found[name] = value[:, 0] if value.shape[1] == 1 else value
+        if (name := "noise_precision") in found:
+            found[name] = found[name][:, 0] * self._model.units.y_scale**-2
         return found
 
     def _precision_unit(self):
         """Precision of coefficients in units of X and y, where it is 1 in the fit."""
         return (self._model.units.x_scale / self._model.units.y_scale) ** 2
-
-
-def _build_prior(prior, layout):
-    """Prior over the parameters of the predictor, given or integrated precisions."""
-    if isinstance(prior, Posterior):
-        prior = prior.real_part()
-    return build_prior(prior, layout)
-
-
-def _hyperprior(prior):
-    """Gamma hyperprior of a prior on precisions, or None."""
-    return prior.gamma_hyperprior() if isinstance(prior, Prior) else None

@@ -10,8 +10,10 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
 from skvi._regressors import check_rows, predict_interval
+from skvi.posteriors import MixtureOverScales
+from skvi.solvers._exact import LEAST_SHAPE
+from skvi.targets._precisions import exponent
 from skvi.utils._random import make_generator
-from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._validation import check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
@@ -29,15 +31,14 @@ class RegressionPredictionMixin:
             return self._from_draws(X, coefficients.theta)
         if self._exact is not None:
             return coefficients.predictive(X, self.n_jobs)
-        mean, variance = coefficients.functions(X, self.n_jobs)
-        noise, log_w = self._noise_nodes()
+        moments = coefficients.functions_at_nodes(X, self.n_jobs)
+        log_noise, log_w = self._log_noise_at_nodes(), coefficients.log_weights
         if model.likelihood.is_normal:
-            nodes = mean, variance, noise, log_w
-            return NormalPredictive.of_moments(model.units, *nodes)
+            nodes = *moments, torch.exp(2 * log_noise), log_w
+            return NormalPredictive(model.likelihood, model.units, *nodes)
         likelihood = clone(model.likelihood).set_params(noise_scale="learn")
-        normal = mean[None], variance.sqrt()[None], mean.new_zeros(1)
-        numbers = 0.5 * noise.log(), log_w
-        return QuadraturePredictive(likelihood, model.units, *normal, *numbers)
+        normals = moments[0], moments[1].sqrt(), log_w
+        return QuadraturePredictive(likelihood, model.units, *normals, log_noise)
 
     def _from_draws(self, X, theta):
         """New targets given draws of all parameters, (S, P)."""
@@ -51,28 +52,34 @@ class RegressionPredictionMixin:
     def _noise_scale_of_fit(self):
         return self.noise_scale_ / self._model.units.y_scale
 
-    def _noise_gamma(self):
-        """Shape and rate of the noise precision; None if it is a number."""
-        if "noise_precision" not in self.posterior_.layout:
-            return None
-        return map(float, self.posterior_.part("noise_precision").as_gamma())
+    def _log_noise_at_nodes(self):
+        """Logs of the scale of the noise in the units of the fit, (K,)."""
+        if "noise_precision" in self.posterior_.layout:
+            return -0.5 * self._log_precisions()
+        log_w = self._coefficients.log_weights
+        return torch.full_like(log_w, math.log(self._noise_scale_of_fit()))
 
-    def _noise_nodes(self):
-        """Noise variances in the units of the fit, and their log weights."""
-        if (gamma := self._noise_gamma()) is not None:
-            return gamma_nodes(*gamma)
-        noise = torch.from_numpy(np.array([self._noise_scale_of_fit() ** 2]))
-        return noise, torch.zeros_like(noise)
+    def _log_precisions(self):
+        """Logs of the noise precision at the nodes, or of its draws."""
+        posterior = self.posterior_
+        if isinstance(posterior, MixtureOverScales):
+            return posterior.places()[:, -1]
+        return self._coefficients.theta[:, -1]
 
     def _noise_variance(self):
-        """Mean variance of the noise; infinite for fewer than three rows."""
+        """Mean variance of the noise; infinite for one or two rows, by its prior."""
         unit = self._model.likelihood.standard_variance
         if self._exact is not None:
             return unit * self._exact.noise_variance
-        if (gamma := self._noise_gamma()) is None:
+        if "noise_precision" not in self.posterior_.layout:
             return unit * self._noise_scale_of_fit() ** 2
-        shape, rate = gamma
-        return unit * (rate / (shape - 1) if shape > 1 else math.inf)
+        tail = exponent(self._model.gammas["noise_hyperprior"])
+        if tail + 0.5 * self._fingerprint[0] < LEAST_SHAPE:
+            return math.inf
+        variances = torch.exp(-self._log_precisions())
+        if isinstance(self.posterior_, MixtureOverScales):
+            return unit * float(self.posterior_.log_weights.exp() @ variances)
+        return unit * float(variances.mean())
 
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of the target.

@@ -6,7 +6,6 @@ their means; and they are relative to the scale of the columns where the prior i
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from scipy import sparse
 from skvi._model import Model
 from skvi._regressors import LARGEST
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior
 from skvi.targets import HierarchicalTarget
+from skvi.targets._precisions import Hyperprior
 from skvi.utils._arrays import as_tensor, row_chunks
 from skvi.utils._dense_rows import ShiftedRows
 from skvi.utils._sparse import SparseRows, as_rows
@@ -71,15 +70,12 @@ class LinearModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class HierarchicalLinearModel(LinearModel):
-    """A linear model with unknown precisions, or an unknown dispersion.
+    """A linear model with an unknown precision of the noise, or a dispersion.
 
-    `gammas` are their hyperpriors, as `HierarchicalTarget` takes them. `prior` is that
-    of the intercept alone if the coefficients' precision has one; `marginal_prior`
-    integrates the precisions out.
+    `gammas` has its hyperprior, as `HierarchicalTarget` takes it.
     """
 
-    gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
-    marginal_prior: Any = None
+    gammas: Mapping[str, Hyperprior] = field(default_factory=dict)
     is_centered: bool = True
 
     def bound(self, hyper):
@@ -89,7 +85,7 @@ class HierarchicalLinearModel(LinearModel):
         return super().bound(hyper)
 
     def target(self, data):
-        """Log joint density of coefficients and precisions; see `Model.target`."""
+        """Log joint density of coefficients and number; see `Model.target`."""
         y, weight, constant = self._columns(data)
         return HierarchicalTarget(
             self.predictor,

@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.base import Layout
 from skvi.plotting import _common as common
 from skvi.posteriors import Posterior
-from skvi.solvers._exact import MixtureOverPrecisions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -252,14 +251,14 @@ class PosteriorDisplay:
             [[found._density_of(int(k), int(i), grid) for i in chosen] for k in shown]
         )
         prior = np.stack([_prior_density(found, int(i), grid) for i in chosen])
-        inferred = "coef_precision" in found.posterior_.layout
+        inferred = found._coefficients.scales() is not None
         display = cls(
             [str(names[i]) for i in chosen],
             grid,
             posterior if labels else posterior[0],
             prior,
             classes=labels,
-            prior_name="prior at the inferred precision" if inferred else "prior",
+            prior_name="prior at the inferred scale" if inferred else "prior",
             note=_note(chosen, names, coefficients, labels, found),
         )
         return display.plot(ax, **kwargs)
@@ -332,21 +331,14 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
             raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         return stats.norm.pdf(theta.numpy(), at, width) / unit
-    if isinstance(fitted.posterior_, MixtureOverPrecisions):
-        if "coef_precision" in fitted.posterior_.layout:
-            # Averaged over the precision after the data.
-            nodes = fitted.posterior_.nodes
-            widths = np.exp(-0.5 * nodes.coef.ravel())
-            density = stats.norm.pdf((grid / unit)[:, None], scale=widths)
-            return density @ nodes.weights.ravel() / unit
-    elif "coef_precision" in fitted.posterior_.layout:
-        precision = fitted.posterior_.part("coef_precision").as_gamma()
-        shape, rate = (x.numpy() for x in precision)
-        one = index if len(shape) > 1 else 0
-        width = unit * math.sqrt(rate[one] / shape[one])
-        return stats.t(2 * shape[one], 0.0, width).pdf(grid)
     # All of them are exchangeable: one coordinate has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
+    scales = None if built.learned else fitted._coefficients.scales()
+    if scales is not None:  # averaged over the scale after the data
+        pairs = zip(*(x.tolist() for x in scales), strict=True)
+        given = [(w, built.given_scale(math.exp(z))) for z, w in pairs]
+        density = sum(w * p.log_prob(theta[:, None]).exp() for w, p in given)
+        return density.numpy() / unit
     if built.learned:
         learned = fitted.prior_scale_
         scale = learned["coef"] if isinstance(learned, dict) else learned

@@ -11,7 +11,7 @@ from skvi.posteriors._mixture import Mixture
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Posterior
 
-__all__ = ["MixtureOverScales", "leading"]
+__all__ = ["MixtureOverScales", "beside", "leading"]
 
 
 class MixtureOverScales(Mixture):
@@ -147,3 +147,12 @@ def leading(normal: NormalForm, size: int) -> NormalForm:
     if normal.is_diagonal:
         return NormalForm(normal.mean[:size], normal.scale[:size])
     return NormalForm(normal.mean[:size], normal.scale[:size, :size])
+
+
+def beside(normal: NormalForm, mean: float, std: float) -> NormalForm:
+    """A normal joined with an independent one of a number."""
+    like = normal.mean.new_tensor
+    center = torch.cat([normal.mean, like([mean])])
+    if normal.is_diagonal:
+        return NormalForm(center, torch.cat([normal.scale, like([std])]))
+    return NormalForm(center, torch.block_diag(normal.scale, like([[std]])))

@@ -5,14 +5,12 @@ import math
 import torch
 
 from skvi.base import Layout
+from skvi.priors._normal import BuiltUnknownScale
 from skvi.priors._scales import POSITIVE
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, GammaHyperprior, Prior
-from skvi.utils._random import log_gamma_draws, randn
+from skvi.utils._random import randn
 
 __all__ = ["HierarchicalNormal"]
-
-# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
-MAX_LOG = 600.0
 
 
 class HierarchicalNormal(Prior):
@@ -51,11 +49,6 @@ class HierarchicalNormal(Prior):
         self.shape = shape
         self.rate = rate
 
-    def gamma_hyperprior(self) -> GammaHyperprior:
-        """One precision for all coefficients; see `Prior.gamma_hyperprior`."""
-        self.validate()
-        return GammaHyperprior(float(self.shape), float(self.rate))
-
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior with the precision integrated out; see `Prior.build`."""
         self.validate()
@@ -63,15 +56,15 @@ class HierarchicalNormal(Prior):
         return _BuiltStudentT(scale, float(self.shape), float(self.rate))
 
 
-class _BuiltStudentT(BuiltPrior):
+class _BuiltStudentT(BuiltUnknownScale):
     """Multivariate Student-t density."""
 
     def __init__(self, scale: torch.Tensor, shape: float, rate: float) -> None:
-        self.scale, self.shape, self.rate = scale, shape, rate
+        super().__init__(scale)
+        self.shape, self.rate = shape, rate
 
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+    def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
         a, b, half_size = self.shape, self.rate, 0.5 * len(self.scale)
-        squares = (theta / self.scale).square().sum(1)
         constant = (
             math.lgamma(a + half_size)
             - math.lgamma(a)
@@ -81,11 +74,16 @@ class _BuiltStudentT(BuiltPrior):
         return constant - tails - self.scale.log().sum()
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        log_precision = log_gamma_draws(
-            self.scale.new_full((n_draws, 1), self.shape), generator
-        ) - math.log(self.rate)
-        width = torch.exp(-0.5 * log_precision.clamp(-MAX_LOG, MAX_LOG))
+        gamma = GammaHyperprior(self.shape, self.rate)
+        width = torch.exp(-0.5 * gamma.draw_log(n_draws, generator))
         return self.scale * width * randn(generator, n_draws, len(self.scale))
 
-    def tail_precision(self) -> torch.Tensor:
-        return torch.zeros_like(self.scale)
+    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+        # The log of the precision is -2 log s.
+        gamma = GammaHyperprior(self.shape, self.rate)
+        return math.log(2.0) + gamma.log_density(-2 * log_scale)
+
+    def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
+        shape = self.shape + 0.5 * len(self.scale)
+        rate = self.rate + 0.5 * float(squares)
+        return shape / rate, shape / rate**2

@@ -1,8 +1,10 @@
 """Normal priors, of a scale that is fixed, learned or unknown."""
 
 import math
+from copy import copy
 
 import torch
+from scipy.special import erfcx
 
 from skvi.base import Component, Layout, NormalForm
 from skvi.priors._scales import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
@@ -11,11 +13,13 @@ from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import rand, randn
 from skvi.utils._validation import StrOptions
 
-__all__ = ["HalfCauchy", "Normal"]
+__all__ = ["BuiltUnknownScale", "HalfCauchy", "Normal"]
 
 # Least sum of squares of coefficients with an unknown scale: at 0 their density has no
 # bound. Scales of draws are at most so large that squares are finite.
 LEAST_SQUARES, LARGEST_SCALE = 1e-280, 1e140
+# Scale, in units of the median, below which that of noise is not expected.
+LEAST_NOISE = 1e-6
 # Integral over a log scale: its least number of nodes; their reach from the top, in
 # widths of the integrand; the exponent at which its tail ends; the largest step.
 N_NODES, REACH, TAIL, LONGEST = 161, 10.0, 37.0, 0.15
@@ -56,6 +60,30 @@ class HalfCauchy(Component):
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
 
+    def log_density(self, log_precision: torch.Tensor) -> torch.Tensor:
+        """Log density of the log of a noise precision, if this is the noise's scale.
+
+        Times ``exp(-(LEAST_NOISE c / s)^2)``, and normalized: where all rows are fitted
+        exactly, the posterior would be improper without it.
+
+        Parameters
+        ----------
+        log_precision : Tensor of any shape
+
+        Returns
+        -------
+        Tensor of the same shape
+            In nats, with the Jacobian of the logarithm.
+        """
+        log_scale = -0.5 * log_precision - math.log(self.scale)
+        floor = LEAST_NOISE**2 * torch.exp((-2 * log_scale).clamp(max=700.0))
+        return log_density(log_scale) - floor - math.log(2 * erfcx(LEAST_NOISE))
+
+    def draw_log(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Draws of the log of the precision, (n_draws, 1)."""
+        scale = torch.tan(0.5 * math.pi * rand(generator, n_draws, 1))
+        return -2 * (scale.clamp(LEAST_NOISE, LARGEST_SCALE) * self.scale).log()
+
 
 class Normal(Prior):
     """Independent N(0, scale^2) on every coefficient.
@@ -92,7 +120,7 @@ class Normal(Prior):
         self.validate()
         if isinstance(self.scale, HalfCauchy):
             self.scale.validate()
-            return _BuiltMixture(float(self.scale.scale) * layout.natural_scales())
+            return _BuiltHalfCauchy(float(self.scale.scale) * layout.natural_scales())
         return scaled(layout, self.scale, _BuiltNormal)
 
 
@@ -116,8 +144,12 @@ class _BuiltNormal(BuiltIndependent):
         return self.scale.square().reciprocal()
 
 
-class _BuiltMixture(BuiltPrior):
-    """Normal coefficients of one half-Cauchy scale, which is integrated out."""
+class BuiltUnknownScale(BuiltPrior):
+    """Normal coefficients of one unknown scale, which is integrated out.
+
+    A subclass has the density of the scale, `log_density_of_scale`, and of the
+    coefficients, `_log_density`, by their weighted sum of squares.
+    """
 
     has_expected_log_prob = True
     n_unknown_scales = 1
@@ -125,19 +157,12 @@ class _BuiltMixture(BuiltPrior):
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
 
+    def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
+        """Log of the mean normal density at sums of squares, of any shape."""
+        raise NotImplementedError
+
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         return self._log_density((theta / self.scale).square().sum(-1))
-
-    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        squares = (theta / self.scale).square().sum(-1).clamp(min=LEAST_SQUARES)
-        precisions, weights = self._precisions(squares)
-        expected = (weights * precisions).sum(-1, keepdim=True)
-        return -expected * theta / self.scale.square()
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        shared = torch.tan(0.5 * math.pi * rand(generator, n_draws, 1))
-        noise = randn(generator, n_draws, len(self.scale))
-        return self.scale * shared.clamp(max=LARGEST_SCALE) * noise
 
     def matching_normal(self) -> NormalForm:
         return NormalForm(torch.zeros_like(self.scale), self.scale)
@@ -156,16 +181,33 @@ class _BuiltMixture(BuiltPrior):
         return (total / squares.shape[-1]).expand(squares.shape)
 
     def marginal(self, where: torch.Tensor) -> BuiltPrior:
-        return _BuiltMixture(self.scale[where])
+        part = copy(self)
+        part.scale = self.scale[where]
+        return part
 
     def given_scale(self, scale: float) -> BuiltPrior:
         return _BuiltNormal(scale * self.scale)
 
-    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
-        return log_density(log_scale)
-
     def scale_weights(self) -> torch.Tensor:
         return self.scale.square().reciprocal()
+
+
+class _BuiltHalfCauchy(BuiltUnknownScale):
+    """A half-Cauchy scale: sums over nodes of it."""
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        squares = (theta / self.scale).square().sum(-1).clamp(min=LEAST_SQUARES)
+        precisions, weights = self._precisions(squares)
+        expected = (weights * precisions).sum(-1, keepdim=True)
+        return -expected * theta / self.scale.square()
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        shared = torch.tan(0.5 * math.pi * rand(generator, n_draws, 1))
+        noise = randn(generator, n_draws, len(self.scale))
+        return self.scale * shared.clamp(max=LARGEST_SCALE) * noise
+
+    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+        return log_density(log_scale)
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
         precisions, weights = self._precisions(squares.clamp(min=LEAST_SQUARES))
@@ -179,7 +221,6 @@ class _BuiltMixture(BuiltPrior):
         return precisions, torch.softmax(terms, -1)
 
     def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
-        """Log of the mean normal density at sums of squares, of any shape."""
         size, squares = len(self.scale), squares.clamp(min=LEAST_SQUARES)
         precisions, log_weights = scale_nodes(squares.detach(), size)
         terms = log_weights - 0.5 * squares[..., None] * precisions

@@ -12,7 +12,7 @@ from skvi.base import Layout
 from skvi.expectations._log_square import ONE, expected_inverse, expected_log
 from skvi.priors._scale_mixture import GammaScales, ScaleMixture, all_mixed
 from skvi.priors._scales import POSITIVE, SCALE, BuiltIndependent, scaled
-from skvi.priors.base import VAGUE_SCALE, BuiltPrior, GammaHyperprior, Prior
+from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 from skvi.utils._random import rand
 
 __all__ = ["ARD", "StudentT"]
@@ -106,12 +106,6 @@ class ARD(Prior):
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:
         self.shape, self.rate = shape, rate
-
-    def gamma_hyperprior(self) -> GammaHyperprior:
-        """One precision for each coefficient; see `Prior.gamma_hyperprior`."""
-        self.validate()
-        shape, rate = float(self.shape), float(self.rate)
-        return GammaHyperprior(shape, rate, is_shared=False)
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the marginal prior over every coordinate of a layout."""

@@ -1,5 +1,6 @@
 """What every prior must implement."""
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ import torch
 
 from skvi.base import Component, Layout, NormalForm
 from skvi.utils._device import CPU, Movable
+from skvi.utils._random import log_gamma_density, log_gamma_draws
 
 if TYPE_CHECKING:
     from skvi.priors._scale_mixture import ScaleMixture
@@ -16,6 +18,8 @@ __all__ = ["VAGUE_SCALE", "BuiltPrior", "GammaHyperprior", "Prior"]
 
 # Scale of weak priors of intercepts.
 VAGUE_SCALE = 10.0
+# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
+MAX_LOG = 600.0
 
 
 @dataclass(frozen=True)
@@ -26,19 +30,37 @@ class GammaHyperprior:
     ----------
     shape, rate : float
         Parameters of the Gamma distribution of the precision, in the units of the fit.
-    is_shared : bool, default=True
-        One precision for all coefficients, or one for each.
 
     Examples
     --------
     >>> from skvi.priors import GammaHyperprior
-    >>> GammaHyperprior(1.0, 1.0).is_shared
-    True
+    >>> GammaHyperprior(1.0, rate=2.0)
+    GammaHyperprior(shape=1.0, rate=2.0)
     """
 
     shape: float
     rate: float
-    is_shared: bool = True
+
+    def log_density(self, log_precision: torch.Tensor) -> torch.Tensor:
+        """Log density of the log of the precision.
+
+        Parameters
+        ----------
+        log_precision : Tensor of any shape
+
+        Returns
+        -------
+        Tensor of the same shape
+            In nats, with the Jacobian of the logarithm.
+        """
+        shape, rate = log_precision.new_tensor([self.shape, self.rate])
+        return log_gamma_density(log_precision, shape, rate.log())
+
+    def draw_log(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Draws of the log of the precision, (n_draws, 1)."""
+        shape = torch.full((n_draws, 1), self.shape, dtype=torch.float64)
+        draws = log_gamma_draws(shape.to(generator.device), generator)
+        return (draws - math.log(self.rate)).clamp(-MAX_LOG, MAX_LOG)
 
 
 class BuiltPrior(Movable):
@@ -342,19 +364,6 @@ class Prior(Component):
         if scale is None:
             return None
         return float(scale) if isinstance(scale, Real) else VAGUE_SCALE
-
-    def gamma_hyperprior(self) -> GammaHyperprior | None:
-        """Hyperprior of the precisions, if this is a hierarchical normal prior.
-
-        `BayesianLinearRegression` infers such precisions as parameters. Everywhere
-        else, and for priors that do not override this method, only `build` is used.
-
-        Returns
-        -------
-        GammaHyperprior or None
-            None, the default, where the prior is not of this form.
-        """
-        return None
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior over every coordinate of a layout.

@@ -1,8 +1,6 @@
 """Choice of a solver."""
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.solvers._alternating import Alternating
-from skvi.solvers._coordinate_ascent import CoordinateAscent
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._exact import ExactSolver
 from skvi.solvers._moment_matching import MomentMatching
@@ -17,10 +15,8 @@ SOLVERS: dict[str, type[Solver]] = {
     s.name: s
     for s in (
         ExactSolver,
-        CoordinateAscent,
         EmpiricalBayes,
         NaturalGradient,
-        Alternating,
         MomentMatching,
         Stochastic,
     )

@@ -11,12 +11,11 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from skvi.base import Draw, Layout, NormalForm
-from skvi.base._gamma_form import GammaForm
 from skvi.divergences import Divergence
 from skvi.objectives import Objective
-from skvi.posteriors import FullRankNormal, Posterior, Product
+from skvi.posteriors import FullRankNormal, Posterior
 from skvi.posteriors._exact import Unsolved
-from skvi.solvers._conjugate import LEARNED_RANGE
+from skvi.posteriors._over_scales import beside
 from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
@@ -24,7 +23,7 @@ from skvi.targets._precision_nodes import PrecisionNodes, find_nodes, has_nodes
 from skvi.targets._precisions import ConjugateForm, Precision
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import log_gamma_density, rand, randn
+from skvi.utils._random import rand, randn
 
 __all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
 
@@ -32,6 +31,11 @@ __all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
 FINE, FINEST = 2.0, 4.0
 # Degrees of freedom, less two, of a Student-t that is given a variance.
 LEAST_SHAPE = 1.01
+# Beyond the data, in logs of the ratio of precisions, nothing changes.
+FAR = 10.0
+# A learned precision may exceed its initial value by this factor; beyond, some rows are
+# fitted exactly.
+LEARNED_RANGE = math.log(1e12)
 CACHED = "nodes", "log_evidence"
 
 
@@ -50,9 +54,9 @@ def missing_for_exact(
             "it integrates over precisions with hyperpriors, one of the noise, one "
             "that all coefficients share, or both, and needs a feature that varies"
         )
-    gamma, n_known = form.coef.hyperprior, len(form.data.values)
+    free, n_known = form.coef.hyperprior is not None, len(form.data.values)
     has_outside = n_known < form.data.n_features
-    if has_outside and gamma is not None and gamma.shape + 0.5 * n_known < LEAST_SHAPE:
+    if has_outside and free and form.coef.exponent + 0.5 * n_known < LEAST_SHAPE:
         return (
             "under a vague hyperprior, coefficients of which the data say nothing have "
             "no variance"
@@ -123,11 +127,14 @@ def _learn_noise(form: ConjugateForm) -> tuple[float, str]:
         return -find_nodes(_at_noise(form, t)).log_evidence
 
     first = float(form.noise.value.log())
-    grid = np.append(np.arange(first - 1, first + LEARNED_RANGE), first + LEARNED_RANGE)
+    log_e = form.data.values.log().numpy()
+    likely = form.noise_at_ratio(np.arange(log_e.min() - FAR, log_e.max() + FAR))
+    high = min(likely.max() + 2.0, first + LEARNED_RANGE)
+    grid = np.append(np.arange(min(likely.min(), first) - 2.0, high), high)
     best = int(np.argmin([loss(t) for t in grid]))
-    if best == len(grid) - 1:
+    if grid[best] == first + LEARNED_RANGE:
         return float(grid[best]), FLOOR_MESSAGE
-    near = grid[max(best - 1, 0)], grid[best + 1]
+    near = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     found = minimize_scalar(
         loss, bounds=near, method="bounded", options={"xatol": 1e-8}
     )
@@ -171,22 +178,16 @@ class MixtureOverPrecisions(Posterior):
             intercept = theta[:, self.layout["intercept"].slice][:, 0]
             prior = form.intercept
             total -= 0.5 * (prior * intercept.square() - math.log(prior) + LOG_2PI)
-        logs = []
-        for name, node in (("noise", form.noise), ("coef", form.coef)):
-            x = node.value.log().expand(len(theta), -1)
-            if node.hyperprior is not None:
-                x = theta[:, self.layout[f"{name}_precision"].slice]
-                shape = x.new_tensor(node.hyperprior.shape)
-                log_rate = x.new_tensor(math.log(node.hyperprior.rate))
-                total += log_gamma_density(x, shape, log_rate).sum(1)
-            logs.append(x[:, 0])
-        (t, s), d = logs, form.data.n_features
+        t = form.noise.value.log()
+        if form.noise.hyperprior is not None:
+            t = theta[:, self.layout["noise_precision"].slice][:, 0]
+            total += form.noise.hyperprior.log_density(t)
         squares = form.data.sum_of_squares(coef, intercept)
         total += 0.5 * (form.data.n * (t - LOG_2PI) - t.exp() * squares)
-        return total + 0.5 * (d * (s - LOG_2PI) - s.exp() * coef.square().sum(1))
+        return total + form.coef.log_prob(coef)
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        """Draw coefficients, intercept and the logs of unknown precisions."""
+        """Draw coefficients, intercept and the log of an unknown noise precision."""
         form, basis = self.form, self.basis()
         t, s = _draw_precisions(find_nodes(form, FINEST), n_draws, generator)
         means, variances, outside = _normals_given(form, t, s)
@@ -196,9 +197,8 @@ class MixtureOverPrecisions(Posterior):
             rest = randn(generator, n_draws, d)
             rest -= rest @ basis[:d] @ basis[:d].T
             theta[:, :d] += outside.sqrt()[:, None] * rest
-        pairs = ((form.noise, t), (form.coef, s))
-        logs = [x[:, None] for node, x in pairs if node.hyperprior is not None]
-        theta = torch.cat([theta, *logs], 1)
+        if form.noise.hyperprior is not None:
+            theta = torch.cat([theta, t[:, None]], 1)
         return Draw(theta, self.log_prob(theta))
 
     def normals(
@@ -250,9 +250,10 @@ class MixtureOverPrecisions(Posterior):
     @property
     def noise_variance(self) -> float:
         """Mean of the noise variance; infinite for fewer than three rows."""
-        gamma = self.form.noise.hyperprior
+        noise = self.form.noise
         # With two rows and a vague hyperprior it is as good as infinite.
-        if gamma is not None and gamma.shape + 0.5 * self.form.data.n < LEAST_SHAPE:
+        is_free = noise.hyperprior is not None
+        if is_free and noise.exponent + 0.5 * self.form.data.n < LEAST_SHAPE:
             return math.inf
         return self.mean_of(lambda t: np.exp(-t), "noise")
 
@@ -261,22 +262,19 @@ class MixtureOverPrecisions(Posterior):
         return float((self.nodes.weights * function(getattr(self.nodes, name))).sum())
 
     def as_prior(self) -> Posterior:
-        """Independent normal and Gamma distributions with the same moments."""
-        real = [name for name in self.layout if name not in self.layout.positive]
-        start = Product({",".join(real): FullRankNormal()}).build(self.layout)
-        parts = {tuple(real): start.part(real[0]).near(self.matching_normal())}
-        for name in ("noise", "coef"):
-            if (block := f"{name}_precision") in self.layout:
-                mean = self.mean_of(np.exp, name)
-                square = self.mean_of(lambda x: np.exp(2 * x), name)
-                gamma = mean * np.array([[mean], [1.0]]) / (square - mean**2)
-                found = GammaForm(*torch.from_numpy(gamma))
-                parts[block,] = start.part(block).near_gamma(found)
-        return start.with_parts(parts)
+        """The normal with the same moments, of the log of a noise precision, too."""
+        normal = self.matching_normal()
+        if self.form.noise.hyperprior is not None:
+            mean = self.mean_of(lambda t: t, "noise")
+            variance = self.mean_of(lambda t: (t - mean) ** 2, "noise")
+            normal = beside(normal, mean, math.sqrt(variance))
+        return FullRankNormal().build(self.layout).near(normal)
 
     def real_part(self) -> Posterior:
         """Normal of coefficients and intercept with the same moments."""
-        return self.as_prior().real_part()
+        names = [n for n in self.layout if n not in self.layout.positive]
+        posterior = FullRankNormal().build(self.layout.only(*names))
+        return posterior.near(self.matching_normal())
 
 
 def _normals_given(

@@ -26,7 +26,7 @@ from skvi.solvers._run import (
 from skvi.solvers._solution import Solution, State, remaining_gain
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import SupervisedTarget
-from skvi.targets._numbers import numbers_of
+from skvi.targets._numbers import bound_at, numbers_of
 from skvi.targets._supervised import with_design
 
 __all__ = ["AtPlaces", "NaturalGradient", "OneNormal"]
@@ -92,16 +92,14 @@ class NaturalGradient(Solver):
             plain, numbers = numbers_of(target)
             if numbers and problem.divergence.kl_weight is None:
                 return "only KL divergences average over an unknown number"
-            for number in numbers:
-                plain = number.bind(plain, number.start)
-            problem = replace(problem, target=plain)
+            known = bound_at(plain, numbers, [number.start for number in numbers])
+            problem = replace(problem, target=known)
         return missing_for_quadrature(problem)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
         numbers = numbers_of(problem.target)[1]
-        is_plain = not problem.target.is_extended
-        if is_plain and (numbers or problem.linear_target.prior.as_normal()):
+        if numbers or problem.linear_target.prior.as_normal():
             found = solve_reduced(self.solve, problem, options)
             if found is not None:
                 return found

@@ -22,14 +22,14 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences._linalg import precision_of
 from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.posteriors._over_scales import leading
+from skvi.posteriors._over_scales import beside, leading
 from skvi.solvers._mode import DENSE_LIMIT, SINGULAR, add, find_mode, start_at_mode
 from skvi.solvers._newton import Descent
 from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
-from skvi.targets._numbers import CarriedScale, Number, Scale, numbers_of
+from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_design
 from skvi.utils._clock import check_time
 
@@ -171,10 +171,7 @@ class Nodes(Run):
 
     def _at(self, z: Sequence[float]) -> SupervisedTarget:
         """The target with known numbers."""
-        target = self.target
-        for number, at in zip(self.numbers, z, strict=True):
-            target = number.bind(target, at)
-        return target
+        return bound_at(self.target, self.numbers, z)
 
     def _tolerance(self, factor: float) -> float:
         """Gap to reach: a multiple of the fit's, or what the quadrature resolves."""
@@ -536,7 +533,7 @@ class Nodes(Run):
         for fit in fits:
             normal = fit.normal
             if self.family.layout.size > normal.size:
-                normal = _beside(normal, fit.z[-1], KERNEL * steps[-1])
+                normal = beside(normal, fit.z[-1], KERNEL * steps[-1])
             nodes.append(self.family.near(normal))
         if isinstance(self.numbers[0], Scale):
             scales = [fit.z[0] for fit in fits]
@@ -581,12 +578,3 @@ def _unit(zero: Index, axis: int, sign: int) -> Index:
 
 def _times(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
     return matrix * vector if matrix.ndim == 1 else matrix @ vector
-
-
-def _beside(normal: NormalForm, mean: float, std: float) -> NormalForm:
-    """A normal joined with an independent one of a number."""
-    like = normal.mean.new_tensor
-    center = torch.cat([normal.mean, like([mean])])
-    if normal.is_diagonal:
-        return NormalForm(center, torch.cat([normal.scale, like([std])]))
-    return NormalForm(center, torch.block_diag(normal.scale, like([[std]])))

@@ -5,18 +5,21 @@ coordinates as there are rows. Given the scale the best posterior of all others 
 prior, which costs no divergence, so that the objective is that of the small problem.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import repeat
 from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
-from skvi.priors import BuiltPrior
 from skvi.solvers._mode import factorize
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers.base import Problem, SolverOptions
+from skvi.targets import SupervisedTarget
+from skvi.targets._hierarchical import base_prior
 from skvi.targets._reduced import ReducedTarget, reduced
 
 __all__ = ["MIN_SIZE", "has_few_rows", "solve_reduced"]
@@ -92,19 +95,23 @@ class _Rows:
     def _outside(self, posterior: Posterior, scale: float | None) -> Posterior:
         """Posterior of all parameters, of which the others keep their prior."""
         whole, small = (
-            prior if scale is None else prior.given_scale(scale)
-            for prior in (self.given.linear_target.prior, self.small.target.prior)
+            _variance(target, scale)
+            for target in (self.given.linear_target, self.small.target)
         )
         normal = posterior.normal(posterior.params.detach())
-        gain = normal.covariance() - _variance(small).diag()
+        gain = normal.covariance() - small.diag()
         covariance = self.out @ gain @ self.out.T
-        covariance.diagonal().add_(_variance(whole))
+        covariance.diagonal().add_(whole)
         moved = NormalForm(self.out @ normal.mean, factorize(covariance))
         return self.family.near(moved)
 
 
-def _variance(prior: BuiltPrior) -> torch.Tensor:
-    return cast(NormalForm, prior.as_normal()).variance
+def _variance(target: SupervisedTarget, scale: float | None) -> torch.Tensor:
+    """Prior variances of the parameters; 0 of a number, which is not reduced."""
+    prior = base_prior(target)
+    known = prior if scale is None else prior.given_scale(scale)
+    variance = cast(NormalForm, known.as_normal()).variance
+    return torch.nn.functional.pad(variance, (0, target.layout.size - len(variance)))
 
 
 def _each(
@@ -113,7 +120,7 @@ def _each(
     """Change a posterior, or each node of a mixture, which has a known scale."""
     if not isinstance(posterior, MixtureOverScales):
         return change(posterior, None)
-    z = posterior.places()[:, 0]
-    pairs = zip(posterior.nodes, z.exp().tolist(), strict=True)
-    nodes = [change(*pair) for pair in pairs]
-    return MixtureOverScales(nodes, posterior.log_weights.tolist(), z.tolist())
+    z = None if posterior.log_scales is None else posterior.log_scales.tolist()
+    scales = repeat(None) if z is None else map(math.exp, z)
+    nodes = [change(*pair) for pair in zip(posterior.nodes, scales, strict=False)]
+    return MixtureOverScales(nodes, posterior.log_weights.tolist(), z)

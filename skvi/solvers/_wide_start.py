@@ -7,10 +7,13 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
+from skvi.posteriors import MixtureOverScales
+from skvi.posteriors._over_scales import beside
 from skvi.solvers._mode import DENSE_LIMIT, factorize, find_mode
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._numbers import Scale, bound_at, numbers_of
 from skvi.targets._row_terms import terms_at
 from skvi.utils._random import randn
 
@@ -18,6 +21,8 @@ __all__ = ["choose_start", "dispersed_starts", "likelihood_normal", "solve_from_
 
 # The wide prior has the information of this fraction of one row of the data.
 WIDE = 0.01
+# Deviation of the log of a number at a start.
+NUMBER_WIDTH = 0.1
 # Distance from their optima, in nats, at which two starts are compared.
 ROUGH_TOL = 0.01
 
@@ -70,18 +75,16 @@ def choose_start(
     A prior with a peak at 0 and heavy tails can trap a fit: the second optimum is found
     from large likelihood. Ctrl-C raises PhaseInterrupted if there is a result.
     """
-    reference = problem.target.reference
-    if not solver.continues or reference.n_unknown_scales:
-        return start  # a scale that is searched for by itself
+    if not solver.continues:
+        return start
     given = problem.state if start is None else start
-    normal = likelihood_normal(given.target, given.posterior.is_diagonal)
-    if normal is None:
+    far = _likely_state(given)
+    if far is None:
         return start
     tol, is_warm = max(options.tol, ROUGH_TOL), start is not None
     rough = replace(options, tol=tol, progress=no_progress, warm_start=is_warm)
     first = solver.solve(problem.at(given), rough)
     first.raise_interrupt()
-    far = State(given.posterior.near(normal), given.target)
     try:
         second = solver.solve(problem.at(far), replace(rough, warm_start=True))
     except KeyboardInterrupt:
@@ -92,6 +95,23 @@ def choose_start(
     if second.interrupted:
         raise PhaseInterrupted(best.state)
     return best.state
+
+
+def _likely_state(given: State) -> State | None:
+    """State at large likelihood, with its best number; None if none can be hidden."""
+    (posterior, target), is_diagonal = given, given.posterior.is_diagonal
+    plain, numbers = numbers_of(target)
+    if not numbers:
+        normal = likelihood_normal(target, is_diagonal)
+        return None if normal is None else State(posterior.near(normal), target)
+    if isinstance(numbers[0], Scale):
+        return None  # it is searched for by itself
+    known = bound_at(plain, numbers, [number.start for number in numbers])
+    if (normal := likelihood_normal(known, is_diagonal)) is None:
+        return None
+    family = getattr(posterior, "likeliest", posterior)
+    node = family.near(beside(normal, numbers[0].best(plain, normal), NUMBER_WIDTH))
+    return State(MixtureOverScales([node], [0.0], None), target)
 
 
 def solve_from_best(

@@ -1,23 +1,23 @@
 """Linear regression with Gamma hyperpriors on its precisions."""
 
 import math
-from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors import BuiltPrior, GammaHyperprior
+from skvi.priors import BuiltPrior
 from skvi.targets._least_squares import LeastSquares, summarize
 from skvi.targets._precisions import (
     BuiltHierarchy,
-    ConditionalPrior,
     ConjugateForm,
+    Hyperprior,
     Precision,
+    ScaleDensity,
     UnknownNumber,
 )
-from skvi.targets._supervised import SupervisedTarget
+from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets._whitened import WhitenedTarget
 from skvi.utils._arrays import median_distance, weighted_median
 from skvi.utils._log_space import LOG_2PI
@@ -28,8 +28,7 @@ __all__ = [
     "base_prior",
     "beside_number",
     "coef_scale",
-    "conditional",
-    "marginal",
+    "with_own_prior",
 ]
 
 # Decompositions of more columns (or rows, if they are fewer) take too long.
@@ -39,26 +38,22 @@ MAX_DECOMPOSED = 3000
 class HierarchicalTarget(SupervisedTarget):
     """A linear model whose precisions can be parameters with Gamma hyperpriors.
 
-    theta is that of the predictor, followed by the blocks "noise_precision" (or the
-    name in `Likelihood.gamma_block`) and "coef_precision" if they have hyperpriors.
-    Both are positive: theta holds their logarithms, and `log_joint` is the density in
-    theta, with the Jacobian.
+    theta is that of the predictor, followed by the block "noise_precision" (or the
+    name in `Likelihood.gamma_block`) if it has a hyperprior. It is positive: theta
+    holds its logarithm, and `log_joint` is the density in theta, with the Jacobian.
 
     Parameters
     ----------
     predictor, likelihood, loss : LinearPredictor, Likelihood, Loss
-    prior : BuiltPrior or None
-        Over the parameters of the predictor; with `coef_hyperprior` over the
-        intercept only, and None if there is none.
+    prior : BuiltPrior
+        Over the parameters of the predictor.
     X : Tensor or SparseRows of shape (n, d)
         With an intercept, `is_centered` says that weighted means are zero.
     y : Tensor of shape (n,)
     sample_weight : Tensor of shape (n,), default=None
     constant : float, default=0.0
-    noise_hyperprior : GammaHyperprior, default=None
+    noise_hyperprior : GammaHyperprior or HalfCauchy, default=None
         On the likelihood's `Likelihood.gamma_block`, which is then "learn".
-    coef_hyperprior : GammaHyperprior, default=None
-        On the precision of normal coefficients with mean 0.
     is_centered : bool, default=True
     offset : Tensor of shape (n,), default=None
         As in `SupervisedTarget`.
@@ -70,21 +65,21 @@ class HierarchicalTarget(SupervisedTarget):
     >>> from skvi.losses import LogLoss
     >>> from skvi.predictors import LinearPredictor
     >>> from skvi.targets import HierarchicalTarget
-    >>> from skvi.priors import GammaHyperprior
+    >>> from skvi.priors import GammaHyperprior, HierarchicalNormal
     >>> X, y = torch.ones(2, 1).double(), torch.tensor([1.0, 3.0])
     >>> gamma, model = GammaHyperprior(1.0, 1.0), LinearPredictor(1, 1, False)
+    >>> prior = HierarchicalNormal().build(model.layout)
     >>> target = HierarchicalTarget(
     ...     model,
     ...     GaussianLikelihood("learn"),
     ...     LogLoss(),
-    ...     None,
+    ...     prior,
     ...     X,
     ...     y,
     ...     noise_hyperprior=gamma,
-    ...     coef_hyperprior=gamma,
     ... )
     >>> target.layout
-    Layout({'coef': (1, 1), 'noise_precision': (1,), 'coef_precision': (1,)})
+    Layout({'coef': (1, 1), 'noise_precision': (1,)})
     """
 
     def __init__(
@@ -97,34 +92,20 @@ class HierarchicalTarget(SupervisedTarget):
         y: torch.Tensor,
         sample_weight: torch.Tensor | None = None,
         constant: float = 0.0,
-        noise_hyperprior: GammaHyperprior | None = None,
-        coef_hyperprior: GammaHyperprior | None = None,
+        noise_hyperprior: Hyperprior | None = None,
         is_centered: bool = True,
         offset: torch.Tensor | None = None,
     ) -> None:
         self.noise_hyperprior = noise_hyperprior
-        # Without an intercept no block with a separate prior may remain.
-        rest = BuiltPrior() if prior is None else prior
         super().__init__(
-            predictor, likelihood, loss, rest, X, y, sample_weight, constant, offset
+            predictor, likelihood, loss, prior, X, y, sample_weight, constant, offset
         )
-        gammas = {}
         if noise_hyperprior is not None:
-            gammas[likelihood.gamma_block[0]] = noise_hyperprior
-        if coef_hyperprior is not None:
-            gammas["coef_precision"] = coef_hyperprior
-        sizes = {
-            name: 1 if gamma.is_shared else predictor.n_features
-            for name, gamma in gammas.items()
-        }
-        self.layout = predictor.layout + Layout(
-            {name: (size,) for name, size in sizes.items()},
-            dict.fromkeys(gammas, "exp"),
-            roles=dict.fromkeys(gammas, "scale"),
-        )
-        self.coef_hyperprior = coef_hyperprior
-        if gammas:
-            self.prior_spec = BuiltHierarchy(self.layout, prior, gammas)
+            name = likelihood.gamma_block[0]
+            self.layout = predictor.layout + Layout(
+                {name: (1,)}, {name: "exp"}, roles={name: "scale"}
+            )
+            self.prior_spec = BuiltHierarchy(self.layout, prior, noise_hyperprior)
             # The loss depends on more than f, and theta has blocks that the design does
             # not map to f. No chain returns from draws of hyperpriors.
             self.is_extended = self.starts_near_fit = True
@@ -260,8 +241,12 @@ class HierarchicalTarget(SupervisedTarget):
     def powered(self, power: float) -> "HierarchicalTarget":
         """Take a power of the likelihood; see `SupervisedTarget.powered`."""
         other = super().powered(power)
-        other._data, other._form, other._is_summarized = None, None, False
+        other.forget_sums()
         return other
+
+    def forget_sums(self) -> None:
+        """Compute them anew, where they are needed: the rows have changed."""
+        self._data, self._form, self._is_summarized = None, None, False
 
     def conjugate_form(self) -> ConjugateForm | None:
         """Return the quantities that coordinate ascent needs.
@@ -277,29 +262,34 @@ class HierarchicalTarget(SupervisedTarget):
         return self._form
 
     def _find_form(self) -> ConjugateForm | None:
-        fixed = self._fixed_precisions()
-        if self._sums is None or fixed is None or self.prior_spec.learned:
+        if self._sums is None or self.prior_spec.learned:
             return None
-        d = self.predictor.n_features
+        coef, fixed = self._coef_precision()
+        if coef is None:
+            return None
         intercept = float(fixed[-1]) if self.predictor.fit_intercept else None
-        if self.coef_hyperprior is None:
-            coef = fixed[:d]
-            coef = coef[:1] if bool((coef == coef[0]).all()) else coef
-        else:
-            size = self.layout["coef_precision"].size
-            coef = self.y.new_ones(size)
-        nodes = self._noise(), Precision(coef, self.coef_hyperprior)
-        return ConjugateForm(self._sums, *nodes, intercept, self.constant)
+        return ConjugateForm(self._sums, self._noise(), coef, intercept, self.constant)
 
-    def _fixed_precisions(self) -> torch.Tensor | None:
-        """Prior precisions without hyperpriors; None if they are not normal."""
-        prior = base_prior(self)
-        if prior is None:
-            return self.y.new_zeros(0)
+    def _coef_precision(self) -> tuple[Precision | None, torch.Tensor]:
+        """That of the coefficients, and prior precisions of all at a scale of 1.
+
+        None if they are not normal with mean 0 given one scale.
+        """
+        prior, density = base_prior(self), None
+        if prior.n_unknown_scales == 1:
+            own = torch.arange(self.predictor.n_features, device=self.y.device)
+            density, prior = prior.marginal(own), prior.given_scale(1.0)
         normal = prior.as_normal()
         if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
-            return None
-        return 1 / normal.variance
+            return None, self.y
+        fixed = 1 / normal.variance
+        coef = fixed[: self.predictor.n_features]
+        is_shared = bool((coef == coef[0]).all())
+        if is_shared:
+            unit = float(coef[0].log())
+            known = None if density is None else ScaleDensity(density, unit)
+            return Precision(coef[:1], known), fixed
+        return None if density else Precision(coef), fixed
 
     def _noise(self) -> Precision:
         if self.noise_hyperprior is None:
@@ -313,9 +303,20 @@ class HierarchicalTarget(SupervisedTarget):
         return Precision(value, self.noise_hyperprior)
 
 
-def base_prior(target: HierarchicalTarget) -> Any:
-    """Prior of the blocks without hyperprior; None if there are none."""
-    return target.prior.prior if target.is_extended else target.prior
+def with_own_prior(target: SupervisedTarget, prior: BuiltPrior) -> SupervisedTarget:
+    """Copy with another prior of the parameters of the predictor."""
+    if not target.is_extended:
+        return with_prior(target, prior)
+    gamma = cast(HierarchicalTarget, target).noise_hyperprior
+    found = with_prior(target, BuiltHierarchy(target.layout, prior, gamma))
+    cast(HierarchicalTarget, found)._form = None
+    return found
+
+
+def base_prior(target: SupervisedTarget) -> Any:
+    """Prior of the parameters of the predictor."""
+    prior = target.prior
+    return prior.prior if isinstance(prior, BuiltHierarchy) else prior
 
 
 def coef_scale(target: HierarchicalTarget) -> float:
@@ -336,39 +337,15 @@ def coef_scale(target: HierarchicalTarget) -> float:
     return ratio if 0 < ratio < math.inf else 1.0
 
 
-def conditional(
-    target: HierarchicalTarget, loss: Any, coef_precision: torch.Tensor | None
-) -> HierarchicalTarget:
-    """Target of the predictor's parameters, with other precisions and loss.
-
-    `coef_precision`, (1,) or (d,), is used in place of those with a hyperprior.
-    """
-    prior = target.prior_spec.prior if target.is_extended else target.prior_spec
-    if coef_precision is not None:
-        block = target.predictor.layout["coef"]
-        scale = coef_precision.rsqrt().expand(block.size)
-        prior = ConditionalPrior(scale, prior)
-    other = copy(target)
-    other.loss, other.prior_spec = loss, prior
-    other.layout, other._data = target.predictor.layout, None
-    other.is_extended, other._is_summarized = False, True
-    other.has_moments = other.has_design = True
-    if target.noise_hyperprior is not None:  # the loss contains the noise
-        other.likelihood_spec = target.likelihood_spec.bind(target.y.new_zeros(1))
-    other.noise_hyperprior = other.coef_hyperprior = other._form = None
-    return other
-
-
 def beside_number(
     target: HierarchicalTarget,
 ) -> tuple[SupervisedTarget, UnknownNumber] | None:
     """The target of the predictor's parameters, and the number of the likelihood.
 
-    The likelihood then learns it, as a hyperparameter. None where there is none, or an
-    unknown precision of the coefficients.
+    The likelihood then learns it, as a hyperparameter. None where there is none.
     """
-    gamma, prior = target.noise_hyperprior, base_prior(target)
-    if gamma is None or target.coef_hyperprior is not None or prior is None:
+    gamma = target.noise_hyperprior
+    if gamma is None:
         return None
     rows, spec = target.rows, target.likelihood_spec
     parts = target.predictor, spec, target.loss, target.prior_spec.prior
@@ -376,27 +353,3 @@ def beside_number(
     plain = SupervisedTarget(*parts, rows.X, rows.y, weight, target.constant, offset)
     plain.hyper = torch.cat([plain.hyper[: len(spec.learned)], target.hyper])
     return plain, UnknownNumber(gamma, spec.gamma_block[1])
-
-
-def marginal(target: HierarchicalTarget, prior: Any) -> HierarchicalTarget:
-    """Target without the coefficients' precisions, which the prior integrates out.
-
-    With the same evidence, and fewer parameters: `prior` is over the predictor's.
-    """
-    rows = target.rows
-    other = HierarchicalTarget(
-        target.predictor,
-        target.likelihood_spec,
-        target.loss,
-        prior,
-        rows.X,
-        rows.y,
-        rows.weight,
-        target.constant,
-        noise_hyperprior=target.noise_hyperprior,
-        is_centered=target._is_centered,
-        offset=rows.offset,
-    )
-    other._data, other._is_summarized = target._data, target._is_summarized
-    other.starts_near_fit = target.starts_near_fit
-    return other

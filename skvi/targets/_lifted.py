@@ -10,7 +10,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.priors import Normal, build_prior
 from skvi.priors._scale_mixture import SomeBlocks
-from skvi.targets._precisions import UnknownNumber
+from skvi.targets._precisions import UnknownNumber, exponent
 from skvi.targets._reduced import ReducedTarget
 from skvi.targets._scale_score import ScaleScore
 from skvi.targets._supervised import SupervisedTarget, with_prior
@@ -105,7 +105,7 @@ class LiftedTarget(Target):
             self.scale_score = _marginal_score(grid)
         if number is not None:
             # Near 0 the number has the density of its prior.
-            self.tail = min(1.0, number.gamma.shape)
+            self.tail = min(1.0, exponent(number.hyperprior))
             tables = self._beyond(grid.values), self._beyond(grid.by_number / self.tail)
             self.number_score = ScaleScore(self.tail * grid.numbers, *tables)
         n_scores = (grid.log_scales is not None) + (number is not None)

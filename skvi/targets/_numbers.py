@@ -6,6 +6,7 @@ coordinate z is the logarithm.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import copy
 from typing import cast
 
@@ -18,10 +19,19 @@ from skvi.targets._precisions import UnknownNumber
 from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets.base import Target
 
-__all__ = ["CarriedScale", "LikelihoodNumber", "Number", "Scale", "numbers_of"]
+__all__ = [
+    "CarriedScale",
+    "LikelihoodNumber",
+    "Number",
+    "Scale",
+    "bound_at",
+    "numbers_of",
+]
 
 # Distances of the differences that give slopes and curvatures.
-NEAR, BESIDE = 1e-3, 0.1
+NEAR, CLOSE, BESIDE = 1e-3, 0.01, 0.1
+# Most steps to the best place beside a normal.
+STEPS = 30
 
 
 class Number(ABC):
@@ -55,6 +65,17 @@ class Number(ABC):
         )
         return (high - low) / (2 * NEAR)
 
+    def best(self, target: SupervisedTarget, normal: NormalForm) -> float:
+        """The likeliest place beside a normal, by Newton's method."""
+        z = self.start
+        for _ in range(STEPS):
+            slope = self.slope(target, z, normal, 1.0)
+            move = slope / max(self.curvature(target, z, normal, 1.0), abs(slope) / 2.0)
+            z += move
+            if abs(move) < NEAR:
+                break
+        return z
+
     def curvature(
         self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
     ) -> float:
@@ -85,7 +106,7 @@ class Scale(Number):
         """By the expected sum of squares."""
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
         size = int((self.weights > 0).sum())
-        return math.exp(-2 * z) * squares - size - math.tanh(z)
+        return math.exp(-2 * z) * squares - size + self._own(z)[0]
 
     def curvature(
         self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
@@ -102,7 +123,12 @@ class Scale(Number):
             follows = 2 * (root.T @ moved).square().sum()
             follows = follows + (half.T @ half).square().sum()
         rest = squares - precision * float(follows)
-        return 2 * precision * rest + math.cosh(min(abs(z), 300.0)) ** -2
+        return 2 * precision * rest - self._own(z)[1]
+
+    def _own(self, z: float) -> tuple[float, float]:
+        """First and second derivative of the log density."""
+        low, mid, high = map(self.log_density, (z - CLOSE, z, z + CLOSE))
+        return (high - low) / (2 * CLOSE), (high - 2 * mid + low) / CLOSE**2
 
 
 class CarriedScale(Scale):
@@ -135,8 +161,10 @@ class LikelihoodNumber(Number):
 
     def bind(self, target: SupervisedTarget, z: float) -> SupervisedTarget:
         """With a likelihood that knows it."""
-        found, place = copy(target), target.hyper.new_tensor([z])
-        found.likelihood_spec = self.number.bind(self.spec, place)
+        found = copy(target)
+        with torch.inference_mode(False):  # for derivatives of likelihoods
+            place = target.hyper.new_tensor([z])
+            found.likelihood_spec = self.number.bind(self.spec, place)
         if target.likelihood_spec is self.spec:  # the others are those of the prior
             found.hyper = target.hyper[len(self.spec.learned) :]
         return found
@@ -156,3 +184,12 @@ def numbers_of(target: Target) -> tuple[SupervisedTarget, tuple[Number, ...]]:
     elif plain.prior is not None and plain.prior.n_unknown_scales == 1:
         found = (Scale(plain),)
     return plain, found if own is None else (*found, LikelihoodNumber(plain, own))
+
+
+def bound_at(
+    target: SupervisedTarget, numbers: Sequence[Number], z: Sequence[float]
+) -> SupervisedTarget:
+    """The target of `numbers_of` with known numbers."""
+    for number, at in zip(numbers, z, strict=True):
+        target = number.bind(target, at)
+    return target

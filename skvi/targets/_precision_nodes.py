@@ -20,7 +20,7 @@ STEP, LONGEST = 1.0, 0.6
 EMPTY = 40.0
 # How far beyond the data the first look goes, in logarithms, by steps of one; the next
 # ones go on in both directions, to the range of floats.
-REACH, FARTHEST = 40.0, 700.0
+REACH, FARTHEST, CHUNK = 40.0, 700.0, 2.0
 # Refinements of the mode by ten, the largest width, widths over which the curvature is
 # taken, and standard deviations at which an end is looked for.
 N_ZOOMS, WIDEST, WIDTHS = 5, 3.0, 2.0 ** np.arange(1, -17, -1)
@@ -93,19 +93,24 @@ def _plane(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Noises around the likeliest for every ratio, log ratios, (n, 1), log of a cell.
 
-    The map from ratio and distance to both log precisions has determinant one.
+    The map from ratio and distance to both log precisions has determinant one. At every
+    ratio the noise has about the distribution that it has at the best one.
     """
-    shape = form.noise_shape
 
     def along(u: np.ndarray) -> np.ndarray:
         t = form.noise_at_ratio(u)
         return form.log_density(t, t + u, u)
 
     u, across = _line(along, look, fineness)
-    around = np.arange(-2 * REACH, 5.0)
-    v, step = _line(lambda v: shape * (v - np.exp(v)), around, fineness)
+    middle = form.noise_at_ratio(u)
+    best = int(np.argmax(form.log_density(middle, middle + u, u)))
+
+    def around(v: np.ndarray) -> np.ndarray:
+        return form.log_density(middle[best] + v, middle[best] + v + u[best], u[best])
+
+    v, step = _line(around, np.arange(-2 * REACH, 5.0), fineness)
     log_cell = math.log(across) + math.log(step)
-    return form.noise_at_ratio(u)[:, None] + v, u[:, None], log_cell
+    return middle[:, None] + v, u[:, None], log_cell
 
 
 def _line(
@@ -134,9 +139,9 @@ def _end(
     last = (sign * active).max()
     if (sign * look).max() > last:
         return float(sign * (sign * look)[sign * look > last].min())
-    while last < FARTHEST and log_density(np.array([sign * last]))[0] > empty:
-        last += 1.0  # a flat hyperprior goes on
-    return float(sign * last)
+    further = np.arange(last, FARTHEST, CHUNK)  # a flat hyperprior goes on
+    beyond = further[log_density(sign * further) <= empty]
+    return float(sign * (beyond.min() if len(beyond) else FARTHEST))
 
 
 def _peak(log_density: LogDensity, look: np.ndarray) -> tuple[float, float]:

@@ -6,23 +6,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import gammaln
 
-from skvi.base import Layout, NormalForm
-from skvi.priors import BuiltPrior, GammaHyperprior
-from skvi.priors._hierarchical import MAX_LOG
+from skvi.base import Layout
+from skvi.priors import BuiltPrior, GammaHyperprior, HalfCauchy
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._device import Movable
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import log_gamma_density, log_gamma_draws, randn
 
 __all__ = [
     "BuiltHierarchy",
-    "ConditionalPrior",
     "ConjugateForm",
+    "Hyperprior",
     "Precision",
+    "ScaleDensity",
     "UnknownNumber",
+    "exponent",
 ]
+
+#: Of one number: what gives `log_density` and `draw_log` of its logarithm.
+Hyperprior = GammaHyperprior | HalfCauchy
+
+# Steps to the likeliest noise, the distance of differences of its hyperpriors, and a
+# log precision at which only their tails matter.
+N_BALANCED, CLOSE, SMALL = 3, 1e-3, -200.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,7 @@ class Precision(Movable):
     ----------
     value : Tensor of shape (1,) or (d,)
         Its value, or the start of an iteration.
-    hyperprior : GammaHyperprior or None
+    hyperprior : GammaHyperprior, HalfCauchy, ScaleDensity or None
     is_learned : bool, default=False
         Whether it is a point estimate that maximizes the ELBO.
 
@@ -46,7 +52,7 @@ class Precision(Movable):
     """
 
     value: torch.Tensor
-    hyperprior: GammaHyperprior | None = None
+    hyperprior: "Hyperprior | ScaleDensity | None" = None
     is_learned: bool = False
 
     @property
@@ -54,26 +60,67 @@ class Precision(Movable):
         """Whether there is nothing to infer."""
         return self.hyperprior is None and not self.is_learned
 
+    def log_density(self, x: np.ndarray) -> np.ndarray:
+        """Log density of the log of an inferred precision; 0 of others."""
+        if self.hyperprior is None:
+            return np.zeros_like(x)
+        values: np.ndarray = self.hyperprior.log_density(torch.from_numpy(x)).numpy()
+        return values
+
+    def log_prob(self, coef: torch.Tensor) -> torch.Tensor:
+        """Log density of normals with this precision, (S, d), integrated over it."""
+        if isinstance(self.hyperprior, ScaleDensity):
+            return self.hyperprior.prior.log_prob(coef)
+        log = self.value.log()
+        return 0.5 * (log - LOG_2PI - log.exp() * coef.square()).sum(1)
+
+    @property
+    def exponent(self) -> float:
+        """Power of a small precision that its density has, times its measure."""
+        return 0.0 if self.hyperprior is None else exponent(self.hyperprior)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleDensity(Movable):
+    """Density of the log precision of coefficients that have one unknown scale.
+
+    `prior` is theirs; `log_unit` is the log of the precision at a scale of 1.
+    """
+
+    prior: BuiltPrior
+    log_unit: float = 0.0
+
+    def log_density(self, log_precision: torch.Tensor) -> torch.Tensor:
+        """Log density, of any shape: the log of the scale is half of it."""
+        log_scale = 0.5 * (self.log_unit - log_precision)
+        values = self.prior.log_density_of_scale(log_scale)
+        return values - math.log(2.0)
+
+
+def exponent(hyperprior: "Hyperprior | ScaleDensity") -> float:
+    """Power of a small number that its density has, times its measure."""
+    ends = torch.tensor([SMALL, SMALL + 1.0], dtype=torch.float64)
+    low, high = hyperprior.log_density(ends)
+    return float(high - low)
+
 
 @dataclass(frozen=True, eq=False)
 class UnknownNumber:
-    """A positive number of a likelihood with a Gamma prior, such as a dispersion.
+    """A positive number of a likelihood with a prior, such as a dispersion.
 
     Parameters
     ----------
-    gamma : GammaHyperprior
+    hyperprior : GammaHyperprior or HalfCauchy
     power : float
         Of the number, that gives what the likelihood binds the log of.
     """
 
-    gamma: GammaHyperprior
+    hyperprior: Hyperprior
     power: float
 
     def log_density(self, log_number: torch.Tensor) -> torch.Tensor:
         """Log density of the logarithm, of any shape."""
-        rate = log_number.new_tensor(self.gamma.rate)
-        shape = log_number.new_tensor(self.gamma.shape)
-        return log_gamma_density(log_number, shape, rate.log())
+        return self.hyperprior.log_density(log_number)
 
     def bind(self, likelihood: Any, log_number: torch.Tensor) -> Any:
         """The likelihood with this number; see `Likelihood.bind`."""
@@ -105,21 +152,22 @@ class ConjugateForm(Movable):
         return half_log_det, self.data.residual + np.exp(least) / (1 + small) @ (z * z)
 
     def noise_at_ratio(self, u: np.ndarray) -> np.ndarray:
-        """Log of the likeliest noise precision at a ratio `u`, if both are unknown.
+        """Log of about the likeliest noise precision at a ratio `u`.
 
-        At a given ratio the precision is Gamma of fixed shape, but for the intercept.
+        Where the slope of the log density is zero: what raises the precision equals
+        what lowers it, but for the intercept, which is left out.
         """
-        rate = 0.5 * self.at_ratio(u)[1]
-        for node, x in ((self.noise, 0.0 * u), (self.coef, u)):
-            if node.hyperprior is not None:
-                rate = rate + node.hyperprior.rate * np.exp(np.minimum(x, 700.0))
-        return math.log(self.noise_shape) - np.log(np.maximum(rate, 1e-300))
+        half, rate = 0.5 * self.data.n, 0.5 * self.at_ratio(u)[1].clip(1e-300)
 
-    @property
-    def noise_shape(self) -> float:
-        """Shape of the Gamma distribution in `noise_at_ratio`."""
-        nodes = (self.noise.hyperprior, self.coef.hyperprior)
-        return 0.5 * self.data.n + sum(g.shape for g in nodes if g is not None)
+        def priors(t: np.ndarray) -> np.ndarray:
+            return self.noise.log_density(t) + self.coef.log_density(t + u)
+
+        t = (math.log(half) - np.log(rate)).clip(max=600.0)
+        for _ in range(N_BALANCED):
+            slope = (priors(t + CLOSE) - priors(t - CLOSE)) / (2 * CLOSE)
+            lowering = rate + np.maximum(-slope, 0.0) * np.exp(-t)
+            t = np.log(half + np.maximum(slope, 0.0)) - np.log(lowering)
+        return t
 
     def log_evidence(
         self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
@@ -146,129 +194,42 @@ class ConjugateForm(Movable):
     ) -> np.ndarray:
         """Log density of the data and of the logs of inferred precisions, in nats."""
         value = self.log_evidence(t, s, ratio)
-        for node, x in ((self.noise, t), (self.coef, s)):
-            if node.hyperprior is not None:
-                a, b = node.hyperprior.shape, node.hyperprior.rate
-                value = value + a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
-        return value
-
-
-class ConditionalPrior(BuiltPrior):
-    """Normal coefficients with given scales, (d,), and a prior for the others."""
-
-    def __init__(self, scale: torch.Tensor, rest: BuiltPrior | None) -> None:
-        self.coef = NormalForm(torch.zeros_like(scale), scale)
-        self.rest, self.d = rest, len(scale)
-
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density, (S,)."""
-        value = self.coef.log_prob(theta[:, : self.d])
-        return (
-            value
-            if self.rest is None
-            else value + self.rest.log_prob(theta[:, self.d :])
-        )
-
-    def as_normal(self) -> NormalForm | None:
-        """Joint normal, if both parts are normal."""
-        return self._join(None if self.rest is None else self.rest.as_normal())
-
-    def matching_normal(self) -> NormalForm | None:
-        """Joint normal with matching moments."""
-        return self._join(None if self.rest is None else self.rest.matching_normal())
-
-    def _join(self, rest: NormalForm | None) -> NormalForm | None:
-        if self.rest is None:
-            return self.coef
-        if rest is None or not rest.is_diagonal:
-            return None
-        mean = torch.cat([self.coef.mean, rest.mean])
-        return NormalForm(mean, torch.cat([self.coef.scale, rest.scale]))
-
-    @property
-    def has_expected_log_prob(self) -> bool:
-        """Whether that of the other prior has a closed form."""
-        return self.rest is None or self.rest.has_expected_log_prob
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        """Closed form; see `BuiltPrior.expected_log_prob`."""
-        d, scale = self.d, self.coef.scale
-        squares = (mean[:d].square() + std[:d].square()) / scale.square()
-        value = -0.5 * (squares + LOG_2PI) - scale.log()
-        if self.rest is None:
-            return value
-        return torch.cat([value, self.rest.expected_log_prob(mean[d:], std[d:])])
+        return value + self.noise.log_density(t) + self.coef.log_density(s)
 
 
 class BuiltHierarchy(BuiltPrior):
-    """Prior of coefficients, intercept and precisions, in unconstrained coordinates.
+    """Prior of the predictor's parameters and of a positive number after them.
 
-    `prior` is that of parameters without a hyperprior; they precede the precisions.
+    In unconstrained coordinates: that of the number is its logarithm.
     """
 
     has_expected_log_prob = False
 
     def __init__(
-        self, layout: Layout, prior: Any, gammas: dict[str, GammaHyperprior]
+        self, layout: Layout, prior: BuiltPrior, hyperprior: Hyperprior
     ) -> None:
-        self.layout, self.prior, self.gammas = layout, prior, gammas
-        self.learned = () if prior is None else prior.learned
-        self.is_proper = prior is None or prior.is_proper
-        first = layout["coef"].size if "coef_precision" in gammas else 0
-        self.fixed = slice(first, layout[next(iter(gammas))].start)
+        self.layout, self.prior, self.hyperprior = layout, prior, hyperprior
+        self.learned, self.is_proper = prior.learned, prior.is_proper
 
     def initial_hyper(self) -> torch.Tensor:
-        """Those of blocks without hyperprior; see `BuiltPrior.initial_hyper`."""
-        if self.prior is None:
-            return super().initial_hyper()
+        """Those of the parameters; see `BuiltPrior.initial_hyper`."""
         return self.prior.initial_hyper()
 
     def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
         """Bind these hyperparameters; see `BuiltPrior.bind`."""
         if not self.learned:
             return self
-        return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
+        return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.hyperprior)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density of theta, (S,), with the Jacobian of the precisions."""
-        total = torch.zeros_like(theta[:, 0])
-        if self.prior is not None:
-            total = total + self.prior.log_prob(theta[:, self.fixed])
-        for name, gamma in self.gammas.items():
-            t = theta[:, self.layout[name].slice]
-            shape, rate = t.new_tensor([gamma.shape, gamma.rate], dtype=torch.float64)
-            total = total + log_gamma_density(t, shape, rate.log()).sum(1)
-        if "coef_precision" in self.gammas:
-            coef = theta[:, self.layout["coef"].slice]
-            t = theta[:, self.layout["coef_precision"].slice]
-            squares = torch.exp(t) * coef.square()
-            total = total + 0.5 * (t - LOG_2PI - squares).sum(1)
-        return total
+        """Log density of theta, (S,), with the Jacobian of the number."""
+        own = self.prior.log_prob(theta[:, :-1])
+        return own + self.hyperprior.log_density(theta[:, -1])
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draws of the prior, (S, P); logs of precisions stay within 600 of 0."""
-        theta = torch.zeros(
-            n_draws, self.layout.size, dtype=torch.float64, device=generator.device
-        )
-        if self.prior is not None:
-            theta[:, self.fixed] = self.prior.sample(n_draws, generator)
-        for name, gamma in self.gammas.items():
-            where = self.layout[name].slice
-            shape = torch.full_like(theta[:, where], gamma.shape)
-            draws = log_gamma_draws(shape, generator) - math.log(gamma.rate)
-            theta[:, where] = draws.clamp(-MAX_LOG, MAX_LOG)
-        self._fill_coef(theta, generator)
-        return theta
-
-    def _fill_coef(self, theta: torch.Tensor, generator: torch.Generator) -> None:
-        """Draw the coefficients given their precisions."""
-        if "coef_precision" not in self.gammas:
-            return
-        t = theta[:, self.layout["coef_precision"].slice]
-        where = self.layout["coef"].slice
-        shape = theta[:, where].shape
-        coef = randn(generator, *shape)
-        theta[:, where] = torch.exp(-0.5 * t) * coef
+        """Draws of the prior, (S, P); logs of numbers stay within 600 of 0."""
+        own = self.prior.sample(n_draws, generator)
+        return torch.cat([own, self.hyperprior.draw_log(n_draws, generator)], 1)
 
     def as_normal(self) -> None:
         """None: it is not normal in theta."""

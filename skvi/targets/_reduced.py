@@ -7,6 +7,11 @@ import numpy as np
 import torch
 
 from skvi.predictors import LinearPredictor
+from skvi.targets._hierarchical import (
+    HierarchicalTarget,
+    base_prior,
+    with_own_prior,
+)
 from skvi.targets._supervised import SupervisedTarget
 from skvi.utils._random import randn
 from skvi.utils._sparse import SparseRows
@@ -64,15 +69,19 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     where = (starts + torch.arange(n, device=device)).flatten()
     rest = torch.arange(k * d, predictor.layout.size, device=device)
     other = copy(target)
-    other.predictor_spec, other.layout = small, small.layout
+    other.predictor_spec = small
+    numbers = target.layout.only(*target.layout.positive)
+    other.layout = small.layout + numbers if numbers else small.layout
     other.rows = replace(target.rows, X=root.T / relative[:n])
-    other.prior_spec = target.prior.marginal(torch.cat([where, rest]))
-    return ReducedTarget(other, basis.T, k, relative)
+    if isinstance(other, HierarchicalTarget):
+        other.forget_sums()
+    own = base_prior(target).marginal(torch.cat([where, rest]))
+    return ReducedTarget(with_own_prior(other, own), basis.T, k, relative)
 
 
 def _units_of(target: SupervisedTarget) -> torch.Tensor | None:
     """Prior deviations of the coefficients at scale 1, by output, if it is normal."""
-    prior, k = target.prior, target.predictor.n_outputs
+    prior, k = base_prior(target), target.predictor.n_outputs
     normal = (
         prior.given_scale(1.0).as_normal()
         if prior.n_unknown_scales

@@ -9,8 +9,8 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors._scale_mixture import ScaleMixture
-from skvi.targets._hierarchical import HierarchicalTarget, base_prior, marginal
-from skvi.targets._supervised import SupervisedTarget, with_prior
+from skvi.targets._hierarchical import base_prior, with_own_prior
+from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
 from skvi.utils._log_space import LOG_2PI
 
@@ -26,8 +26,7 @@ def mixture_of(target: Target) -> ScaleMixture | None:
     """Scale mixture that the prior of a linear model or network is, if it is one."""
     if not isinstance(target, SupervisedTarget) or target.learned:
         return None
-    is_linear = isinstance(target, HierarchicalTarget)
-    prior = base_prior(target) if is_linear else target.prior
+    prior = base_prior(target)
     return None if prior is None else prior.scale_mixture()
 
 
@@ -62,10 +61,7 @@ class ScaleMixtureTarget(Target):
         mixture = mixture_of(target)
         if mixture is None or not isinstance(target, SupervisedTarget):
             return None
-        if isinstance(target, HierarchicalTarget):
-            target = marginal(target, mixture.rest)
-        else:
-            target = with_prior(target, mixture.rest)
+        target = with_own_prior(target, mixture.rest)
         return ScaleMixtureTarget(target, mixture, near, likelihood or near)
 
     @property

@@ -139,4 +139,4 @@ def log_gamma_density(
 ) -> torch.Tensor:
     """Log density of ``t = log g`` for g ~ Gamma(shape, rate), elementwise."""
     norm = shape * log_rate - torch.lgamma(shape)
-    return norm + shape * t - torch.exp(t + log_rate)
+    return norm + shape * t - torch.exp((t + log_rate).clamp(max=700.0))

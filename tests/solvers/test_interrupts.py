@@ -21,14 +21,10 @@ from skvi.objectives import ELBO
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.solvers import (
     Stochastic,
-    _alternating,
     _moment_matching,
-    _natural_gradient,
     _nodes,
     _tilted,
 )
-from skvi.solvers._conjugate import Conjugate
-from skvi.solvers._coordinate_ascent import _Ascent
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
 from tests.interrupts import (
@@ -64,17 +60,11 @@ def test_a_grid_search_stops(monkeypatch):
 PLACES = {
     # Before there is anything to keep.
     "mode": ("natural gradient", _nodes, "find_mode", 1, False),
-    "first mode": ("alternating", _natural_gradient, "start_at_mode", 1, False),
-    "first state": ("coordinate ascent", Conjugate, "evaluate", 1, False),
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
-    "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
     "first scales": ("empirical Bayes", Descent, "advance", 3, True),
     "shifted scales": ("empirical Bayes", SupervisedTarget, "frozen", 3, True),
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),
-    "half-step": ("alternating", _alternating.GammaSteps, "step", 2, True),
-    "other half-step": ("alternating", Descent, "advance", 6, True),
-    "learned noise": ("alternating, learned noise", _alternating, "minimize", 1, True),
     "first noise": ("robust start", SupervisedTarget, "expected_loss_terms", 3, True),
     "draws": ("moment matching", _moment_matching, "draw_weighted", 1, True),
     "tilt": ("tilted moments", _tilted._Sample, "moments", 5, True),
@@ -86,7 +76,6 @@ PLACES = {
     "scales": ("natural gradient", _nodes.Nodes, "_extend", 2, True),
     "quadrature": ("natural gradient", _nodes.Nodes, "_error", 1, True),
     "verdict": ("natural gradient", _nodes, "judge_quadrature", 1, True),
-    "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
     "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
     "bound": ("weighted", _outcome, "lower_bound", 1, True),
@@ -116,7 +105,6 @@ def test_an_interrupted_call(place, monkeypatch):
         ("weighted", SupervisedTarget, "expected_loss_terms", 3),
         ("weighted network", AnalyticSteps, "differentiate", 30),
         ("weighted regression", SupervisedTarget, "expected_loss_terms", 15),
-        ("alternating", SupervisedTarget, "expected_loss_terms", 15),
         ("robust start", SupervisedTarget, "expected_loss_terms", 3),
     ],
 )
@@ -124,7 +112,7 @@ def test_the_phase_before_the_first(name, owner, method, number, monkeypatch):
     """A start near another problem's solution: what it found is kept, and that is all.
 
     Wrong variants: the interruption of the nested solve is ignored
-    (`raise_interrupt` in `_initialize`, `approach` and `_solve_near`); the start is
+    (`raise_interrupt` in `_initialize`, `approach`); the start is
     not taken over.
     """
     model, data = MODELS[name]
@@ -178,8 +166,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
     [
         ("natural gradient", _nodes.Nodes, "_climb"),
         ("natural gradient", _nodes.Nodes, "_extend"),
-        ("coordinate ascent", Conjugate, "evaluate"),
-        ("alternating", _natural_gradient, "precision_of"),
+        ("noise and scale", Descent, "advance"),
         ("tilted moments", _nodes, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
@@ -210,11 +197,11 @@ def test_several_targets(usable, monkeypatch):
     Wrong variants: the targets so far are gathered; nothing is.
     """
     model, (X, y) = Linear(posterior="full_rank"), columns()
-    fits = interrupt(monkeypatch, Conjugate, "evaluate", math.inf)
+    fits = interrupt(monkeypatch, Descent, "advance", math.inf)
     model.fit(X, y)
     monkeypatch.undo()
     number = len(fits) if usable else len(fits) // 2
-    interrupt(monkeypatch, Conjugate, "evaluate", number)
+    interrupt(monkeypatch, Descent, "advance", number)
     stop(model, X, y)
     monkeypatch.undo()
     assert is_usable(model, X, y) == usable

@@ -5,22 +5,20 @@ import torch
 
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
-from skvi.losses import BetaLoss, LogLoss, Loss
+from skvi.losses import LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import (
     Exact,
     FullRankNormal,
-    Product,
 )
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, Normal
+from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal, build_prior
 from skvi.solvers import MomentMatching, Problem, SolverOptions
 from skvi.solvers._choice import SOLVERS
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 
 GAMMA = GammaHyperprior(1.0, 1.0)
 MODEL = LinearPredictor(2)
-JOINT = Product({("coef", "intercept"): FullRankNormal()})
 
 
 def make_target(noise=0.5, prior=None):
@@ -30,23 +28,21 @@ def make_target(noise=0.5, prior=None):
     return SupervisedTarget(MODEL, likelihood, LogLoss(), prior, X, X.sum(1) + 1)
 
 
-def make_hierarchy(loss):
-    data, intercept = make_target(), Normal().build(MODEL.layout.only("intercept"))
-    rows = data.X - data.X.mean(0), data.y
-    hyper = {"noise_hyperprior": GAMMA, "coef_hyperprior": GAMMA}
-    likelihood = GaussianLikelihood("learn")
-    return HierarchicalTarget(MODEL, likelihood, loss, intercept, *rows, **hyper)
+def make_hierarchy():
+    data, specs = make_target(), {"coef": HierarchicalNormal(1.0, 1.0)}
+    prior = build_prior(specs | {"intercept": Normal()}, MODEL.layout)
+    rows, likelihood = (data.X - data.X.mean(0), data.y), GaussianLikelihood("learn")
+    parts = MODEL, likelihood, LogLoss(), prior
+    return HierarchicalTarget(*parts, *rows, noise_hyperprior=GAMMA)
 
 
 def make_cases():
     """Solver: target, objective, family."""
     learned, full = make_target("learn", Normal("learn")), FullRankNormal()
     return {
-        "exact": (make_hierarchy(LogLoss()), ELBO(), Exact()),
+        "exact": (make_hierarchy(), ELBO(), Exact()),
         "natural_gradient": (make_target(), ELBO(), full),
-        "coordinate_ascent": (make_hierarchy(LogLoss()), ELBO(), JOINT),
         "empirical_bayes": (learned, ELBO(), full),
-        "alternating": (make_hierarchy(BetaLoss(1.3)), ELBO(), JOINT),
         "moment_matching": (make_target(), RenyiBound(0.5), full),
         "stochastic": (learned, ELBO("reparam"), full),
     }

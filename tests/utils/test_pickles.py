@@ -10,7 +10,6 @@ from scipy import sparse
 
 from skvi.base import Layout, NormalForm
 from skvi.base._rows import Rows
-from skvi.divergences import KL
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -19,8 +18,7 @@ from skvi.likelihoods import (
     PoissonLikelihood,
     StudentTLikelihood,
 )
-from skvi.losses import BetaLoss, LogLoss
-from skvi.objectives import ELBO
+from skvi.losses import LogLoss
 from skvi.posteriors import (
     Ensemble,
     FullRankNormal,
@@ -32,6 +30,7 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import (
     ARD,
     GammaHyperprior,
+    HierarchicalNormal,
     Horseshoe,
     Laplace,
     LogUniform,
@@ -40,8 +39,6 @@ from skvi.priors import (
     build_prior,
 )
 from skvi.priors._reference import FlatReference
-from skvi.solvers import Problem
-from skvi.solvers._gamma_steps import GammaSteps
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 from skvi.targets._free_energy import with_free_energy
 from skvi.utils._device import Movable
@@ -72,20 +69,14 @@ def make_target(X, loss=None):
     )
 
 
-def make_hierarchy(loss):
-    prior = Normal().build(MODEL.layout.only("intercept"))
-    hyper = {"noise_hyperprior": GAMMA, "coef_hyperprior": GAMMA}
+def make_hierarchy():
+    specs = {"coef": HierarchicalNormal(1.0, 1.0), "intercept": Normal()}
+    prior = build_prior(specs, MODEL.layout)
     rows, likelihood = (X - X.mean(0), X.sum(1)), GaussianLikelihood("learn")
-    target = HierarchicalTarget(MODEL, likelihood, loss, prior, *rows, **hyper)
+    parts = MODEL, likelihood, LogLoss(), prior, *rows
+    target = HierarchicalTarget(*parts, noise_hyperprior=GAMMA)
     target.conjugate_form()  # is kept
     return target
-
-
-def make_conditional():
-    target = make_hierarchy(BetaLoss(1.3))
-    posterior = Product({("coef", "intercept"): FullRankNormal()}).build(target.layout)
-    problem = Problem(target, ELBO(), KL(), posterior, None)
-    return GammaSteps(problem).conditional().target
 
 
 def make_parts():
@@ -123,8 +114,7 @@ def make_parts():
         "whitened": dense.frozen().whitened(
             FullRankNormal().build(MODEL.layout).as_normal()
         ),
-        "hierarchy": make_hierarchy(LogLoss()),
-        "conditional": make_conditional(),
+        "hierarchy": make_hierarchy(),
     }
 
 
