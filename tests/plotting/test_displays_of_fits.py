@@ -240,8 +240,9 @@ def mixture_density(model, row, column, grid):
     for weight, normal in zip(q.log_weights.exp(), q.normals(), strict=True):
         moments = q.layout.unpack(torch.stack([normal.mean, normal.variance]))
         mean, variance = moments["coef"][:, row, column].numpy()
-        at = stats.norm(mean, math.sqrt(variance)).pdf(q.units.x_scale * grid)
-        found = found + float(weight) * q.units.x_scale * at
+        unit = q.units.x_scale[column]
+        at = stats.norm(mean, math.sqrt(variance)).pdf(unit * grid)
+        found = found + float(weight) * unit * at
     return found
 
 
