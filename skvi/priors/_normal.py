@@ -136,7 +136,9 @@ class Normal(Prior):
         ValueError
             A mapping has keys that are no names.
         """
-        return Normal(_in_order(self.scale, names, 1.0), _in_order(self.loc, names, 0.0))
+        return Normal(
+            _in_order(self.scale, names, 1.0), _in_order(self.loc, names, 0.0)
+        )
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior over every coordinate of a layout."""

@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from skvi.base import Layout
-from skvi.linear_model import BayesianLogisticRegression
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HalfCauchy, Horseshoe, Normal
 
 
@@ -200,3 +200,35 @@ def test_beside_an_intercept_that_is_not_normal():
     plain = BayesianLogisticRegression().fit(X, y)
     np.testing.assert_allclose(model.coef_, plain.coef_, atol=0.06)
     assert not hasattr(model, "prior_scale_")
+
+
+@pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
+@pytest.mark.parametrize("effect", [0.4, 0.7])
+def test_two_likely_scales_are_both_integrated_over(effect):
+    """One column in a large unit: its scale, and that of the others, 12 away in logs.
+
+    The bound is that of the sum over both, also from a warm start, and the evidence is.
+    Wrong variants: nodes around the higher of both alone (by .5 and .3 nat); the
+    likelier one by losses that are quadratic around the mode of the other one; a warm
+    start in the valley.
+    """
+    X = np.random.default_rng(3).normal(size=(60, 3))
+    f, rng = X @ [effect, -0.8 * effect, 0], np.random.default_rng(1)
+    X, model = X * [1.0, 1.0, 3e4], BayesianLogisticRegression
+    if effect == 0.4:
+        y, model = rng.poisson(np.exp(0.5 + f)), BayesianPoissonRegressor
+    else:
+        y = 3 * f + rng.logistic(size=60) > 0
+    found = model(prior=Normal(HalfCauchy()), warm_start=True)
+    unit = math.sqrt(X.var(0).mean())
+    grid, step = np.linspace(-7, 15, 45, retstep=True)
+    fits = [model(prior=Normal(math.exp(z) / unit)).fit(X, y) for z in grid]
+    logs = [
+        m.lower_bound_ - math.log(math.pi * math.cosh(z))
+        for m, z in zip(fits, grid, strict=True)
+    ]
+    bound = np.logaddexp.reduce(logs) + math.log(step)
+    for _ in range(2):
+        assert bound - 0.02 < found.fit(X, y).lower_bound_ < bound + 5e-3
+    low, high = found.evidence_bounds(X, y, random_state=0).interval()
+    assert low - 0.02 < bound < high  # ELBOs given the scale are that close
