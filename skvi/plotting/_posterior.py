@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.base import Layout
 from skvi.plotting import _common as common
 from skvi.posteriors import Posterior
+from skvi.priors import Normal
 from skvi.solvers._exact import MixtureOverPrecisions
 
 if TYPE_CHECKING:
@@ -345,6 +346,10 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         one = index if len(shape) > 1 else 0
         width = unit * math.sqrt(rate[one] / shape[one])
         return stats.t(2 * shape[one], 0.0, width).pdf(grid)
+    if isinstance(prior, Normal) and prior.relative_to is None:  # in units of X
+        normal = prior.build(Layout({"coef": (1, fitted.n_features_in_)})).as_normal()
+        at, width = (float(part[index]) for part in (normal.mean, normal.scale))
+        return stats.norm.pdf(grid / units.y_scale, at, width) / units.y_scale
     # All of them are exchangeable: one coordinate has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
     if built.learned:

@@ -90,7 +90,8 @@ class Normal(Prior):
     Normal(scale=2.5)
     >>> prior = Normal(scale={"x1": 0.1}, loc={"x1": 2.0})
     >>> model = BayesianLogisticRegression(prior=prior)
-    >>> model.fit([[0, 1], [1, 0], [2, 3], [3, 1]], [0, 0, 1, 1]).coef_[0, 1].round(1)
+    >>> model = model.fit([[0, 1], [1, 0], [2, 3], [3, 1]], [0, 0, 1, 1])
+    >>> round(float(model.coef_[0, 1]), 1)
     2.0
     """
 
