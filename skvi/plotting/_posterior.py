@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
 from skvi.plotting import _common as common
 from skvi.posteriors import Posterior
 from skvi.priors import Normal
@@ -347,7 +347,8 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         width = unit * math.sqrt(rate[one] / shape[one])
         return stats.t(2 * shape[one], 0.0, width).pdf(grid)
     if isinstance(prior, Normal) and prior.relative_to is None:  # in units of X
-        normal = prior.build(Layout({"coef": (1, fitted.n_features_in_)})).as_normal()
+        built = prior.build(Layout({"coef": (1, fitted.n_features_in_)}))
+        normal = cast(NormalForm, built.as_normal())
         at, width = (float(part[index]) for part in (normal.mean, normal.scale))
         return stats.norm.pdf(grid / units.y_scale, at, width) / units.y_scale
     # All of them are exchangeable: one coordinate has the marginal density.

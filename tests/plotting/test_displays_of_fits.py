@@ -136,7 +136,7 @@ def test_densities_of_classifiers(data, prior, density):
 
 
 def test_a_prior_of_each_coefficient_is_drawn(data):
-    """Also that of "auto" with another divergence. Wrong variant: in units of the fit."""
+    """Also of "auto" with another divergence. Wrong variant: in units of the fit."""
     for parts in ({"prior": Normal([2.0, 0.5], [0.0, 1.0])}, {"divergence": "renyi"}):
         model = BayesianLogisticRegression(**parts).fit(np.array(data[0]) * 3, data[1])
         display, prior = PosteriorDisplay.from_estimator(model), model.prior_["coef"]
