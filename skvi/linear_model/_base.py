@@ -4,6 +4,9 @@ import math
 from dataclasses import replace
 from numbers import Real
 
+import numpy as np
+from sklearn.utils.validation import _check_feature_names_in
+
 from skvi._continual import check_next_prior
 from skvi._estimator import BaseVariational
 from skvi._registry import POSTERIORS, PRIORS
@@ -165,10 +168,11 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """As for every estimator; warns of features that the prior does not suit."""
         target, data = super()._make_target(X, y, sample_weight, exposure)
-        prior, name = self._coef_prior(), type(self).__name__
-        is_relative = self._relative_to() is not None
-        message = unscaled_message(data["X"], prior, name, is_relative)
-        self._warn(message, SkviWarning)
+        if (relative_to := self._relative_to()) != "each":
+            prior, name = self._coef_prior(), type(self).__name__
+            is_relative = relative_to is not None
+            message = unscaled_message(data["X"], prior, name, is_relative)
+            self._warn(message, SkviWarning)
         return target, data
 
     def _pose(self, target):
@@ -230,7 +234,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         known, taken = bound_at(plain, numbers, place), list(self._model.taken_from_y)
         if isinstance(numbers[0], Scale):
             taken.append(PLUGGED_SCALE)
-            prior = Normal(math.exp(place[0]) / self._model.units.x_scale)
+            unit = np.asarray(self._model.units.x_scale)
+            prior = Normal(math.exp(place[0]) / unit)
             has_blocks = isinstance(self.prior_, dict)
             self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
         if isinstance(numbers[-1], LikelihoodNumber):
@@ -289,7 +294,12 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
                 f"the intercept. Use intercept_prior={self.prior['intercept']!r} and "
                 "leave the entry out."
             )
-        return super()._resolve_prior()
+        prior = super()._resolve_prior()
+        coef = self._coef_prior_in(prior)
+        if isinstance(coef, Normal) and coef.has_names:
+            coef = coef.in_order(_check_feature_names_in(self).tolist())
+            return {**prior, "coef": coef} if isinstance(prior, dict) else coef
+        return prior
 
     def _intercept_beside(self, prior):
         """The same weak prior whatever that of the coefficients is."""
@@ -299,7 +309,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         """What scales of coefficients are relative to; see `Prior.relative_to`."""
         is_auto = isinstance(self.prior, str) and self.prior == "auto"
         known = getattr(self._coef_prior(), "relative_to", None)
-        return known or ("all" if is_auto else None)
+        return "each" if is_auto else known
 
     def _find_units(self, data):
         """Origin and scale of the features, and origin of the offset."""
@@ -313,7 +323,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return Units(0.0, 1.0, origin, scale, middle, unseen)
 
     def _coef_prior(self):
-        prior = self.prior_
+        return self._coef_prior_in(self.prior_)
+
+    def _coef_prior_in(self, prior):
         if not isinstance(prior, dict):
             return prior
         # Entries go by name or by role; a dict with neither is refused when the prior

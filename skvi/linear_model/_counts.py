@@ -64,7 +64,8 @@ Divergence, default="kl"
         "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
+        Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``, relative to
+        the unit of each column, see the guide: the fit depends on no units. The data
         determine one scale for all, which is integrated out.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
@@ -129,7 +130,7 @@ default="auto"
         As in `BayesianLogisticRegression`.
     posterior_ : Posterior
         The fitted posterior, in the units of the fit: ``posterior_.units``.
-    prior_scale_ : float or dict of str to float
+    prior_scale_ : ndarray of shape (n_features,), float or dict of str to float
         Posterior mean (geometric) of the scale that `prior` infers ("auto"), in units
         of the features; or the learned one. Only if `prior` infers or learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component

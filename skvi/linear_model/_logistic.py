@@ -55,7 +55,8 @@ or Objective, default="elbo"
         "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
+        Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``, relative to
+        the unit of each column, see the guide: the fit depends on no units. The data
         determine one scale for all, which is integrated out. "horseshoe", "ard" and
         "log_uniform" are sparse.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
@@ -131,7 +132,7 @@ or Objective, default="elbo"
         The fitted posterior, of features in the units of the fit: ``posterior_.units``
         has their origin and scale. `sample_posterior` draws for the original ones. A
         `MixtureOverScales` if `prior` infers a scale.
-    prior_scale_ : float or dict of str to float
+    prior_scale_ : ndarray of shape (n_features,), float or dict of str to float
         Posterior mean (geometric) of the scale that `prior` infers ("auto"), in units
         of the features; or the learned scales, by block. Only if `prior` infers or
         learns one.

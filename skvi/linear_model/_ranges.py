@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,8 @@ def _has_shared_scale(prior: Any) -> bool:
     if not isinstance(prior, Prior):
         return False  # the posterior of another fit
     scale = getattr(prior, "scale", None)
-    return prior.relative_to == "all" or scale == DEFAULT_SCALE
+    is_default = isinstance(scale, Real) and scale == DEFAULT_SCALE
+    return prior.relative_to == "all" or is_default
 
 
 def warn_of_vague(prior: Any, n_features: int) -> None:

@@ -31,6 +31,8 @@ __all__ = [
 # Sizes of X above which no copy of it is made (128 MiB in double precision), and of
 # chunks copied to double precision at once.
 MAX_COPIED, CHUNK_ELEMENTS = 2**24, 2**21
+# Rows by which the usual value of a column is guessed; rounding of fractions of rows.
+N_SAMPLED, ROUNDING = 2000, 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +134,10 @@ def standardized(X, origin, scale):
 def feature_units(X, weight, centered, relative_to):
     """Origin, (d,) or None, and scale, a number or (d,), of the features of a fit.
 
-    Scales are weighted standard deviations, without an intercept root mean squares;
-    relative to "all", the root mean square of these. Third are features that are
-    constant, as far as their scale depends on them. ValueError if squares overflow.
+    Scales are relative to "each" column, as `_column_units`; or to "all", the root mean
+    square of their weighted standard deviations, without an intercept root mean
+    squares. Third are features that are constant, as far as their scale depends on
+    them. ValueError if squares overflow.
     """
     low, high = _ends(X)
     _check_range(max(float(high.max()), -float(low.min())))
@@ -144,8 +147,10 @@ def feature_units(X, weight, centered, relative_to):
         origin = _means(X, weight).clip(low, high)
     if relative_to is None:
         return origin, 1.0, None
-    deviations = _deviations(X, weight, origin, low, high)
-    return origin, *_scale_of(deviations, relative_to == "each")
+    sizes = _column_units if relative_to == "each" else _deviations
+    return origin, *_scale_of(
+        sizes(X, weight, origin, low, high), relative_to == "each"
+    )
 
 
 def with_new_features(units, X, weight):
@@ -155,26 +160,89 @@ def with_new_features(units, X, weight):
     """
     if units.unseen is None:
         return units
-    deviations = _deviations(X, weight, units.x_mean, *_ends(X))
     is_each = np.ndim(units.x_scale) > 0
-    scale, unseen = _scale_of(deviations, is_each)
+    sizes = _column_units if is_each else _deviations
+    scale, unseen = _scale_of(sizes(X, weight, units.x_mean, *_ends(X)), is_each)
     if is_each:
         scale = np.where(units.unseen, scale, units.x_scale)
         unseen = None if unseen is None else units.unseen & unseen
     return replace(units, x_scale=scale, unseen=unseen)
 
 
-def _scale_of(deviations, is_each):
+def _scale_of(sizes, is_each):
     """Scale of the features, a number or (d,), and those that are constant, or None."""
-    varies = deviations > 0
+    varies = sizes > 0
     if is_each:
-        scale = np.where(varies, deviations, 1.0)
+        scale = np.where(varies, sizes, 1.0)
         return scale, None if varies.all() else ~varies
-    largest = deviations.max(initial=0.0)
+    largest = sizes.max(initial=0.0)
     if largest == 0:
         return 1.0, ~varies
-    ratios = deviations[varies] / largest
+    ratios = sizes[varies] / largest
     return float(largest * np.sqrt(np.mean(ratios**2))), None
+
+
+def _column_units(X, weight, origin, low, high):
+    """By how much each column differs where it differs; 0 for constant features.
+
+    If at least half of the rows have one value, the root mean square of the others'
+    distances from it, so that rare words are not freed; for two values it is their
+    range. Else the standard deviation, which is smaller by a factor of at most 2.
+    Without an intercept every row is compared with 0.
+    """
+    every = np.arange(X.shape[1])
+    usual, fraction = np.zeros(len(every)), np.ones(len(every))
+    if sparse.issparse(X) or origin is None:
+        fraction = _fraction_beside(X, weight, usual, every)
+    if origin is not None:
+        usual, fraction = _usual_values(X, weight, fraction)
+    is_usual = (fraction <= 0.5 + ROUNDING) | (origin is None)
+    away = 0.0 if origin is None else origin - usual
+    sizes = _deviations(X, weight, origin, low, high)
+    squares = np.hypot(sizes, away) / np.sqrt(np.where(fraction > 0, fraction, np.inf))
+    return np.where(is_usual, squares, sizes)
+
+
+def _usual_values(X, weight, fraction):
+    """The value that half of the rows have, and the fraction of the rows beside it.
+
+    `fraction` is that beside 0, if known, else 1. Of some rows the value is a quantile
+    beside the median; columns without one have a fraction above a half.
+    """
+    usual, some = np.zeros(X.shape[1]), X
+    wanted = np.flatnonzero(fraction > 0.5 + ROUNDING)
+    if weight is not None or X.shape[0] > N_SAMPLED:
+        total = np.cumsum(np.ones(X.shape[0]) if weight is None else weight)
+        strata = np.arange(N_SAMPLED) + np.random.default_rng(0).random(N_SAMPLED)
+        some = X[np.searchsorted(total, strata / N_SAMPLED * total[-1])]
+    some = some[:, wanted]
+    some = np.sort(some.toarray() if sparse.issparse(some) else some, axis=0)
+    for level in (0.45, 0.55):
+        value = some[int(level * len(some))]
+        often = np.mean(some == value, axis=0) > 0.4
+        value, columns = value[often], wanted[often]
+        beside = _fraction_beside(X, weight, value, columns)
+        usual[columns] = np.where(beside < fraction[columns], value, usual[columns])
+        fraction[columns] = np.minimum(beside, fraction[columns])
+    return usual, fraction
+
+
+def _fraction_beside(X, weight, value, columns):
+    """Weighted fractions of the rows that do not have a value, in some columns."""
+    w = np.ones(X.shape[0]) if weight is None else weight
+    if not sparse.issparse(X):
+        total = np.zeros(len(columns))
+        for rows in row_chunks(*X.shape, CHUNK_ELEMENTS):
+            total += w[rows] @ (X[rows][:, columns] != value).astype(w.dtype)
+        return total / w.sum()
+    some = X[:, columns]
+    own = np.repeat(w / w.sum(), np.diff(some.indptr))
+    own[some.data == 0] = 0.0  # as where none is stored
+    stored = np.bincount(some.indices, own, len(columns))
+    own[some.data != value[some.indices]] = 0.0
+    same = np.bincount(some.indices, own, len(columns))
+    beside = np.where(value == 0, stored, 1 - same)
+    return np.where(beside > ROUNDING, beside, 0.0)
 
 
 def _deviations(X, weight, origin, low, high):

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
 from skvi.plotting import _common as common
 from skvi.posteriors import Posterior
+from skvi.priors import Normal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -331,6 +332,11 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
             raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         return stats.norm.pdf(theta.numpy(), at, width) / unit
+    if isinstance(prior, Normal) and prior.relative_to is None:  # in units of X
+        built = prior.build(Layout({"coef": (1, fitted.n_features_in_)}))
+        normal = cast(NormalForm, built.as_normal())
+        at, width = (float(part[index]) for part in (normal.mean, normal.scale))
+        return stats.norm.pdf(grid / units.y_scale, at, width) / units.y_scale
     # All of them are exchangeable: one coordinate has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
     scales = None if built.learned else fitted._coefficients.scales()

@@ -1,12 +1,17 @@
 """Normal priors, of a scale that is fixed, learned or unknown."""
 
 import math
+from collections.abc import Mapping, Sequence
 from copy import copy
+from numbers import Real
+from typing import Any
 
+import numpy as np
 import torch
 from scipy.special import erfcx
 
 from skvi.base import Component, Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors._scales import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._log_space import LOG_2PI
@@ -86,11 +91,11 @@ class HalfCauchy(Component):
 
 
 class Normal(Prior):
-    """Independent N(0, scale^2) on every coefficient.
+    """Independent N(loc, scale^2) on every coefficient.
 
     Parameters
     ----------
-    scale : float, "learn", "learn_rows" or HalfCauchy, default=1.0
+    scale : float, "learn", "learn_rows", HalfCauchy, array-like or dict, default=1.0
         Standard deviation, in units of the block's natural size (`Block.scale`). 1
         suits standardized features. "learn" finds the value with the largest ELBO
         (empirical Bayes; type-II maximum likelihood if q is exact): one scale for all
@@ -99,32 +104,126 @@ class Normal(Prior):
         feature, so that irrelevant ones are switched off (automatic relevance
         determination; MacKay, 1996). Under a `HalfCauchy` hyperprior it is unknown, and
         is integrated out: it has a distribution of its own beside the posterior of the
-        coefficients, and the evidence integrates over it.
+        coefficients, and the evidence integrates over it. In linear models also one
+        number for each feature, of shape (n_features,), or (n_outputs, n_features); or
+        a mapping from names of features, where the others have 1.
+    loc : float, array-like or dict, default=0.0
+        Mean, likewise; beside a scale that is given. Others in a mapping have 0.
 
     Examples
     --------
+    >>> from skvi.linear_model import BayesianLogisticRegression
     >>> from skvi.priors import Normal
     >>> Normal(scale=2.5)
     Normal(scale=2.5)
+    >>> prior = Normal(scale={"x1": 0.1}, loc={"x1": 2.0})
+    >>> model = BayesianLogisticRegression(prior=prior)
+    >>> model = model.fit([[0, 1], [1, 0], [2, 3], [3, 1]], [0, 0, 1, 1])
+    >>> round(float(model.coef_[0, 1]), 1)
+    2.0
     """
 
     _parameter_constraints: dict = {
-        "scale": [*POSITIVE, StrOptions({"learn", LEARN_ROWS}), HalfCauchy]
+        "scale": [
+            *POSITIVE,
+            StrOptions({"learn", LEARN_ROWS}),
+            HalfCauchy,
+            "array-like",
+            dict,
+        ],
+        "loc": [Real, "array-like", dict],
     }
 
-    def __init__(self, scale: float | str | HalfCauchy = 1.0) -> None:
+    def __init__(self, scale: Any = 1.0, loc: Any = 0.0) -> None:
         self.scale = scale
+        self.loc = loc
+
+    @property
+    def relative_to(self) -> str | None:
+        """None where the scale is given; see `Prior.relative_to`."""
+        return "all" if isinstance(self.scale, (str, HalfCauchy)) else None
+
+    @property
+    def has_names(self) -> bool:
+        """Whether it has values by names of features; see `in_order`."""
+        return isinstance(self.scale, Mapping) or isinstance(self.loc, Mapping)
+
+    def in_order(self, names: Sequence[str]) -> "Normal":
+        """The prior with arrays in place of mappings.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of the features.
+
+        Returns
+        -------
+        Normal
+
+        Raises
+        ------
+        ValueError
+            A mapping has keys that are no names.
+        """
+        return Normal(
+            _in_order(self.scale, names, 1.0), _in_order(self.loc, names, 0.0)
+        )
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior over every coordinate of a layout."""
         self.validate()
+        if self.relative_to is None:
+            scale, loc = _each(self.scale, layout), _each(self.loc, layout)
+            if not bool((scale > 0).all()):
+                raise ValueError(f"Scales must be positive. Got {self!r}.")
+            return _BuiltNormal(scale * layout.natural_scales(), loc)
+        if not isinstance(self.loc, Real) or self.loc != 0:
+            raise IncompatibleComponentsError(
+                f"{self!r} has a mean beside a scale that is not given. Give the scale "
+                "as a number, or leave loc out."
+            )
         if isinstance(self.scale, HalfCauchy):
             self.scale.validate()
             return _BuiltHalfCauchy(float(self.scale.scale) * layout.natural_scales())
         return scaled(layout, self.scale, _BuiltNormal)
 
 
+def _in_order(values: Any, names: Sequence[str], otherwise: float) -> Any:
+    """Values of a mapping in the order of the names."""
+    if not isinstance(values, Mapping):
+        return values
+    if unknown := [name for name in values if name not in names]:
+        raise ValueError(
+            f"The prior has values for {unknown}, which are no columns of X: these are "
+            f"{list(names)}."
+        )
+    return np.array([float(values.get(name, otherwise)) for name in names])
+
+
+def _each(values: Any, layout: Layout) -> torch.Tensor:
+    """Numbers of the coordinates, (P,), from one for all or one for each feature."""
+    if isinstance(values, Real):
+        return torch.from_numpy(np.full(layout.size, float(values)))
+    if isinstance(values, Mapping) or list(layout) != ["coef"]:
+        raise IncompatibleComponentsError(
+            f"The prior has a number for each feature, {values!r}, which only the "
+            f"coefficients of a linear model have; this one has {layout}. Give one "
+            "number, or a mapping of priors."
+        )
+    own, shape = np.asarray(values, dtype=np.float64), layout["coef"].shape
+    if own.ndim == 0 or own.shape != shape[-own.ndim :] or not np.isfinite(own).all():
+        raise ValueError(
+            f"The prior needs a finite number for each of {shape[-1]} features. Got "
+            f"{values!r}."
+        )
+    return torch.from_numpy(np.broadcast_to(own, shape).flatten())
+
+
 class _BuiltNormal(BuiltIndependent):
+    def __init__(self, scale: torch.Tensor, loc: torch.Tensor | None = None) -> None:
+        super().__init__(scale)
+        self.loc = torch.zeros_like(scale) if loc is None else loc
+
     def _log_density(self, u: torch.Tensor) -> torch.Tensor:
         return -0.5 * (u.square() + LOG_2PI)
 
@@ -139,6 +238,24 @@ class _BuiltNormal(BuiltIndependent):
 
     def as_normal(self) -> NormalForm:
         return self.matching_normal()
+
+    def matching_normal(self) -> NormalForm:
+        return NormalForm(self.loc, self.scale)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        return super().log_prob_terms(theta - self.loc)
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        return super().log_prob_gradient(theta - self.loc)
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        return super().expected_log_prob(mean - self.loc, std)
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        return self.loc + super().sample(n_draws, generator)
+
+    def marginal(self, where: torch.Tensor) -> BuiltPrior:
+        return _BuiltNormal(self.scale[where], self.loc[where])
 
     def tail_precision(self) -> torch.Tensor:
         return self.scale.square().reciprocal()

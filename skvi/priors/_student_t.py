@@ -79,7 +79,7 @@ class ARD(Prior):
         Parameters of the Gamma density; small values are nearly scale-free, as in
         `sklearn.linear_model.ARDRegression`. Coefficients are in units of the block's
         natural size (`Block.scale`); in linear models each is that of its column
-        divided by the column's standard deviation, so that units do not matter.
+        divided by the column's unit, so that units do not matter.
 
     Notes
     -----
@@ -120,8 +120,8 @@ class ARD(Prior):
         ----------
         mean, std : array-like of shape (P,) or any other
             Posterior means and standard deviations in units of `Block.scale`: for
-            linear models ``coef_`` and ``coef_std_`` times the standard deviations of
-            the columns, ``posterior_.units.x_scale``.
+            linear models ``coef_`` and ``coef_std_`` times the units of the columns,
+            ``posterior_.units.x_scale``.
 
         Returns
         -------

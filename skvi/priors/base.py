@@ -346,9 +346,9 @@ class Prior(Component):
 
         A scale that is unknown or learned has no units of its own: it is relative to
         "all" columns, to the root mean square of their standard deviations; or, if
-        there is one for each coefficient, to that of "each" column. So the fit does not
-        depend on the units of the features. None, where `scale` is a number or there is
-        none: the prior is in the units of the features, as the user has chosen them.
+        there is one for each coefficient, to the unit of "each" column. So the fit does
+        not depend on the units of the features. None, where `scale` is a number or
+        there is none: the prior is in the units of the features, as they are given.
         """
         return None if isinstance(getattr(self, "scale", 1.0), Real) else "all"
 

@@ -30,6 +30,7 @@ from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
+from skvi.targets._row_terms import terms_at
 from skvi.targets._supervised import with_design
 from skvi.utils._clock import check_time
 
@@ -110,6 +111,8 @@ class Nodes(Run):
         #: two statements.
         self.lattice: Lattice = {}, [1.0] * len(self.numbers)
         self.zero = (0,) * len(self.numbers)
+        #: Fits at other likely tops of the integrand, which the nodes must reach.
+        self.beside: list[_Fit] = []
         #: First and last index of each axis.
         self.ends = [[0, 0] for _ in self.numbers]
         self.resolution, self.keeps_places = 0.0, keeps_places
@@ -211,40 +214,65 @@ class Nodes(Run):
     # The best place -----------------------------------------------------------------
 
     def _first(self) -> tuple[tuple[float, ...], Start]:
-        """Where to begin: at the last fit, or on a coarse grid of the scale."""
-        if isinstance(self.last, MixtureOverScales):
-            return self._continued(self.last)
+        """Where to begin: on a coarse grid of the scale, around the last fit or not."""
         z, mean = [number.start for number in self.numbers], None
+        if isinstance(self.last, MixtureOverScales):
+            z = self.last.places()[int(self.last.log_weights.argmax())].tolist()
+            normal = cast(NormalForm, self.last.likeliest.as_normal())
+            mean = leading(normal, self.target.layout.size).mean
         for k, number in enumerate(self.numbers):
             if isinstance(number, Scale):
-                z[k], mean = self._coarse(z, k)
+                z[k], mean = self._coarse(z, k, mean)
         return tuple(z), start_at_mode(self._at(z), self.is_diagonal, mean)
 
-    def _continued(self, last: MixtureOverScales) -> tuple[tuple[float, ...], Start]:
-        """The middle of the last nodes."""
-        z = last.log_weights.exp() @ last.places()
-        normal = cast(NormalForm, last.likeliest.as_normal())
-        normal = leading(normal, self.target.layout.size)
-        return tuple(z.tolist()), (normal.mean, precision_of(normal))
+    def _coarse(
+        self, z: list[float], k: int, mean: torch.Tensor | None
+    ) -> tuple[float, torch.Tensor]:
+        """The likeliest log scale, and the mode there; others that are likely beside.
 
-    def _coarse(self, z: list[float], k: int) -> tuple[float, torch.Tensor]:
-        """The likeliest log scale, with losses that are quadratic around a mode."""
+        Losses are quadratic around a mode: first around one, then around that at each
+        top of the integrand.
+        """
         number = cast(Scale, self.numbers[k])
-        mean = cast(NormalForm, self._at(z).prior.as_normal()).mean
-        for _ in range(MAX_PLACES):
-            target = self._at(z)
-            prior = cast(NormalForm, target.prior.as_normal())
-            mean, h = find_mode(target, prior, start=mean)
-            grid, values = self._around(target, number, mean, h)
-            top = max(range(len(grid)), key=values.__getitem__)
-            best = grid[top]
-            if 0 < top < len(grid) - 1:
-                a, b, c = values[top - 1 : top + 2]
-                best += 0.5 * (a - c) / (a - 2 * b + c) * (grid[1] - grid[0])
-            change, z = best - z[k], [*z[:k], best, *z[k + 1 :]]
-            if abs(change) < 0.5:
-                break
-        return z[k], mean
+        tops, mean = self._tops_from(number, z, mean)
+        found: list[tuple[float, float, torch.Tensor]] = []
+        for top, value in tops:
+            at, own = z[k], mean
+            for _ in range(MAX_PLACES):
+                change, at = top - at, top
+                if abs(change) < 0.5:
+                    break
+                near = [*z[:k], at, *z[k + 1 :]]
+                beside, own = self._tops_from(number, near, own)
+                top, value = min(beside, key=lambda pair: abs(pair[0] - at))
+            found.append((value, at, own))
+        highest, best, mean = max(found, key=lambda one: one[0])
+        likely = [one for one in found if one[0] > highest - FALL]
+        for _, at, own in likely:
+            if abs(at - best) > 1:
+                place = (*z[:k], at, *z[k + 1 :])
+                start = start_at_mode(self._at(place), self.is_diagonal, own)
+                self.beside += self._solved([place], [start])
+        return best, mean
+
+    def _tops_from(
+        self, number: Scale, z: list[float], mean: torch.Tensor | None
+    ) -> tuple[list[tuple[float, float]], torch.Tensor]:
+        """Log scales at which the integrand has a maximum, its values, and a mode."""
+        target = self._at(z)
+        prior = cast(NormalForm, target.prior.as_normal())
+        mean, h = find_mode(target, prior, start=mean)
+        grid, values = self._around(target, number, mean, h)
+        tops = []
+        for i, value in enumerate(values):
+            if value < max(values[max(i - 1, 0) : i + 2]):
+                continue
+            at = grid[i]
+            if 0 < i < len(grid) - 1:
+                a, b, c = values[i - 1 : i + 2]
+                at += 0.5 * (a - c) / (a - 2 * b + c) * (grid[1] - grid[0])
+            tops.append((at, value))
+        return tops, mean
 
     def _around(
         self,
@@ -270,7 +298,7 @@ class Nodes(Run):
         count = min(MAX_COARSE, math.ceil(high - low) + 1)
         grid = np.linspace(low, high, count).tolist()
         right = (gram @ mean if is_full else gram * mean) - gradient
-        values = []
+        values, at_mode = [], terms_at(target, mean)[0]
         for z in grid:
             own = cast(NormalForm, number.bind(self.target, z).prior.as_normal())
             flat = 1 / own.variance
@@ -284,10 +312,8 @@ class Nodes(Run):
                 theta, log_det = b / precision, precision.log().sum()
             away, beside = theta - mean, theta - own.mean
             curved = gram @ away if is_full else gram * away
-            loss = (
-                gradient @ away + 0.5 * (away @ curved) + 0.5 * (beside.square() @ flat)
-            )
-            loss = loss + 0.5 * (log_det - flat.log().sum())
+            loss = at_mode + gradient @ away + 0.5 * (away @ curved)
+            loss = loss + 0.5 * (beside.square() @ flat + log_det - flat.log().sum())
             values.append(number.log_density(z) - float(loss) / self.weight)
         return grid, values
 
@@ -360,14 +386,15 @@ class Nodes(Run):
         place = tuple(z + slope / c for z, slope, c in parts)
         middle = self._solved([place], [self._predicted(place, middle, None)])[0]
         self._keep(middle)
-        steps = [_step(c) for c in self._curvatures(middle)]
+        every = [self._curvatures(fit) for fit in (middle, *self.beside)]
+        steps = [min(map(_step, column)) for column in zip(*every, strict=True)]
         sides: dict[Index, _Fit] = {}
         for axis, step in enumerate(steps):
             pair = [_unit(self.zero, axis, sign) for sign in (-1, 1)]
             found = self._extended(pair, steps)
             low, high = (self._slopes(found[index])[axis] for index in pair)
             wider = _step(max(0.5 * (low - high) / step, 1e-9))
-            if wider > MUCH * step:
+            if wider > MUCH * step and not self.beside:
                 steps[axis] = wider
                 found = self._extended(pair, steps)
             sides |= found
@@ -379,13 +406,16 @@ class Nodes(Run):
         return list(product(*(range(low, high + 1) for low, high in self.ends)))
 
     def _edges(self) -> list[Index]:
-        """Extend the box where an edge is likely; returns the nodes that it lacks."""
+        """Extend the box to what is likely; returns the nodes that it lacks."""
         top = max(fit.value for fit in self.fits.values())
         ends = [list(end) for end in self.ends]
         for axis, end in enumerate(self.ends):
             for side, sign in enumerate((-1, 1)):
                 line = (f.value for i, f in self.fits.items() if i[axis] == end[side])
-                if max(line) > top - FALL and end[1] - end[0] < MAX_NODES:
+                reach = self.fits[self.zero].z[axis] + end[side] * self.lattice[1][axis]
+                is_within = any(sign * (f.z[axis] - reach) > 0 for f in self.beside)
+                likely = max(line) > top - FALL or is_within
+                if likely and end[1] - end[0] < MAX_NODES:
                     ends[axis][side] += sign
         self.ends = ends
         return [i for i in self._box() if i not in self.fits]

@@ -167,7 +167,7 @@ def test_other_divergences_carry_the_moments():
         assert isinstance(found, expected or type(mixture.likeliest))
 
 
-@pytest.mark.parametrize("prior", [Normal(), "auto"])
+@pytest.mark.parametrize("prior", [Normal(), UNKNOWN])
 def test_ten_batches_are_near_one_fit(prior):
     """The ELBO of all rows, with the first prior, at the end of a stream."""
     X, y = CANCER
@@ -175,7 +175,7 @@ def test_ten_batches_are_near_one_fit(prior):
     one = clone(model).fit(X, y)
     order = np.random.default_rng(0).permutation(len(y))
     in_batches(model, X[order], y[order], 10, classes=[0, 1])
-    if prior != "auto":
+    if prior is not UNKNOWN:
         # The features have mean 0: those of the one fit are as they are given.
         rows = TrainingData.gather(one._model.response, X, y, None, None)
         data = one._model.target(rows)
@@ -385,7 +385,9 @@ def test_too_many_rows_of_one_class_are_reported(monkeypatch):
     assert model._past.rows is None
 
 
-@pytest.mark.parametrize(("prior", "n_first"), [("ard", 40), ("auto", 1)])
+@pytest.mark.parametrize(
+    ("prior", "n_first"), [("ard", 40), ("auto", 40), ("auto", 1), (UNKNOWN, 1)]
+)
 def test_features_that_vary_later_take_their_unit_then(prior, n_first):
     """Relative to each column, and to all of them: rescaling them changes nothing.
 
@@ -397,7 +399,7 @@ def test_features_that_vary_later_take_their_unit_then(prior, n_first):
     y = rng.poisson(np.exp(0.5 * X[:, 2] + 0.3 * X[:, 0]))
     cuts, found = [n_first, 80, 120], []
     for unit in (1.0, 1e-4):
-        Z = X * ([1.0, 1.0, unit] if prior == "ard" else unit)
+        Z = X * (unit if prior is UNKNOWN else [1.0, 1.0, unit])
         model = BayesianPoissonRegressor(prior=prior)
         for rows, counts in zip(np.split(Z, cuts), np.split(y, cuts), strict=True):
             model.partial_fit(rows, counts)

@@ -4,6 +4,7 @@ import math
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -257,3 +258,33 @@ def test_grid_over_the_prior_of_a_block(data):
     search.fit(*data)
     assert search.best_params_ == {"prior__coef__scale": 1.0}
     assert repr(search.best_estimator_.prior_["coef"]) == "Laplace()"
+
+
+def test_normal_priors_of_each_coefficient():
+    """By arrays or names: where they are narrow they are the posterior.
+
+    A shift of the prior's mean is an offset. Wrong variants: columns in the order of
+    the mapping; the means left out; names that are no columns ignored.
+    """
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(40, 3)), columns=["a", "b", "c"])
+    y = rng.poisson(np.exp(X["a"]))
+    named = Normal(scale={"c": 2.0, "b": 0.01}, loc={"c": -1.0, "b": 0.5})
+    arrays = Normal(scale=[1.0, 0.01, 2.0], loc=[0.0, 0.5, -1.0])
+    one = BayesianPoissonRegressor(prior=named).fit(X, y)
+    other = BayesianPoissonRegressor(prior=arrays).fit(X, y)
+    np.testing.assert_allclose(one.coef_, other.coef_)
+    assert one.coef_[1] == pytest.approx(0.5, abs=0.01)
+    shift = np.exp((X - X.mean()) @ [0.0, 0.5, -1.0])
+    moved = BayesianPoissonRegressor(prior=Normal(scale=[1.0, 0.01, 2.0]))
+    moved.fit(X, y, exposure=shift)
+    np.testing.assert_allclose(moved.coef_ + [0, 0.5, -1], one.coef_, atol=1e-4)
+    assert moved.lower_bound_ == pytest.approx(one.lower_bound_, abs=1e-3)
+    with pytest.raises(ValueError, match=r"\['z'\].*\['a', 'b', 'c'\]"):
+        BayesianPoissonRegressor(prior=Normal(loc={"z": 1.0})).fit(X, y)
+    with pytest.raises(ValueError, match="each of 3 features"):
+        BayesianPoissonRegressor(prior=Normal(loc=[1.0, 2.0])).fit(X, y)
+    with pytest.raises(IncompatibleComponentsError, match="scale that is not given"):
+        BayesianPoissonRegressor(prior=Normal("learn", loc=1.0)).fit(X, y)
+    with pytest.raises(IncompatibleComponentsError, match="linear model"):
+        BayesianMLPClassifier(prior=named).fit(X, y > 1)

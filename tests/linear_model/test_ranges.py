@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import is_classifier
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
@@ -37,7 +38,7 @@ def found(model, X, y):
     [
         (BayesianLinearRegression(prior=Normal("learn")), Y),
         (BayesianLinearRegression(prior="horseshoe"), Y),
-        (BayesianLogisticRegression(), Y > 0),
+        (BayesianLogisticRegression(prior=Normal(HalfCauchy())), Y > 0),
         (BayesianLogisticRegression(prior={"coef": StudentT()}), Y > 0),
         (BayesianPoissonRegressor(prior=Normal()), np.exp(Y.clip(-2, 2)).round()),
     ],
@@ -60,12 +61,13 @@ def test_a_shared_scale_warns_once(model, y, convert):
         BayesianLinearRegression(prior=Normal(2.0)),
         BayesianLinearRegression(prior="ard"),
         BayesianLinearRegression(prior=Horseshoe(0.1)),
+        BayesianLogisticRegression(),
         make_pipeline(StandardScaler(), BayesianLinearRegression(prior="normal")),
     ],
 )
 def test_what_does_not_matter_is_not_said(model):
     """Other priors, and features that are standardized. Wrong variant: always."""
-    assert not found(model, X, Y)
+    assert not found(model, X, Y > 0 if is_classifier(model) else Y)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -14,6 +14,7 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
+from skvi.linear_model._units import feature_units
 from skvi.priors import ARD, HalfCauchy, HierarchicalNormal, Normal
 from skvi.solvers import Stochastic
 
@@ -121,17 +122,123 @@ def test_scaled_columns(name, prior, k):
     same(k * b["coef"], a["coef"])
 
 
-@estimators
-def test_columns_of_different_units(name):
-    """One scale for each: the fit does not know their units.
+@pytest.mark.parametrize(
+    ("name", "prior"),
+    [(name, prior) for name, prior in RELATIVE if isinstance(prior, str)],
+)
+def test_columns_of_different_units(name, prior):
+    """One scale for each, or the default: the fit does not know their units.
 
-    Wrong variant: one number for all columns.
+    Wrong variants: one number for all columns; the default relative to all of them.
     """
-    k = np.array([1e4, 1.0, 1e-3])
-    one, expected, _ = near(name, "ard")
-    other, found, _ = fitted(name, k * X, "ard")
+    if name in ("numbers", "heavy tails") and prior == "default":
+        pytest.skip("relative to all columns")
+    k = np.array([1e6, 1.0, 1e-6])
+    one, expected, _ = near(name, prior)
+    other, found, _ = fitted(name, k * X + MOVE, prior)
     same(found, expected)
+    same(other.lower_bound_, one.lower_bound_)
     same(k * other.coef_, one.coef_)
+    if prior == "default":
+        same(k * other.prior_scale_, one.prior_scale_)
+
+
+def mixed(rng, n=90):
+    """Columns of every kind, and their units."""
+    rare = (np.arange(n) < 6) * rng.integers(1, 4, n)
+    words = np.where(np.arange(n) % 3 == 0, rng.gamma(2.0, size=n), 0.0)
+    often = np.where(np.arange(n) % 3 == 0, 0.0, rng.gamma(2.0, size=n))
+    columns = {
+        "normal": (rng.normal(size=n), None),
+        "two values": ((np.arange(n) % 2) * 2.5 - 1.0, 2.5),
+        "mostly the upper one": ((np.arange(n) < 80) * 1.0, 1.0),
+        "rare counts": (rare, np.sqrt((rare[:6] ** 2).mean())),
+        "weights of words": (words, np.sqrt((words[::3] ** 2).mean())),
+        "few zeros": (often, None),
+        "constant": (np.full(n, 0.1), 1.0),
+    }
+    X = np.column_stack([column for column, _ in columns.values()]).astype(float)
+    units = [x.std() if u is None else u for x, u in columns.values()]
+    return X[order := rng.permutation(n)], np.array(units), order
+
+
+def test_units_of_columns():
+    """By the values: whatever the container, the origin, the order and the weights are.
+
+    Wrong variants: deviations, which free rare words; the usual value 0, or that of
+    the rows without weights; zeros that are stored as values of their own; a row of
+    weight 0 that makes a column vary.
+    """
+    rng = np.random.default_rng(4)
+    X, expected, _ = mixed(rng)
+    explicit = sp.csr_array(np.ones_like(X))
+    explicit.data = X.ravel()
+    move = 1e4 * rng.normal(size=X.shape[1])
+    for features in (X, sp.csr_array(X), explicit, X + move, X[::-1].copy()):
+        scale = feature_units(features, None, True, "each")[1]
+        np.testing.assert_allclose(scale, expected, rtol=1e-8)
+    unseen = feature_units(X, None, True, "each")[2]
+    assert unseen.tolist() == [False] * 6 + [True]
+    weight = rng.integers(0, 3, len(X)).astype(float)
+    spoiled = np.where(weight[:, None] == 0, 7 * X + 1, X)
+    repeated = np.repeat(X, weight.astype(int), axis=0)
+    expected = feature_units(repeated, None, True, "each")
+    for features in (spoiled, sp.csr_array(spoiled)):
+        for factor in (1.0, 1e-12, 1e12):
+            found = feature_units(features, factor * weight, True, "each")
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-8)
+    # Without an intercept every row is compared with 0.
+    for features in (X, explicit):
+        scale = feature_units(features, None, False, "each")[1]
+        wanted = [np.sqrt((x[x != 0] ** 2).mean()) for x in X.T]
+        np.testing.assert_allclose(scale, wanted, rtol=1e-8)
+
+
+@pytest.mark.parametrize("period", [2, 5, 7, 1000])
+def test_usual_values_of_many_rows(period):
+    """Of some rows in 50,000, whatever their order is. Wrong variant: even steps."""
+    X = (np.arange(50_000) % period == 0).astype(float)[:, None] * [1.0, -3.0]
+    for weight in (None, np.random.default_rng(0).uniform(size=len(X))):
+        scale = feature_units(X, weight, True, "each")[1]
+        np.testing.assert_allclose(scale, [1.0, 3.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["classes", "counts"])
+def test_mixed_columns_in_any_units(kind):
+    """The default: columns of every kind, dense and sparse, with repeated rows.
+
+    Wrong variants: rows of weight 0 in the usual value; deviations of sparse columns.
+    """
+    rng = np.random.default_rng(6)
+    X, _, _ = mixed(rng)
+    f = X[:, :4] @ [1.0, 0.4, -1.0, 0.5]
+    y = rng.logistic(size=90) + f > 0 if kind == "classes" else rng.poisson(np.exp(f))
+    weight = rng.integers(0, 3, 90)
+    rows = np.repeat(np.arange(90), weight)
+    make = LOGISTIC if kind == "classes" else COUNT
+    k = 10.0 ** rng.uniform(-6, 6, X.shape[1])
+    k[-1] = 1.0  # a constant column has the unit 1
+    one = make().fit(X[rows], y[rows])
+    for features in (k * X, sp.csr_array(k * X), k * X + 10 * k):
+        other = make().fit(features, y, weight)
+        same(other.lower_bound_, one.lower_bound_)
+        same(k * other.coef_, one.coef_)
+        same(k * other.coef_std_, one.coef_std_)
+
+
+def test_a_column_of_large_unit_erases_nothing():
+    """Counts of three columns, the third in a unit of 3e-5: coefficients and evidence.
+
+    Wrong variant: the default relative to all columns (-124.37).
+    """
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = np.random.default_rng(1).poisson(np.exp(0.5 + X @ [1, -0.8, 0]))
+    model = COUNT().fit(X * [1.0, 1.0, 3e4], y)
+    bounds = model.evidence_bounds(X * [1.0, 1.0, 3e4], y, random_state=0)
+    np.testing.assert_allclose(model.coef_[:2], [1.127, -0.866], atol=0.002)
+    assert bounds.reliable
+    assert bounds.estimate == pytest.approx(-105.47, abs=0.03)
 
 
 BATCHES = Stochastic(batch_size=20)
@@ -299,7 +406,7 @@ def test_priors_without_an_optimum_or_by_draws(prior):
 
 
 def test_scales_of_hyperpriors_are_relative_to_the_columns():
-    """That of a half-Cauchy to all of them, that of Gamma priors to each.
+    """That of a given half-Cauchy to all of them, that of Gamma priors to each.
 
     Wrong variants: in units of X; constant columns in the mean of the squares.
     """
@@ -312,7 +419,8 @@ def test_scales_of_hyperpriors_are_relative_to_the_columns():
     model = LOGISTIC(prior=ARD(1.0, 1.0)).fit(wide, CLASSES)
     assert model.posterior_.units.x_scale == pytest.approx([*(3 * X.std(0)), 1.0])
     weight = rng.uniform(size=60)
-    model = LOGISTIC().fit(wide, CLASSES, sample_weight=weight)
+    model = LOGISTIC(prior=Normal(HalfCauchy()))
+    model.fit(wide, CLASSES, sample_weight=weight)
     mean = np.average(wide[:, :3], axis=0, weights=weight)
     square = np.average((wide[:, :3] - mean) ** 2, axis=0, weights=weight)
     assert model.posterior_.units.x_scale == pytest.approx(np.sqrt(square.mean()))

@@ -135,6 +135,16 @@ def test_densities_of_classifiers(data, prior, density):
     assert areas(display)[:2] == pytest.approx([1, 1], abs=1e-4)
 
 
+def test_a_prior_of_each_coefficient_is_drawn(data):
+    """Also of "auto" with another divergence. Wrong variant: in units of the fit."""
+    for parts in ({"prior": Normal([2.0, 0.5], [0.0, 1.0])}, {"divergence": "renyi"}):
+        model = BayesianLogisticRegression(**parts).fit(np.array(data[0]) * 3, data[1])
+        display, prior = PosteriorDisplay.from_estimator(model), model.prior_["coef"]
+        loc = np.broadcast_to(prior.loc, 2)
+        for values, at, width in zip(display.prior, loc, prior.scale, strict=True):
+            np.testing.assert_allclose(values, stats.norm(at, width).pdf(display.grid))
+
+
 @pytest.mark.parametrize("scale", [1.0, "learn"])
 def test_densities_of_regressions_are_in_units_of_y(data, scale):
     """y a thousand times as large: both densities are. Wrong variant: prior in the
@@ -238,8 +248,9 @@ def mixture_density(model, row, column, grid):
     for weight, normal in zip(q.log_weights.exp(), q.normals(), strict=True):
         moments = q.layout.unpack(torch.stack([normal.mean, normal.variance]))
         mean, variance = moments["coef"][:, row, column].numpy()
-        at = stats.norm(mean, math.sqrt(variance)).pdf(q.units.x_scale * grid)
-        found = found + float(weight) * q.units.x_scale * at
+        unit = q.units.x_scale[column]
+        at = stats.norm(mean, math.sqrt(variance)).pdf(unit * grid)
+        found = found + float(weight) * unit * at
     return found
 
 

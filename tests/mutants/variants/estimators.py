@@ -161,7 +161,17 @@ VARIANTS = [
     Variant("scale-of-features-forgotten", where="_mapped",
         find="as_tensor(np.asarray(y_scale / x_scale, np.float64))", put="y_scale",
         test="tests/linear_model/test_units.py::"
-             "test_columns_of_different_units[two classes]"),
+             "test_columns_of_different_units[two classes-default]"),
+    Variant("rare-words-are-freed", where="_column_units",
+        find="np.where(is_usual, squares, sizes)", put="sizes",
+        test="tests/linear_model/test_units.py::test_units_of_columns"),
+    Variant("stored-zeros-are-values", where="_fraction_beside",
+        find="own[some.data == 0] = 0.0", put="pass",
+        test="tests/linear_model/test_units.py::test_units_of_columns"),
+    Variant("nodes-of-the-higher-top-alone", where="Nodes._coarse",
+        find="abs(at - best) > 1", put="False",
+        test="tests/priors/test_unknown_scale.py::"
+             "test_two_likely_scales_are_both_integrated_over[0.7]"),
     Variant("inferred-scale-in-units-of-the-fit",
         where="CoefficientsMixin._scale_in_units", find="scale / unit",
         put="scale",
