@@ -173,17 +173,18 @@ def cut_short(problem: Problem, solver: Solver) -> Solution:
 
 
 def better_state(first: State, second: State) -> State:
-    """Return the state with the larger ELBO, each at its own scales; same draws.
+    """Return the second state, unless the first has the larger ELBO, up to its error.
 
-    The result of a phase for another problem need not be better for this one. Of equal
-    states it is the second.
+    Each at its own scales; same draws. The result of a phase for another problem need
+    not be better for this one.
     """
 
-    def value(state: State) -> float:
+    def bound(state: State) -> Any:
         generator = torch.Generator(state.target.hyper.device).manual_seed(0)
-        return lower_bound(state.target, state.posterior, generator, FEW_DRAWS)[0]
+        return lower_bound(state.target, state.posterior, generator, FEW_DRAWS)
 
-    return first if value(second) < value(first) else second
+    before, after = bound(first), bound(second)
+    return first if after.value < before.value + after.se else second
 
 
 def learned_scales(target: Any, prefix: str = "") -> dict[str, float]:

@@ -24,10 +24,11 @@ from skvi.neural_network import (
     BayesianMLPRegressor,
     BayesianModuleRegressor,
 )
-from skvi.posteriors import MixtureOverScales
+from skvi.posteriors import FullRankNormal, MeanFieldNormal, MixtureOverScales
+from skvi.posteriors._over_scales import leading
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
-from skvi.targets._supervised import with_prior
+from skvi.targets._numbers import bound_at, numbers_of
 from skvi.utils._random import make_generator
 from tests.modules import relu_network
 
@@ -153,20 +154,26 @@ def elbo(target, posterior):
     return lower_bound(target, posterior, torch.Generator().manual_seed(1))
 
 
-def elbo_with_scale(target, mixture):
-    """ELBO of parameters and unknown scale together, each node a fit at its own.
+def elbo_with_numbers(target, mixture):
+    """ELBO of parameters and unknown numbers together, each node a fit at its own.
 
     Nodes are weighted as they are: as large as the fit says only if they are the best.
     """
-    z, log_weights = mixture.log_scales, mixture.log_weights
-    if len(z) == 1:  # independent of the scale
-        return elbo(target, mixture.nodes[0])
-    assert torch.allclose(z.diff(), z.diff()[:1])
-    known = [with_prior(target, target.prior.given_scale(math.exp(s))) for s in z]
-    pairs = zip(known, mixture.nodes, strict=True)
-    bounds = torch.tensor([elbo(*pair).value for pair in pairs], dtype=torch.float64)
-    log_prior = torch.stack([target.prior.log_density_of_scale(s) for s in z])
-    inner = log_prior + bounds + z.diff()[0].log() - log_weights
+    plain, numbers = numbers_of(target)
+    places, log_weights = mixture.places(), mixture.log_weights
+    axes = [axis.unique() for axis in places.T]
+    assert all(torch.allclose(axis.diff(), axis.diff()[:1]) for axis in axes)
+    total = sum(float(axis.diff()[0].log()) for axis in axes if len(axis) > 1)
+    inner = []
+    for z, normal in zip(places.tolist(), mixture.normals(), strict=True):
+        known = bound_at(plain, numbers, z)
+        q = FullRankNormal().build(known.layout)
+        if normal.is_diagonal:
+            q = MeanFieldNormal().build(known.layout)
+        value = elbo(known, q.near(leading(normal, known.layout.size))).value
+        pairs = zip(numbers, z, strict=True)
+        inner.append(value + sum(number.log_density(at) for number, at in pairs))
+    inner = torch.tensor(inner, dtype=torch.float64) + total - log_weights
     return float(log_weights.exp() @ inner), 0.0
 
 
@@ -198,7 +205,12 @@ def is_usable(model, X, y):
     assert len(model.loss_curve_) >= model.n_iter_
     posterior, bound = model.posterior_, elbo
     if isinstance(posterior, MixtureOverScales) and model.lower_bound_se_ == 0:
-        bound = elbo_with_scale
+        if len(posterior.nodes) > 1:
+            bound = elbo_with_numbers
+        elif posterior.layout.positive:  # by a width of the numbers alone
+            return True
+        else:  # independent of the scale
+            posterior = posterior.nodes[0]
     value, error = bound(target_of(model, X, y), posterior)
     noise = 6 * math.hypot(error, model.lower_bound_se_)
     assert model.lower_bound_ == pytest.approx(value, abs=noise + 1e-3)

@@ -208,17 +208,30 @@ class NormalCoefficients(MixedCoefficients):
         return mean, torch.tensordot(weights, variances + (means - mean).square(), 1)
 
     def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
-        """By a root of the covariance; see `Coefficients.function_covariance`."""
-        return covariance_of_functions(self.model, self.components[0], X, n_jobs)
+        """By roots of the covariances; see `Coefficients.function_covariance`."""
+        found = [
+            covariance_of_functions(self.model, normal, X, n_jobs)
+            for normal in self.components
+        ]
+        weights, apart = self.log_weights.exp().numpy(), self._apart(X, n_jobs)
+        inside: np.ndarray = np.tensordot(weights, np.stack(found), 1)
+        return inside + (apart.T * weights) @ apart
+
+    def _apart(self, X: Any, n_jobs: int | None) -> np.ndarray:
+        """Distances of the means of f at the nodes from that of all, (K, n)."""
+        means = self.functions_at_nodes(X, n_jobs)[0]
+        return (means - self.log_weights.exp() @ means).numpy()
 
     def covariance(self) -> torch.Tensor | None:
-        """By its root, in the units of the data; see `Coefficients.covariance`."""
-        scale = self.components[0].scale
-        if scale.ndim < 2:
+        """By roots, in the units of the data; see `Coefficients.covariance`."""
+        if self.components[0].scale.ndim < 2:
             return None
-        root = self.model.in_units(scale.T, is_difference=True)
-        root = root[:, : self.model.predictor.n_features]
-        return root.T @ root
+        weights, d = self.log_weights.exp(), self.model.predictor.n_features
+        roots = [self.model.in_units(n.scale.T, True)[:, :d] for n in self.components]
+        means = torch.stack([n.mean for n in self.components])
+        apart = self.model.in_units(means - weights @ means, True)[:, :d]
+        inside = sum(w * r.T @ r for w, r in zip(weights, roots, strict=True))
+        return inside + (apart.T * weights) @ apart
 
 
 @dataclass(frozen=True, eq=False)

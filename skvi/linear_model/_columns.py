@@ -5,6 +5,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 
+from skvi._estimator import NOTHING
 from skvi.evidence import BoundsTable, EvidenceBounds
 from skvi.utils._validation import (
     refuse_dates,
@@ -89,8 +90,9 @@ class ColumnsMixin:
             try:
                 output.fit(X, column, sample_weight)
             except KeyboardInterrupt:
-                if output is outputs[-1] and hasattr(output, "posterior_"):
-                    vars(self).update(self._gather(outputs))
+                if output is not outputs[-1] or not hasattr(output, "posterior_"):
+                    raise KeyboardInterrupt(NOTHING) from None
+                vars(self).update(self._gather(outputs))
                 raise
         vars(self).update(self._gather(outputs))
         return self

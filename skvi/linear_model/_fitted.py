@@ -61,7 +61,8 @@ class CoefficientsMixin:
 
     def _scale_in_units(self, found):
         """Scale of the coefficients that was inferred or learned, in units of X."""
-        unit, scales = self._model.units.x_scale, found.get("prior_scale_")
+        units, scales = self._model.units, found.get("prior_scale_")
+        unit = units.x_scale / units.y_scale
         if (scale := found["_coefficients"].scale()) is not None:
             return {"prior_scale_": scale / unit}
         if PLUGGED_SCALE in self._model.taken_from_y:

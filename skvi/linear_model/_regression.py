@@ -70,7 +70,7 @@ class GaussianRegression(BayesianLinearModel):
         is_asked = self._asks_for_exact
         is_auto = isinstance(self.posterior, str) and self.posterior == "auto"
         is_free = isinstance(self.solver, str) and self.solver in ("auto", "exact")
-        if not is_asked and not (is_auto and is_free and not self._is_diagonal()):
+        if not is_asked and not (is_auto and is_free):
             return False
         missing = missing_for_exact(target, self.objective_, self.divergence_)
         if not is_free:
@@ -155,6 +155,11 @@ class GaussianRegression(BayesianLinearModel):
         )
         found = replace(units, x_mean=origin, x_scale=scale, unseen=unseen)
         return found, self.normalize_y
+
+    def _relative_to(self):
+        """As for every linear model; by what sums over the rows say of a column."""
+        found = super()._relative_to()
+        return "deviation" if found == "each" else found
 
     def _set_intercept_prior(self, data, units):
         """Give the intercept a normal prior with the scale of the target.

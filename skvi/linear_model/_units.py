@@ -134,10 +134,10 @@ def standardized(X, origin, scale):
 def feature_units(X, weight, centered, relative_to):
     """Origin, (d,) or None, and scale, a number or (d,), of the features of a fit.
 
-    Scales are relative to "each" column, as `_column_units`; or to "all", the root mean
-    square of their weighted standard deviations, without an intercept root mean
-    squares. Third are features that are constant, as far as their scale depends on
-    them. ValueError if squares overflow.
+    Scales are relative to "each" column, as `_column_units`; to its "deviation", the
+    weighted standard deviation, without an intercept the root mean square; or to "all",
+    the root mean square of the deviations. Third are features that are constant, as far
+    as their scale depends on them. ValueError if squares overflow.
     """
     low, high = _ends(X)
     _check_range(max(float(high.max()), -float(low.min())))
@@ -148,9 +148,8 @@ def feature_units(X, weight, centered, relative_to):
     if relative_to is None:
         return origin, 1.0, None
     sizes = _column_units if relative_to == "each" else _deviations
-    return origin, *_scale_of(
-        sizes(X, weight, origin, low, high), relative_to == "each"
-    )
+    found = sizes(X, weight, origin, low, high)
+    return origin, *_scale_of(found, relative_to != "all")
 
 
 def with_new_features(units, X, weight):

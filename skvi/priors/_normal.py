@@ -138,6 +138,8 @@ class Normal(Prior):
         self.scale = scale
         self.loc = loc
 
+    loc: Any = 0.0  # of subclasses that do not set it
+
     @property
     def relative_to(self) -> str | None:
         """None where the scale is given; see `Prior.relative_to`."""

@@ -129,12 +129,12 @@ def _learn_noise(form: ConjugateForm) -> tuple[float, str]:
     first = float(form.noise.value.log())
     log_e = form.data.values.log().numpy()
     likely = form.noise_at_ratio(np.arange(log_e.min() - FAR, log_e.max() + FAR))
-    high = min(likely.max() + 2.0, first + LEARNED_RANGE)
+    high = first + LEARNED_RANGE
     grid = np.append(np.arange(min(likely.min(), first) - 2.0, high), high)
     best = int(np.argmin([loss(t) for t in grid]))
-    if grid[best] == first + LEARNED_RANGE:
-        return float(grid[best]), FLOOR_MESSAGE
-    near = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    if best == len(grid) - 1:
+        return float(high), FLOOR_MESSAGE
+    near = grid[max(best - 1, 0)], grid[best + 1]
     found = minimize_scalar(
         loss, bounds=near, method="bounded", options={"xatol": 1e-8}
     )

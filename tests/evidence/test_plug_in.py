@@ -84,6 +84,7 @@ def test_a_larger_target_is_as_probable_when_it_is_normalized():
     assert row_label("a", bound(params, y)) == "a\n(prior made from y)"
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_learned_noise_is_named_beside():
     y = np.array([1.0, 3.0])
     bounds = bound({"prior": "normal", "noise_scale": "learn"}, y)

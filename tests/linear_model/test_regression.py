@@ -46,18 +46,18 @@ def make_data(n=30, d=4, seed=0):
 @pytest.mark.parametrize("normalize_y", [True, False])
 @pytest.mark.parametrize("name", ["diabetes", "concrete"])
 def test_same_model_as_bayesian_ridge(name, normalize_y):
-    """The fitted q, which is near plug-in precisions.
+    """Of largest evidence, at plug-in precisions.
 
     Wrong variants: uncentered features; N(0, 1) for the intercept of a target that is
     not standardized."""
     X, y = load(name)
-    same = {"prior": "hierarchical", "noise_scale": GammaHyperprior(1e-6, 1e-6)}
+    same = {"prior": Normal("learn"), "noise_scale": "learn"}
     ours = MODEL(normalize_y=normalize_y, posterior="full_rank", **same).fit(X, y)
     # Before scikit-learn 1.9 the other one's deviations are wrong for raw features.
     means = X.mean(0)
     theirs = BayesianRidge().fit(X - means, y)
     assert ours.converged_
-    q, unit = ours.posterior_.real_part().as_normal(), ours.posterior_.units.y_scale
+    q, unit = ours.posterior_.as_normal(), ours.posterior_.units.y_scale
     own = unit / np.append(np.full(X.shape[1], ours.posterior_.units.x_scale), 1.0)
     coef, covariance = (own * q.mean.numpy())[:-1], q.covariance().numpy()
     covariance = covariance * np.outer(own, own)
@@ -67,7 +67,7 @@ def test_same_model_as_bayesian_ridge(name, normalize_y):
     std = np.sqrt(np.einsum("ij,jk,ik->i", A, covariance, A) + ours.noise_scale_**2)
     assert np.abs(std / std0 - 1).max() < 0.02
     assert ours.alpha_ == pytest.approx(theirs.alpha_, rel=0.02)
-    assert ours.lambda_ == pytest.approx(theirs.lambda_, rel=0.05)
+    assert ours.prior_scale_**-2 == pytest.approx(theirs.lambda_, rel=0.05)
     mean = ours.posterior_.units.y_mean + unit * float(q.mean[-1])
     assert mean == pytest.approx(theirs.intercept_, abs=0.01 * y.std())
     np.testing.assert_allclose(
@@ -174,7 +174,7 @@ def test_learned_noise_has_the_largest_evidence():
 )
 def test_elbo_stays_below_the_evidence(shape, prior, posterior):
     X, y = make_data(*shape)
-    model = MODEL(prior=prior, posterior=posterior, max_iter=3000, tol=1e-7)
+    model = MODEL(prior=prior, posterior=posterior, max_iter=3000)
     model.fit(X, y)
     assert model.converged_
     assert model.lower_bound_ == -model.loss_curve_[-1]
@@ -373,9 +373,11 @@ def test_exactly_fitted_rows_are_an_error_with_a_robust_loss(prior, noise_scale)
     X = rng.standard_normal((100, 2))
     y = np.where(rng.random(100) < 0.6, 1.0, 1 + 2 * rng.standard_normal(100))
     parts = {"loss": BetaLoss(1.5), "prior": prior, "noise_scale": noise_scale}
-    for solver in ("auto", "stochastic"):
+    with pytest.raises(NoOptimumError, match="fitted exactly"):
+        MODEL(**parts).fit(X, y)
+    if noise_scale == "learn":
         with pytest.raises(NoOptimumError, match="fitted exactly"):
-            MODEL(**parts, solver=solver).fit(X, y)
+            MODEL(**parts, solver="stochastic").fit(X, y)
 
 
 def test_small_noise_is_no_error_with_a_robust_loss():
@@ -455,9 +457,9 @@ def test_outliers_on_many_seeds(kind, parts):
 def test_fits_continue():
     X, y = make_data()
     model = MODEL(warm_start=True, prior="ard", tol=1e-7, max_iter=500).fit(X, y)
-    value = model.lower_bound_
+    value, n_iter = model.lower_bound_, model.n_iter_
     model.fit(X, y)
-    assert model.n_iter_ <= 2
+    assert model.n_iter_ <= n_iter
     assert model.lower_bound_ == pytest.approx(value, abs=1e-5)
     model.set_params(posterior="mean_field").fit(X, y)
     assert model.lower_bound_ < value
@@ -468,7 +470,7 @@ def test_fits_continue():
 def test_not_converged_is_said():
     X, y = make_data()
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
-        model = MODEL(likelihood="student_t", max_iter=1).fit(X, y)
+        model = MODEL(prior="horseshoe", noise_scale=1.0, max_iter=1).fit(X, y)
     assert model.n_iter_ == 1
     assert not model.converged_
     # Without noise the learned noise has no interior optimum.

@@ -104,7 +104,7 @@ def test_an_interrupted_call(place, monkeypatch):
     [
         ("weighted", SupervisedTarget, "expected_loss_terms", 3),
         ("weighted network", AnalyticSteps, "differentiate", 30),
-        ("weighted regression", SupervisedTarget, "expected_loss_terms", 15),
+        ("weighted regression", Descent, "advance", 3),
         ("robust start", SupervisedTarget, "expected_loss_terms", 3),
     ],
 )
