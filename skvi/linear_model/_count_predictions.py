@@ -39,12 +39,12 @@ NO_EXPOSURE = (
 )
 
 NO_MEAN = (
-    "{}: in {} rows the mean count comes from the largest scales of the coefficients, "
-    "which these data do not exclude, or does not exist: the median is given. Use more "
-    "rows, or a prior of known scale, as prior=Normal(1.0)"
+    "{}: in {} rows the mean count comes from rates that the posterior hardly allows "
+    "(it expects fewer than 1 % above the mean), or does not exist: the median is "
+    "given. Use more rows, or a prior of a smaller scale, as prior=Normal(0.5)"
 )
-# Fraction of a mean that the largest scale may contribute.
-MOST_OF_LARGEST = 0.1
+# Least posterior probability of rates above a mean that says something about counts.
+LEAST_ABOVE = 0.01
 
 UNITS = Units(0.0, 1.0)
 
@@ -110,9 +110,10 @@ class CountPredictionMixin:
         Returns
         -------
         mean : ndarray of shape (n_samples,)
-            E exp(f), exact: larger than the rate at the posterior mean. Where few rows
-            leave the scale of the coefficients open, so that it is that of the largest
-            scales or does not exist, the median of a new count, with a `SkviWarning`.
+            E exp(f), exact: larger than the rate at the posterior mean. Where it comes
+            from rates above it that have a posterior probability below 1 %, as where few
+            rows leave the scale of the coefficients open, or does not exist, the median
+            of a new count, with a `SkviWarning`.
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``: the square root of the variance of the rate
             plus the mean rate (Poisson noise), and for negative binomial counts the
@@ -120,7 +121,7 @@ class CountPredictionMixin:
         """
         predictive, dtype = self._predictive(X, exposure)
         mean, std = predictive.moments().T
-        if (lost := self._share_of_largest(predictive) > MOST_OF_LARGEST).any():
+        if (lost := self._lacks_mean(predictive)).any():
             warn_user(NO_MEAN.format(type(self).__name__, lost.sum()), SkviWarning)
             means, stds = predictive.mean[:, lost], predictive.std[:, lost]
             rows = replace(predictive, mean=means, std=stds)
@@ -129,14 +130,18 @@ class CountPredictionMixin:
         mean, std = mean.astype(dtype), std.astype(dtype)
         return (mean, std) if return_std else mean
 
-    def _share_of_largest(self, predictive):
-        """Fraction of each mean that the largest scale of the prior contributes."""
-        z = getattr(self.posterior_, "log_scales", None)
-        if z is None or not isinstance(predictive, CountPredictive):
-            return np.zeros(1)
-        rates = predictive.mean + 0.5 * predictive.std.square()
-        shares = torch.softmax(predictive.log_shares[:, None] + rates, 0)
-        return shares[z == z.max()].sum(0).numpy()
+    def _lacks_mean(self, predictive):
+        """Rows in which next to no rates of the posterior reach the mean of them all."""
+        if not isinstance(predictive, CountPredictive):
+            return np.zeros(1, bool)
+        logs, std = predictive.log_shares, predictive.std
+        log_mean = torch.logsumexp(
+            logs[:, None] + predictive.mean + 0.5 * std.square(), 0
+        )
+        z = (predictive.mean - log_mean) / std.clamp(min=1e-8)
+        above = logs.exp() @ torch.special.ndtr(z)
+        # Less than one count misleads nobody.
+        return ((above < LEAST_ABOVE) & (log_mean > 0)).numpy()
 
     def predict_uncertainty(self, X, exposure=None):
         """Predict how uncertain a new count is, for both reasons apart.
@@ -154,7 +159,7 @@ class CountPredictionMixin:
             Their squares sum to that of ``predict(X, return_std=True)``.
         """
         predictive, dtype = self._predictive(X, exposure)
-        lost = self._share_of_largest(predictive) > MOST_OF_LARGEST
+        lost = self._lacks_mean(predictive)
         parts = predictive.uncertainty().items()
         return {k: np.where(lost, np.inf, v).astype(dtype) for k, v in parts}
 
