@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from scipy.optimize.elementwise import find_root
 
+from skvi.expectations._poisson import smallest_counts
 from skvi.likelihoods import (
     GaussianLikelihood,
     HurdleLikelihood,
@@ -15,6 +16,8 @@ __all__ = ["mixture_quantiles", "normal_mixture_quantiles", "quantiles_of"]
 
 # Relative error of quantiles, and of the probability of their tails.
 ROUNDING = 1e-15
+# Smallest deviation, whose square is not 0.
+TINY = 1e-150
 
 
 def quantiles_of(
@@ -33,7 +36,12 @@ def quantiles_of(
         share = (torch.as_tensor(levels).to(y)[:, None] - below) / (upto - below)
         return (y + p.step * (share.clamp(0, 1) - 0.5)).T
     if p.is_discrete:
-        return smallest_counts(p, f, levels, w)
+        start = (
+            torch.expm1(w @ torch.log1p(p.mean(f))) + 1
+        )  # of the order of the median
+        cdf = lambda k: w @ p.cdf(f, k)
+        found = [smallest_counts(cdf, start, level) for level in levels.tolist()]
+        return torch.stack(found, 1)
     found = mixture_quantiles(p, f, levels, w)
     if isinstance(p, HurdleLikelihood):
         upto = w @ p.cdf(f, f.new_full(f.shape[1:2], p.value))
@@ -84,25 +92,7 @@ def normal_mixture_quantiles(
     weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Quantiles, (n, q), of mixtures of normals, (S, n)."""
-    normal = GaussianLikelihood().at_scale(torch.as_tensor(stds).to(means))
+    # A function that no data can change, as in an empty row, is its own quantile.
+    stds = torch.as_tensor(stds).to(means).clamp(min=TINY)
+    normal = GaussianLikelihood().at_scale(stds)
     return mixture_quantiles(normal, means[..., None], levels, weights)
-
-
-def smallest_counts(
-    p: Likelihood, f: torch.Tensor, levels: np.ndarray, w: torch.Tensor
-) -> torch.Tensor:
-    """Smallest counts, (n, q), whose probability of no more is at least a level."""
-    start, columns = w @ p.mean(f), []
-    for level in levels.tolist():
-        low, high = torch.full_like(start, -1.0), (start + 1).ceil()
-        while bool((short := w @ p.cdf(f, high) < level).any()):
-            low = torch.where(short, high, low)
-            high = torch.where(short, 2 * high + 1, high)
-        # Above 2^53 consecutive counts are not representable.
-        while bool((gap := high - low > 1 + high * 1e-15).any()):
-            middle = torch.floor((low + high) / 2)
-            below = gap & (w @ p.cdf(f, middle.clamp(min=0)) < level)
-            low = torch.where(below, middle, low)
-            high = torch.where(gap & ~below, middle, high)
-        columns.append(high)
-    return torch.stack(columns, 1)

@@ -1,5 +1,6 @@
 """Poisson counts whose log rate is normal: distribution function and quantiles."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,11 +15,15 @@ __all__ = [
     "poisson_mixture_cdf",
     "poisson_mixture_log_mass",
     "poisson_mixture_quantiles",
+    "smallest_counts",
 ]
 
 # Trapezoidal nodes: of the normal, and of the log of a Gamma variable in units of its
 # standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
+# Relative error of large quantiles: that of the distribution functions; and the
+# largest log rate.
+ROUNDING, MAX_LOG_RATE = 1e-11, 300.0
 
 Cdf = Callable[[torch.Tensor], torch.Tensor]
 
@@ -77,23 +82,25 @@ def poisson_mixture_quantiles(
     found = []
     for level in levels.tolist():
         far = (mean + std * max(float(ndtri(level)), 0.0)).amax(0)
-        found.append(_quantile(cdf, torch.exp(far.clamp(max=300)), level))
+        rate = torch.exp(far.clamp(max=MAX_LOG_RATE))
+        found.append(smallest_counts(cdf, rate + 5 * (rate + 1).sqrt(), level))
     return torch.stack(found, 1)
 
 
-def _quantile(cdf: Cdf, rate: torch.Tensor, level: float) -> torch.Tensor:
-    low, high = torch.full_like(rate, -1), (rate + 5 * (rate + 1).sqrt()).ceil()
-    while True:
-        short = cdf(high) < level
-        if not bool(short.any()):
-            break
+def smallest_counts(cdf: Cdf, start: torch.Tensor, level: float) -> torch.Tensor:
+    """Smallest counts, (n,), at which a distribution function reaches a level.
+
+    Bisection from a guess; by ratios, since quantiles of wide rates have any size.
+    """
+    low, high = torch.full_like(start, -1.0), start.ceil()
+    while bool((short := (cdf(high) < level) & (high < math.inf)).any()):
         low = torch.where(short, high, low)
-        high = torch.where(short, 2 * high + 1, high)
-    # Above 2^53 consecutive counts are not representable.
-    while bool((gap := high - low > (1 + high * 1e-15)).any()):
-        middle = ((low + high) / 2).floor()
-        below = cdf(middle) < level
-        low = torch.where(gap & below, middle, low)
+        high = torch.where(short, (high + 2).square(), high)
+    while bool((gap := high - low > 1 + high * ROUNDING).any()):
+        ratio = ((low + 2) * (high + 2)).sqrt() - 2
+        middle = torch.where(high > 4 * low + 8, ratio, (low + high) / 2).floor()
+        below = gap & (cdf(middle) < level)
+        low = torch.where(below, middle, low)
         high = torch.where(gap & ~below, middle, high)
     return high
 

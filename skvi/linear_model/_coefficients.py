@@ -32,6 +32,11 @@ __all__ = [
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000
 
+TOO_LARGE = (
+    "X has values that are so large, beside the features of the fit, that their squares "
+    "leave the range of floats. Give the features in the units of the fit."
+)
+
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -189,7 +194,10 @@ class NormalCoefficients(MixedCoefficients):
         work = X.shape[0] * first.size ** (1 if first.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, n_jobs):
             rows = self.model.design(X)
-            return self._by_component(partial(self.model.predictor.moments, rows))
+            found = self._by_component(partial(self.model.predictor.moments, rows))
+        if not bool(found[1].isfinite().all()):
+            raise ValueError(TOO_LARGE)
+        return found
 
     def functions(self, X: Any, n_jobs: int | None) -> Pair:
         """Moments of the mixture; see `Coefficients.functions`."""

@@ -39,12 +39,12 @@ NO_EXPOSURE = (
 )
 
 NO_MEAN = (
-    "{}: in {} rows the mean count comes from the largest scales of the coefficients, "
-    "which these data do not exclude, or does not exist: the median is given. Use more "
-    "rows, or a prior of known scale, as prior=Normal(1.0)"
+    "{}: in {} rows the mean count comes from rates that the posterior hardly allows "
+    "(it expects fewer than 1 % above the mean), or does not exist: the median is "
+    "given. Use more rows, or a prior of a smaller scale, as prior=Normal(0.5)"
 )
-# Fraction of a mean that the largest scale may contribute.
-MOST_OF_LARGEST = 0.1
+# Least posterior probability of rates above a mean that says something about counts.
+LEAST_ABOVE = 0.01
 
 UNITS = Units(0.0, 1.0)
 
@@ -52,29 +52,33 @@ UNITS = Units(0.0, 1.0)
 class CountPredictionMixin:
     """Mixin: predictive moments, quantiles, mass and draws of Poisson counts."""
 
-    def _predictive(self, X, exposure):
-        """Distributions of new counts in the rows of X; and a dtype."""
+    def _of_rows(self, X, exposure, function, *columns):
+        """What a function gives for the distributions of new counts; in X's dtype."""
+        check_is_fitted(self)
+        X = self._check_X(X)
         if self._is_drawn():
-            X = self._check_X(X)
-            return self._from_draws(X, self._coefficients.theta, exposure), X.dtype
+            drawn = self._from_draws(X, self._coefficients.theta, exposure)
+            return function(drawn, *columns).astype(X.dtype)
         likelihood, numbers = self._model.bound(self._hyper)[1], None
-        mean, variance, dtype = self._predictive_moments(X)
         offset = self._offset(X, exposure)
-        if offset is not None:
-            mean = mean + as_tensor(offset)
         if self._own_block() is not None:
             numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
-        normals = mean, variance.sqrt(), self._log_weights
-        parts = likelihood, UNITS, *normals, numbers, None
-        if not isinstance(likelihood, CountLikelihood):
-            return QuadraturePredictive(*parts), dtype
-        if numbers is None:
-            alpha = float(likelihood.overdispersion)
-        else:
-            alpha = numbers.exp()[:, None]
-        is_poisson = isinstance(likelihood, PoissonLikelihood)
-        kind = PoissonPredictive if is_poisson else CountPredictive
-        return kind(*parts, alpha), dtype
+        kind, own = QuadraturePredictive, ()
+        if isinstance(likelihood, CountLikelihood):
+            is_poisson = isinstance(likelihood, PoissonLikelihood)
+            kind = PoissonPredictive if is_poisson else CountPredictive
+            is_known = numbers is None
+            alpha = likelihood.overdispersion if is_known else numbers.exp()[:, None]
+            own = (float(alpha) if is_known else alpha,)
+
+        def of_chunk(mean, variance, offset, *some):
+            normals = mean + as_tensor(offset), variance.sqrt(), self._log_weights
+            return function(
+                kind(likelihood, UNITS, *normals, numbers, None, *own), *some
+            )
+
+        offset = np.zeros(X.shape[0]) if offset is None else offset
+        return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
 
     def _from_draws(self, X, theta, exposure):
         """New counts given draws of all parameters, (S, P)."""
@@ -110,33 +114,41 @@ class CountPredictionMixin:
         Returns
         -------
         mean : ndarray of shape (n_samples,)
-            E exp(f), exact: larger than the rate at the posterior mean. Where few rows
-            leave the scale of the coefficients open, so that it is that of the largest
-            scales or does not exist, the median of a new count, with a `SkviWarning`.
+            E exp(f), exact: larger than the rate at the posterior mean. Where it comes
+            from rates above it that have a posterior probability below 1 %, as where few
+            rows leave the scale of the coefficients open, or does not exist, the median
+            of a new count, with a `SkviWarning`.
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``: the square root of the variance of the rate
             plus the mean rate (Poisson noise), and for negative binomial counts the
             mean of dispersion times squared rate; infinite without a mean.
         """
-        predictive, dtype = self._predictive(X, exposure)
-        mean, std = predictive.moments().T
-        if (lost := self._share_of_largest(predictive) > MOST_OF_LARGEST).any():
-            warn_user(NO_MEAN.format(type(self).__name__, lost.sum()), SkviWarning)
-            means, stds = predictive.mean[:, lost], predictive.std[:, lost]
-            rows = replace(predictive, mean=means, std=stds)
-            mean[lost] = rows.quantiles(np.array([0.5]))[:, 0]
-            std[lost] = np.inf
-        mean, std = mean.astype(dtype), std.astype(dtype)
+        mean, std, lacks = self._of_rows(X, exposure, self._moments_or_medians).T
+        if (n_lacking := int(lacks.sum())) > 0:
+            warn_user(NO_MEAN.format(type(self).__name__, n_lacking), SkviWarning)
         return (mean, std) if return_std else mean
 
-    def _share_of_largest(self, predictive):
-        """Fraction of each mean that the largest scale of the prior contributes."""
-        z = getattr(self.posterior_, "log_scales", None)
-        if z is None or not isinstance(predictive, CountPredictive):
-            return np.zeros(1)
-        rates = predictive.mean + 0.5 * predictive.std.square()
-        shares = torch.softmax(predictive.log_shares[:, None] + rates, 0)
-        return shares[z == z.max()].sum(0).numpy()
+    def _moments_or_medians(self, predictive):
+        """Means and deviations, medians where there are none, and where that is."""
+        mean, std = predictive.moments().T
+        if (lacks := self._lacks_mean(predictive)).any():
+            means, stds = predictive.mean[:, lacks], predictive.std[:, lacks]
+            rows = replace(predictive, mean=means, std=stds)
+            mean[lacks], std[lacks] = rows.quantiles(np.array([0.5]))[:, 0], np.inf
+        return np.stack([mean, std, np.broadcast_to(lacks, mean.shape)], 1)
+
+    def _lacks_mean(self, predictive):
+        """Rows in which next to no rates of the posterior reach the mean of them all."""
+        if not isinstance(predictive, CountPredictive):
+            return np.zeros(1, bool)
+        logs, std = predictive.log_shares, predictive.std
+        log_mean = torch.logsumexp(
+            logs[:, None] + predictive.mean + 0.5 * std.square(), 0
+        )
+        z = (predictive.mean - log_mean) / std.clamp(min=1e-8)
+        above = logs.exp() @ torch.special.ndtr(z)
+        # Less than one count misleads nobody.
+        return ((above < LEAST_ABOVE) & (log_mean > 0)).numpy()
 
     def predict_uncertainty(self, X, exposure=None):
         """Predict how uncertain a new count is, for both reasons apart.
@@ -153,10 +165,14 @@ class CountPredictionMixin:
             and "function_std" of the rate ("epistemic"), which more rows would reduce.
             Their squares sum to that of ``predict(X, return_std=True)``.
         """
-        predictive, dtype = self._predictive(X, exposure)
-        lost = self._share_of_largest(predictive) > MOST_OF_LARGEST
-        parts = predictive.uncertainty().items()
-        return {k: np.where(lost, np.inf, v).astype(dtype) for k, v in parts}
+
+        def of_rows(predictive):
+            lacks = self._lacks_mean(predictive)
+            parts = predictive.uncertainty().values()
+            return np.stack([np.where(lacks, np.inf, part) for part in parts], 1)
+
+        parts = self._of_rows(X, exposure, of_rows).T
+        return dict(zip(("noise_std", "function_std"), parts, strict=True))
 
     def predict_quantiles(self, X, quantiles, exposure=None):
         """Predict quantiles of a new count.
@@ -174,8 +190,7 @@ class CountPredictionMixin:
             The smallest counts whose cumulative probability reaches these values.
         """
         levels = check_levels(quantiles)
-        predictive, dtype = self._predictive(X, exposure)
-        return predictive.quantiles(levels).astype(dtype)
+        return self._of_rows(X, exposure, lambda counts: counts.quantiles(levels))
 
     def predict_interval(self, X, coverage=0.9, exposure=None):
         """Predict a central interval for a new count.
@@ -219,7 +234,7 @@ class CountPredictionMixin:
         check_is_fitted(self)
         counts = self._model.response.check_counts(y, "predict_log_density")
         check_consistent_length(X, counts)
-        return self._predictive(X, exposure)[0].log_density(counts)
+        return self._of_rows(X, exposure, lambda p, y: p.log_density(y), counts)
 
     def sample_y(self, X, n_samples=1, random_state=None, exposure=None):
         """Draw new counts from the posterior predictive distribution.

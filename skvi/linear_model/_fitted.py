@@ -4,6 +4,7 @@ from copy import copy
 
 import numpy as np
 import torch
+from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._draws import SampledFunction
@@ -17,6 +18,8 @@ __all__ = ["PLUGGED_SCALE", "CoefficientsMixin"]
 
 #: Name of a scale that another fit to the same data found, in `plug_in`.
 PLUGGED_SCALE = "prior_scale"
+# Rows of which predictions hold the moments at all nodes at once.
+CHUNK_ROWS = 2**15
 
 
 class CoefficientsMixin:
@@ -125,7 +128,7 @@ class CoefficientsMixin:
 
     @property
     def _log_weights(self):
-        """Log weights of the nodes of `_predictive_moments`."""
+        """Log weights of the nodes of `_in_chunks`."""
         return self._coefficients.log_weights
 
     def _group_labels(self):
@@ -150,20 +153,29 @@ class CoefficientsMixin:
         ...); the result is (n, ...).
         """
         likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
-        if self._is_drawn():
-            X = self._check_X(X)
-            found = DrawnPredictive(likelihood, units, self._drawn(), X)
-        else:
-            mean, variance, _ = self._predictive_moments(X)
-            normals = mean, variance.sqrt(), self._log_weights
-            found = QuadraturePredictive(likelihood, units, *normals)
 
         def of_rows(p, log_w, f, *some):
             return torch.tensordot(log_w.exp(), function(p, f, *some), 1)
 
+        def of_chunk(mean, variance, *some):
+            normals = mean, variance.sqrt(), self._log_weights
+            return QuadraturePredictive(likelihood, units, *normals).by_rows(
+                of_rows, *some
+            )
+
+        X = self._check_X(X)
+        if not self._is_drawn():
+            return self._in_chunks(X, of_chunk, *columns)
+        found = DrawnPredictive(likelihood, units, self._drawn(), X)
         return found.by_rows(of_rows, *columns)
 
-    def _predictive_moments(self, X):
-        """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""
-        X = self._check_X(X)
-        return *self._coefficients.functions_at_nodes(X, self.n_jobs), X.dtype
+    def _in_chunks(self, X, function, *columns):
+        """Results of a function of the moments of f by node, of some rows at a time.
+
+        It gets means, (K, n), variances, (K, n) or (K, n, C, C), and rows of `columns`.
+        """
+        moments, parts = self._coefficients.functions_at_nodes, []
+        for rows in gen_batches(X.shape[0], CHUNK_ROWS):
+            some = (column[rows] for column in columns)
+            parts.append(function(*moments(X[rows], self.n_jobs), *some))
+        return np.concatenate(parts)

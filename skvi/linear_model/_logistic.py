@@ -254,16 +254,20 @@ or Objective, default="elbo"
         """Quantiles of class probabilities, (n, q, K)."""
         if self._is_drawn():
             return super()._probability_quantiles(X, levels)
-        mean, variance, dtype = self._predictive_moments(X)
-        q, log_w = torch.from_numpy(np.array(levels)), self._log_weights
-        if mean.ndim == 3:
-            points = softmax_at_points(mean, variance, log_w)
-            found = [torch.quantile(p, q, dim=0).movedim(0, 1) for _, p in points]
-            return torch.cat(found).numpy().astype(dtype)
-        f = normal_mixture_quantiles(mean, variance.sqrt(), levels, log_w.exp())
-        # The probability of the other class falls where this one's rises.
-        ends = torch.stack([torch.sigmoid(-f.flip(1)), torch.sigmoid(f)], 2)
-        return ends.numpy().astype(dtype)
+        X, log_w = self._check_X(X), self._log_weights
+        q = torch.from_numpy(np.array(levels))
+
+        def of_chunk(mean, variance):
+            if mean.ndim == 3:
+                points = softmax_at_points(mean, variance, log_w)
+                found = [torch.quantile(p, q, dim=0).movedim(0, 1) for _, p in points]
+                return torch.cat(found)
+            std = variance.sqrt()
+            f = normal_mixture_quantiles(mean, std, levels, log_w.exp())
+            # The probability of the other class falls where this one's rises.
+            return torch.stack([torch.sigmoid(-f.flip(1)), torch.sigmoid(f)], 2)
+
+        return self._in_chunks(X, of_chunk).astype(X.dtype)
 
     def _information(self, X, log_p):
         """Mean divergence from averaged probabilities, (n,)."""
@@ -272,28 +276,32 @@ or Objective, default="elbo"
         if log_p.shape[1] == 2:
             function = lambda _, f, log_p: class_divergences(f, log_p)
             return self._average(X, function, log_p.numpy())
-        mean, variance, _ = self._predictive_moments(X)
-        points = softmax_at_points(mean, variance, self._log_weights)
-        return torch.cat([divergence(p, log_p[rows]).mean(0) for rows, p in points])
+
+        def of_chunk(mean, variance, log_p):
+            points = softmax_at_points(mean, variance, self._log_weights)
+            return torch.cat([divergence(p, log_p[rows]).mean(0) for rows, p in points])
+
+        return self._in_chunks(self._check_X(X), of_chunk, log_p)
 
     def _log_probabilities(self, X):
         """Log of all averaged probabilities, (n, K)."""
-        if self._is_drawn():
-            X = self._check_X(X)
-            log_p = self._drawn().by_rows(X, average_log_probabilities)
-            return torch.from_numpy(log_p), X.dtype
-        mean, variance, dtype = self._predictive_moments(X)
-        log_w = self._log_weights
-        if mean.ndim == 3:
-            with (
-                torch.no_grad(),
-                limit_threads(SOFTMAX_WORK * mean.numel(), self.n_jobs),
-            ):
+        X = self._check_X(X)
+
+        def of_chunk(mean, variance):
+            log_w = self._log_weights
+            if mean.ndim < 3:
+                return _two_columns(mean, variance, log_w)
+            work = SOFTMAX_WORK * mean.numel()
+            with torch.no_grad(), limit_threads(work, self.n_jobs):
                 flat = mean.flatten(0, 1), variance.flatten(0, 1)
                 log_p = log_expect_softmax(*flat).reshape(mean.shape)
-                log_p = torch.logsumexp(log_p + log_w[:, None, None], 0)
-                return log_p, dtype
-        return _two_columns(mean, variance, log_w), dtype
+                return torch.logsumexp(log_p + log_w[:, None, None], 0)
+
+        if self._is_drawn():
+            log_p = self._drawn().by_rows(X, average_log_probabilities)
+        else:
+            log_p = self._in_chunks(X, of_chunk)
+        return torch.from_numpy(log_p), X.dtype
 
 
 def _two_columns(mean, variance, log_weights):

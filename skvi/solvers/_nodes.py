@@ -23,7 +23,14 @@ from skvi.base import NormalForm
 from skvi.divergences._linalg import precision_of
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.posteriors._over_scales import beside, leading
-from skvi.solvers._mode import DENSE_LIMIT, SINGULAR, add, find_mode, start_at_mode
+from skvi.solvers._mode import (
+    DENSE_LIMIT,
+    SINGULAR,
+    add,
+    factorize,
+    find_mode,
+    start_at_mode,
+)
 from skvi.solvers._newton import Descent
 from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
@@ -305,7 +312,7 @@ class Nodes(Run):
             precision = add(gram, flat)
             b = right + flat * own.mean
             if is_full:
-                root = torch.linalg.cholesky(precision)
+                root = factorize(precision)
                 theta = torch.cholesky_solve(b[:, None], root)[:, 0]
                 log_det = 2 * root.diagonal().log().sum()
             else:

@@ -26,7 +26,7 @@ from skvi.expectations._poisson import (
 )
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.losses import BetaLoss, GammaLoss
-from skvi.priors import Normal
+from skvi.priors import HalfCauchy, Normal
 from skvi.solvers import Stochastic
 
 # Their targets are no counts: log loss only.
