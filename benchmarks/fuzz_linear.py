@@ -37,9 +37,8 @@ REMEDIES = ("use ", "give ", "increase ", "standardize", "divide", "leave ", "ne
 
 def features(rng):
     """Few rows of columns with any scale; some constant, equal, or mostly zero."""
-    n = int(
-        rng.choice([1, 2, 3, 5, 8, 12, 40, 200], p=[0.1] * 4 + [0.2] * 2 + [0.1] * 2)
-    )
+    shares = [0.1] * 4 + [0.2] * 2 + [0.1] * 2
+    n = int(rng.choice([1, 2, 3, 5, 8, 12, 40, 200], p=shares))
     d = int(rng.choice([1, 2, 3, 6, 20, 60], p=[0.2, 0.25, 0.25, 0.15, 0.1, 0.05]))
     X = rng.standard_normal((n, d))
     for j in range(d):

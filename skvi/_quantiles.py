@@ -36,9 +36,7 @@ def quantiles_of(
         share = (torch.as_tensor(levels).to(y)[:, None] - below) / (upto - below)
         return (y + p.step * (share.clamp(0, 1) - 0.5)).T
     if p.is_discrete:
-        start = (
-            torch.expm1(w @ torch.log1p(p.mean(f))) + 1
-        )  # of the order of the median
+        start = torch.expm1(w @ torch.log1p(p.mean(f))) + 1  # about the median
         cdf = lambda k: w @ p.cdf(f, k)
         found = [smallest_counts(cdf, start, level) for level in levels.tolist()]
         return torch.stack(found, 1)

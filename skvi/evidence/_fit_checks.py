@@ -130,7 +130,7 @@ def weight_diagnostics(
     """
     is_improper = target.prior is not None and not target.prior.is_proper
     # Solvers that are faster than the draws; and samples, which are too few.
-    is_quick = solver in ("exact", "coordinate_ascent")
+    is_quick = solver == "exact"
     if is_improper or is_quick or posterior.n_stored is not None:
         return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw

@@ -33,8 +33,8 @@ __all__ = [
 N_PREDICT_DRAWS = 1000
 
 TOO_LARGE = (
-    "X has values that are so large, beside the features of the fit, that their squares "
-    "leave the range of floats. Give the features in the units of the fit."
+    "X has values that are so large, beside the features of the fit, that their "
+    "squares leave the range of floats. Give the features in the units of the fit."
 )
 
 Pair = tuple[torch.Tensor, torch.Tensor]

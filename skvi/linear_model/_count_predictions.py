@@ -115,9 +115,9 @@ class CountPredictionMixin:
         -------
         mean : ndarray of shape (n_samples,)
             E exp(f), exact: larger than the rate at the posterior mean. Where it comes
-            from rates above it that have a posterior probability below 1 %, as where few
-            rows leave the scale of the coefficients open, or does not exist, the median
-            of a new count, with a `SkviWarning`.
+            from rates above it that have a posterior probability below 1 %, as where
+            few rows leave the scale of the coefficients open, or does not exist, the
+            median of a new count, with a `SkviWarning`.
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``: the square root of the variance of the rate
             plus the mean rate (Poisson noise), and for negative binomial counts the
@@ -138,7 +138,7 @@ class CountPredictionMixin:
         return np.stack([mean, std, np.broadcast_to(lacks, mean.shape)], 1)
 
     def _lacks_mean(self, predictive):
-        """Rows in which next to no rates of the posterior reach the mean of them all."""
+        """Rows in which next to no rates of the posterior reach their mean."""
         if not isinstance(predictive, CountPredictive):
             return np.zeros(1, bool)
         logs, std = predictive.log_shares, predictive.std

@@ -182,7 +182,7 @@ default="hyperprior"
     ----------
     Gelman (2006), *Prior distributions for variance parameters in hierarchical
     models*: half-Cauchy scales. *Variational inference*, lecture notes, section 10.3:
-    the model; `CoordinateAscent` has its algorithm. MacKay
+    the model, with Gamma priors of both precisions. MacKay
     (1992), *Bayesian interpolation*. Robust losses: Knoblauch, Jewson and Damoulas,
     *Generalized Variational Inference*.
 

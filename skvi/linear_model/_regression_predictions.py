@@ -253,8 +253,7 @@ class RegressionPredictionMixin:
         dict of str to ndarray
             In units of X and y: "coef" of shape (n_samples, n_features) or (n_samples,
             n_outputs, n_features), "intercept" of shape (n_samples,) or (n_samples,
-            n_outputs), and, if they have hyperpriors, "noise_precision" and
-            "coef_precision".
+            n_outputs), and, if it has a hyperprior, "noise_precision".
         """
         check_is_fitted(self)
         if self._n_columns:
