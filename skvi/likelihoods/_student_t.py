@@ -178,11 +178,9 @@ class StudentTLikelihood(NoiseLikelihood):
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """One integral over the precision; see `Likelihood.expected_log_loss`.
-
-        Or over f, where that is narrow: Gauss-Hermite rules converge exponentially in
-        the distance of the poles, ``scale * sqrt(df)``, in deviations of f.
-        """
+        """One integral over the precision; see `Likelihood.expected_log_loss`."""
+        # Of narrow f over f: Gauss-Hermite rules converge exponentially in the distance
+        # of the poles, in deviations of f.
         pole = math.sqrt(self.df) * float(self._scale.detach())
         if len(mean) and NARROW * float(std_or_cov.detach().max()) < pole:
             value, first, second = self._near(mean, std_or_cov, y, N_NEAR * refine)
