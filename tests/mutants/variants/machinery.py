@@ -100,7 +100,8 @@ VARIANTS = [
         find="value + self.constant", put="value",
         test="tests/linear_model/test_regression.py::test_conjugate_fit_is_exact"),
     Variant("hyperprior-without-jacobian", where="ConjugateForm.log_density",
-        find="value + self.noise.log_density(t)", put="value - self.noise.log_density(t)",
+        find="value + self.noise.log_density(t)",
+        put="value - self.noise.log_density(t)",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_the_density_is_the_joint_one_over_the_evidence"),
     Variant("minibatch-not-scaled", where="SupervisedRows._scaled_up",
