@@ -63,7 +63,7 @@ class CoefficientsMixin:
         return found
 
     def _scale_in_units(self, found):
-        """Scale of the coefficients that was inferred or learned, in units of the data."""
+        """Scale of the coefficients that was inferred or learned, for the data."""
         units, scales = self._model.units, found.get("prior_scale_")
         unit = units.x_scale / units.y_scale
         if (scale := found["_coefficients"].scale()) is not None:
