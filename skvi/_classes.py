@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skvi._draws import log_class_probabilities
 from skvi._model import Response
+from skvi.exceptions import SkviWarning
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import (
@@ -168,14 +169,21 @@ class BayesianClassifierMixin(ClassifierMixin):
         sum, ``diagnostics_["sum_of_bounds"]``, estimates the evidence of all rows, but
         is not a bound, since that posterior is an approximation. A factorized one
         forgets: every batch should be representative of all rows. Shuffle rows that are
-        sorted by class: a normal is a poor posterior of rows of one class. Linear
-        models keep up to 10,000 first rows until there are some of every class, and
-        learn them together.
+        sorted by class: no normal is near the posterior of rows of one class, and a
+        first batch without some class is followed by a warning.
         """
+        is_first = not self.__sklearn_is_fitted__()
         labels = self._labels(classes)
-        return self._learn_batch(
-            X, y, sample_weight, response=labels, forgetting=forgetting
-        )
+        self._learn_batch(X, y, sample_weight, response=labels, forgetting=forgetting)
+        missing = np.setdiff1d(self.classes_, y) if is_first else ()
+        if len(missing):
+            self._warn(
+                f"the first batch has no row of the classes {missing.tolist()}. No "
+                "normal is near the posterior of the others alone, and what follows "
+                "starts at it: shuffle the rows, or begin with some of each class",
+                SkviWarning,
+            )
+        return self
 
     def _labels(self, classes):
         """Labels of a stream of batches."""

@@ -31,8 +31,7 @@ __all__ = [
 class Past:
     """What a stream has seen: numbers for the diagnostics, and its first prior.
 
-    `rows` have the sums of all that were seen, where such rows are all that matters;
-    or they are those rows, if they will be learned once more, with the next ones.
+    `rows` have the sums of all that were seen, where such rows are all that matters.
     """
 
     n_batches: int

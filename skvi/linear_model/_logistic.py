@@ -11,7 +11,6 @@ from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
-from skvi.linear_model._waiting import WaitingMixin
 from skvi.utils._threads import limit_threads
 
 __all__ = ["BayesianLogisticRegression"]
@@ -20,9 +19,7 @@ __all__ = ["BayesianLogisticRegression"]
 SOFTMAX_WORK = 20_000
 
 
-class BayesianLogisticRegression(
-    WaitingMixin, BayesianClassifierMixin, BayesianLinearModel
-):
+class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
     """Logistic regression with a posterior over its coefficients.
 
     While `sklearn.linear_model.LogisticRegression` returns one vector of coefficients,

@@ -229,14 +229,6 @@ VARIANTS = [
         find="units.unseen is None", put="True",
         test="tests/linear_model/test_partial_fit.py::"
              "test_features_that_vary_later_take_their_unit_then[ard-40]"),
-    Variant("rows-of-one-class-are-a-prior", where="WaitingMixin._is_to_keep",
-        find="len(missing) == 0", put="True",
-        test="tests/linear_model/test_partial_fit.py::"
-             "test_rows_wait_for_the_other_class[rows]"),
-    Variant("kept-rows-are-not-forgotten", where="KeptRows.and_then",
-        find="forgetting * self.weights()", put="self.weights()",
-        test="tests/linear_model/test_partial_fit.py::"
-             "test_rows_wait_for_the_other_class[rows]"),
     Variant("a-broken-batch-stays", where="unchanged_by_errors",
         find="vars(estimator).clear()", put="before.clear()",
         test="tests/linear_model/test_partial_fit.py::"
