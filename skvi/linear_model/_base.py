@@ -309,9 +309,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _relative_to(self):
         """What scales of coefficients are relative to; see `Prior.relative_to`."""
-        is_auto = isinstance(self.prior, str) and self.prior == "auto"
-        known = getattr(self._coef_prior(), "relative_to", None)
-        return "each" if is_auto else known
+        named = {"auto": "each", "hierarchical": "all"}
+        if isinstance(self.prior, str) and self.prior in named:
+            return named[self.prior]
+        return getattr(self._coef_prior(), "relative_to", None)
 
     def _find_units(self, data):
         """Origin and scale of the features, and origin of the offset."""

@@ -20,7 +20,6 @@ __all__ = ["many_classes_message", "unscaled_message", "warn_of_vague", "with_co
 MAX_RATIO, SMALL = 1000.0, 0.1
 # Ranges that are all smaller or larger do not suit a scale of 1.
 LEAST, MOST = 1e-3, 1e4
-DEFAULT_SCALE = 1.0
 # Classes, and numbers of covariances in all rows, from which a fit takes minutes.
 MANY_CLASSES, MANY_NUMBERS = 50, 10**7
 # Number of evenly spaced rows that are inspected.
@@ -40,7 +39,7 @@ def unscaled_message(X: Any, prior: Any, name: str, is_relative: bool) -> str:
     Nothing for priors with a scale per coefficient, and for a fixed scale other than
     the default: who gives one has considered the units.
     """
-    if not _has_shared_scale(prior):
+    if not (is_relative or _has_default_scale(prior)):
         return ""
     n_rows, some = X.shape[0], X
     if n_rows > MAX_ROWS:
@@ -95,13 +94,10 @@ def _uniform_message(small: float, large: float, prior: Any, name: str) -> str:
     )
 
 
-def _has_shared_scale(prior: Any) -> bool:
-    """Whether coefficients share a scale that is unknown, or the default."""
-    if not isinstance(prior, Prior):
-        return False  # the posterior of another fit
+def _has_default_scale(prior: Any) -> bool:
+    """Whether it is that which nobody has chosen for these features."""
     scale = getattr(prior, "scale", None)
-    is_default = isinstance(scale, Real) and scale == DEFAULT_SCALE
-    return prior.relative_to == "all" or is_default
+    return isinstance(prior, Prior) and isinstance(scale, Real) and scale == 1.0
 
 
 def warn_of_vague(prior: Any, n_features: int) -> None:

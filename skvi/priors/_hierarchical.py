@@ -27,9 +27,9 @@ class HierarchicalNormal(Prior):
     shape, rate : float, default=1e-6
         Parameters of the Gamma distribution, with mean ``shape / rate``. The default is
         uninformative, and costs ``-log(shape)`` = 13.8 nats of evidence: to compare
-        models, use an informative hyperprior. In linear models the precision is that
-        for features whose standard deviations have the root mean square 1, so that the
-        fit does not depend on their common unit.
+        models, use an informative hyperprior. In linear models it holds for the columns
+        as they are; ``prior="hierarchical"`` is relative to the root mean square of
+        their standard deviations, so that the fit does not depend on a common unit.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class HierarchicalNormal(Prior):
     """
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
-    relative_to = "all"
+    relative_to = None
     intercept_scale = VAGUE_SCALE
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:

@@ -54,10 +54,8 @@ class Grid:
     def __init__(self, X, y, new, w=None, noise=NOISE, coef=COEF):
         w = np.ones(len(y)) if w is None else w
         center = np.average(X, axis=0, weights=w)
-        self.d, self.center, self.unit = X.shape[1], center, 1.0
-        if isinstance(coef, tuple):  # a precision relative to the columns
-            self.unit = np.sqrt(np.average((X - center) ** 2, axis=0, weights=w).mean())
-        A = np.column_stack([(X - center) / self.unit, np.ones(len(y))])
+        self.d, self.center = X.shape[1], center
+        A = np.column_stack([X - center, np.ones(len(y))])
         axes, priors = zip(
             *(log_precision(known) for known in (noise, coef)), strict=True
         )
@@ -77,7 +75,7 @@ class Grid:
         log_w += 0.5 * (w.sum() * t + np.log(prior).sum(1) - squares)
         log_w -= 0.5 * np.linalg.slogdet(precision)[1]
         self.w, self.noise = np.exp(log_w - logsumexp(log_w)), np.exp(-t)
-        self.rows = np.column_stack([(new - center) / self.unit, np.ones(len(new))])
+        self.rows = np.column_stack([new - center, np.ones(len(new))])
 
     def normals(self, rows, noise=0.0):
         """Means and deviations of linear combinations, (m, n)."""
@@ -86,8 +84,7 @@ class Grid:
 
     def coefficients(self):
         rows = np.eye(self.d + 1)
-        rows[:, :-1] /= self.unit
-        rows[-1, :-1] = -self.center / self.unit
+        rows[-1, :-1] = -self.center
         return self.normals(np.roll(rows, 1, 0))
 
     def cdf(self, normals, x):
@@ -124,7 +121,7 @@ def test_everything_is_that_of_the_exact_posterior(shape, kind):
     np.testing.assert_allclose(table.std, spread, rtol=1e-4)
     apart = (grid.mean - grid.w @ grid.mean) * np.sqrt(grid.w)[:, None]
     covariance = np.tensordot(grid.w, grid.covariance, 1) + apart.T @ apart
-    covariance = covariance[:-1, :-1] / grid.unit**2
+    covariance = covariance[:-1, :-1]
     np.testing.assert_allclose(model.sigma_, covariance, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(grid.cdf((mean, std), table.lower), 0.05, atol=1e-5)
     np.testing.assert_allclose(grid.cdf((mean, std), table.upper), 0.95, atol=1e-5)
@@ -267,8 +264,11 @@ def test_the_density_is_the_joint_one_over_the_evidence(d, fit_intercept):
     Jacobian of the log precisions.
     """
     X, y, _ = make_data(8, d)
-    for parts in PARTS, PARTS | {"noise_scale": 0.5}, PARTS | {"noise_scale": "learn"}:
-        parts = parts | {"fit_intercept": fit_intercept}
+    scales = [PARTS["noise_scale"], 0.5]
+    if d < len(y):  # else the likeliest is 0
+        scales.append("learn")
+    for scale in scales:
+        parts = PARTS | {"fit_intercept": fit_intercept, "noise_scale": scale}
         parts["intercept_prior"] = parts["intercept_prior"] if fit_intercept else None
         model = MODEL(**parts).fit(X, y)
         target, _ = model._make_target(X, y)
@@ -455,3 +455,23 @@ def test_more_columns_than_a_covariance_has_room_for():
     sums = wide.coef_.reshape(4000, 3).sum(0)
     np.testing.assert_allclose(sums, narrow.coef_, rtol=1e-5)
     assert wide.lower_bound_ == pytest.approx(narrow.lower_bound_, abs=1e-5)
+
+
+def test_a_given_gamma_prior_is_literal():
+    """The evidence on the columns as they are, by quadrature over the log precision.
+
+    Wrong variant: a precision relative to the deviations of the columns.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 4)) * [1.0, 3.0, 0.2, 1.0]
+    y = X @ rng.normal(size=4) + rng.normal(size=12)
+    parts = {"noise_scale": 1.0, "normalize_y": False, "fit_intercept": False}
+    model = MODEL(prior=HierarchicalNormal(1.0, 0.5), **parts).fit(X, y)
+    z = np.linspace(-12.0, 12.0, 2001)
+    log_p = [
+        stats.multivariate_normal(np.zeros(12), np.eye(12) + X @ X.T / a).logpdf(y)
+        + stats.gamma(1.0, scale=2.0).logpdf(a)
+        for a in np.exp(z)
+    ]
+    expected = np.log(np.trapezoid(np.exp(log_p + z), z))
+    assert model.lower_bound_ == pytest.approx(expected, abs=1e-6)
