@@ -125,8 +125,8 @@ class VariationalInference(BaseEstimator):
         "renyi", "iwelbo", "chi". `lower_bound_` is the ELBO in any case.
     solver : "auto" or Solver, default="auto"
         "auto" is a deterministic quasi-Newton method on many fixed draws for normals
-        and the ELBO; else stochastic gradients, which
-        ``Stochastic(n_draws=..., learning_rate=...)`` controls.
+        and the ELBO; else, and where the objective names a gradient, stochastic
+        gradients, which ``Stochastic(n_draws=..., learning_rate=...)`` controls.
     max_iter : int, default=1000
         Maximum number of iterations: quasi-Newton steps, or sweeps of 100 gradient
         steps.
@@ -300,7 +300,9 @@ class VariationalInference(BaseEstimator):
         """From the last fit, or from the ends of several paths, added to `starts`."""
         last = getattr(self, "posterior_", None) if self.warm_start else None
         posterior = problem.posterior
-        is_direct = self.solver == "auto" and isinstance(problem.objective, ELBO)
+        objective = problem.objective
+        is_direct = isinstance(objective, ELBO) and objective.gradient == "auto"
+        is_direct = is_direct and self.solver == "auto"
         is_direct = is_direct and isinstance(posterior, NormalPosterior)
         is_direct = is_direct and not _has_wide_factor(posterior)
         if last is not None and last.layout == posterior.layout:

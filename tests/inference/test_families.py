@@ -138,13 +138,13 @@ def test_a_factorized_eubo_has_marginal_deviations():
     np.testing.assert_allclose(found.variance, 1.0, atol=error * 2**0.5)
 
 
-def test_a_solver_with_its_settings():
+@pytest.mark.parametrize("solver", [Stochastic(n_draws=50), "auto"])
+def test_a_gradient_that_is_named_is_taken(solver):
     """The same optimum by gradients without derivatives, in noise.
 
-    Wrong variant: fixed draws whatever the solver.
+    Wrong variants: fixed draws whatever the solver, or whatever the gradient.
     """
     exact = VariationalInference(log_gamma, {"x": ()}, {"x": "positive"}).fit()
-    solver = Stochastic(n_draws=50)
     vi = fitted(
         log_gamma,
         {"x": ()},
