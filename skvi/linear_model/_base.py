@@ -17,12 +17,15 @@ from skvi.linear_model._blocks import (
     MAX_FULL,
     MAX_QUICK,
     MAX_QUICK_ROWS,
+    check_joint,
     normal_of_predictor,
 )
+from skvi.linear_model._count_model import matching_gamma
 from skvi.linear_model._fitted import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._starts import normal_family, start_at_normal
 from skvi.linear_model._units import (
+    HierarchicalLinearModel,
     LinearModel,
     feature_units,
     offset_mean,
@@ -31,7 +34,7 @@ from skvi.linear_model._units import (
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import HalfCauchy, Normal, Prior, build_prior
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior, build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import NaturalGradient, Problem, choose_solver
@@ -41,10 +44,7 @@ from skvi.utils._callbacks import with_callbacks
 from skvi.utils._sparse import SparseRows, row_width
 from skvi.utils._validation import StrOptions, _fit_context
 
-__all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
-
-#: Constraint of the parameter `prior` where "auto" is the default.
-PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
+__all__ = ["BayesianLinearModel"]
 
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
@@ -64,13 +64,14 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     #: Defaults of parameters that the constructor of a subclass omits.
     objective, divergence, loss, posterior = "elbo", "kl", "log", "auto"
-    prior, intercept_prior, fit_intercept = "normal", None, True
+    prior, intercept_prior, fit_intercept = "auto", None, True
     solver, max_iter, tol, warm_start = "auto", 100, 1e-5, False
     n_jobs, device, verbose, random_state = None, "auto", 0, None
 
     _parameter_constraints: dict = {
         **BaseVariational._parameter_constraints,
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
+        "prior": [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict],
     }
     _input = {**BaseVariational._input, "accept_sparse": "csr"}
 
@@ -200,6 +201,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _check_posterior(self, posterior):
         super()._check_posterior(posterior)
+        check_joint(posterior, self.posterior_family_)
         parts = [p for one in posterior.components for p in one.parts.values()]
         normals = [part.as_normal() for part in parts]
         if any(normal is not None and normal.factor is not None for normal in normals):
@@ -336,8 +338,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return prior.get("coef", prior.get("weight"))
 
     def _initialize(self, problem):
-        """Importance-weighted bounds, and families that bend, start at a normal fit."""
-        if problem.objective.kind == "weights" or problem.posterior.starts_at_normal:
+        """Weighted bounds, bent families and unknown numbers start at a normal fit."""
+        is_weighted = problem.objective.kind == "weights" or problem.target.is_extended
+        if is_weighted or problem.posterior.starts_at_normal:
             return start_at_normal(problem)
         return None
 
@@ -346,12 +349,24 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         predictor = LinearPredictor(
             data.X.shape[1], likelihood.n_outputs, self.fit_intercept
         )
-        prior = self.prior_
-        if isinstance(prior, Posterior):
-            prior = prior.real_part()
+        given = self.prior_
+        is_posterior = isinstance(given, Posterior)
+        prior = given.real_part() if is_posterior else given
         prior = build_prior(prior, predictor.layout)
         if self._continues and isinstance(prior, MixtureAsPrior):
             prior.first = self._stream.prior
         loss, dtype = self.loss_function_, str(data.X.dtype)
-        units = self._find_units(data)
-        return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)
+        parts = response, predictor, likelihood, loss, prior, dtype
+        units, gamma = self._find_units(data), likelihood.gamma_prior
+        if gamma is None:
+            return LinearModel(*parts, units)
+        name = likelihood.gamma_block[0]
+        if not loss.is_log_loss:
+            raise IncompatibleComponentsError(
+                f"loss={loss!r} needs a known {name}: give the likelihood a number, "
+                f"such as {name}=0.5, or use loss='log'."
+            )
+        if is_posterior and name in given.layout:
+            gamma = matching_gamma(given)
+        gammas = {"noise_hyperprior": GammaHyperprior(*gamma)}
+        return HierarchicalLinearModel(*parts, units, gammas=gammas, is_centered=False)

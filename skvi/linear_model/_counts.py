@@ -1,26 +1,17 @@
 """Bayesian regression of counts."""
 
-from dataclasses import fields
-
 from sklearn.base import RegressorMixin
 
 from skvi._registry import COUNTS
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
-from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
-from skvi.linear_model._blocks import check_joint
+from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._count_model import (
     Counts,
     check_likelihood,
     log_exposure,
-    matching_gamma,
     mean_number,
 )
 from skvi.linear_model._count_predictions import CountPredictionMixin
-from skvi.linear_model._starts import start_at_normal
-from skvi.linear_model._units import HierarchicalLinearModel
-from skvi.posteriors import Posterior
-from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
@@ -178,7 +169,6 @@ default="auto"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         "likelihood": [StrOptions(set(COUNTS)), Likelihood],
-        "prior": PRIOR_OR_AUTO,
     }
 
     def __init__(
@@ -286,22 +276,7 @@ default="auto"
 
     def _assemble(self, data, counts):
         counts.check_loss(self.loss_function_)
-        likelihood = self._likelihood()
-        model = self._generalized_linear(data, counts, likelihood)
-        if likelihood.gamma_prior is None:
-            return model
-        name, gamma = likelihood.gamma_block[0], likelihood.gamma_prior
-        if not self.loss_function_.is_log_loss:
-            raise IncompatibleComponentsError(
-                f"loss={self.loss_function_!r} needs a given {name}: use "
-                "NegativeBinomialLikelihood(dispersion=0.5), or loss='log'."
-            )
-        prior = self.prior_
-        if isinstance(prior, Posterior) and name in prior.layout:
-            gamma = matching_gamma(prior)
-        own = {part.name: getattr(model, part.name) for part in fields(model)}
-        gammas = {"noise_hyperprior": GammaHyperprior(*gamma)}
-        return HierarchicalLinearModel(**own, gammas=gammas, is_centered=False)
+        return self._generalized_linear(data, counts, self._likelihood())
 
     def _likelihood(self):
         """The distribution of counts; a learned dispersion is that of a first batch."""
@@ -311,15 +286,6 @@ default="auto"
         if self._continues and likelihood.gamma_prior is None:
             return self._model.bound(self._hyper)[1]
         return likelihood
-
-    def _check_posterior(self, posterior):
-        super()._check_posterior(posterior)
-        check_joint(posterior, self.posterior_family_)
-
-    def _initialize(self, problem):
-        if not problem.target.is_extended:
-            return super()._initialize(problem)
-        return start_at_normal(problem)
 
     def _check_exposure(self, X, exposure):
         return None if exposure is None else log_exposure(exposure, X.shape[0])

@@ -7,7 +7,7 @@ from sklearn.base import RegressorMixin
 
 from skvi._registry import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
-from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
+from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._merging import MergingMixin
 from skvi.linear_model._regression import GaussianRegression
@@ -202,7 +202,6 @@ default="hyperprior"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         "posterior": [StrOptions({"auto", "exact", *POSTERIORS}), Family],
-        "prior": PRIOR_OR_AUTO,
         "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),

@@ -9,7 +9,7 @@ from skvi._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
-from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
+from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
 from skvi.utils._threads import limit_threads
 
@@ -176,7 +176,6 @@ or Objective, default="elbo"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         **BayesianClassifierMixin._parameter_constraints,
-        "prior": PRIOR_OR_AUTO,
     }
 
     def __init__(

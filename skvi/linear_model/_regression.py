@@ -13,7 +13,6 @@ from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
-    check_joint,
     check_noise_hyperprior,
     mean_log_number,
 )
@@ -219,7 +218,6 @@ class GaussianRegression(BayesianLinearModel):
     def _check_posterior(self, posterior):
         if not isinstance(self.posterior_family_, Exact):
             super()._check_posterior(posterior)
-            check_joint(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
         """Start draws at the solution by the ELBO, without draws."""
