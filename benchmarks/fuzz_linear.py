@@ -139,7 +139,9 @@ def numbers(model, X, y, weight, new, is_bounded):
             # A count without a mean has no deviation; one of a rate that no row
             # restricts may exceed the range of floats.
             std[std == np.inf] = 0
-            mean[3:], interval[:, 1] = np.minimum(mean[3:], 1e308), interval[:, 0]
+            k = min(3, len(y))
+            mean[k:] = np.minimum(mean[k:], 1e308)
+            interval = np.minimum(interval, 1e308)
         yield from (("predict", mean), ("std", std), ("predict_interval", interval))
     yield "log_density", model.predict_log_density(new[some], y[some])
     if is_bounded and weight is None:

@@ -22,6 +22,8 @@ __all__ = ["HOPELESS_RHAT", "MIN_ITER", "N_FORGET", "importance_sides"]
 
 N_PILOT = 4096
 N_FORGET, MIN_ITER = 5, 50
+# Most rows times chains of a move.
+MAX_AT_ONCE = 2**15
 # R-hat after the warm-up above which chains are stopped early, and reported.
 HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
@@ -50,11 +52,16 @@ def importance_sides(
     correlation = above.correlation
     limit = limit if precision else int(limit / correlation)
     n_above = n_draws or n_draws_for(above.variance_of_few, precision, limit)
+    n_iter = max(MIN_ITER, math.ceil(n_above * correlation / N_CHAINS))
+    # On few rows a move of more chains takes hardly longer: calls are what it costs.
+    free = MAX_AT_ONCE // (N_CHAINS * target.cost_per_draw)
+    if (factor := min(free, n_iter // (2 * MIN_ITER))) > 1:
+        sampler.multiply(factor)
+        n_iter = math.ceil(n_iter / factor)
     # The choices above used the last states of the warm-up: discard them.
     sampler.run(N_FORGET)
     below = draw_weighted(target, proposal, n_below, generator, clock.until(0.6))
     report(width_so_far(below.log_weights, sampler.pilot, above.density), 0.0)
-    n_iter = max(MIN_ITER, math.ceil(n_above * correlation / N_CHAINS))
     if sampler.pilot.rhat > HOPELESS_RHAT:  # more draws would not help
         n_iter = min(n_iter, MAX_HOPELESS_ITER)
     chains = sampler.run(n_iter, clock.until(0.95))

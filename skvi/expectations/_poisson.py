@@ -23,7 +23,7 @@ __all__ = [
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
 # Relative error of large quantiles: that of the distribution functions; and the
 # largest log rate.
-ROUNDING, MAX_LOG_RATE = 1e-11, 300.0
+ROUNDING, MAX_LOG_RATE = 1e-11, 690.0
 
 Cdf = Callable[[torch.Tensor], torch.Tensor]
 
@@ -107,7 +107,7 @@ def smallest_counts(cdf: Cdf, start: torch.Tensor, level: float) -> torch.Tensor
 
 def _over_f(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     z, weights = _normal_nodes(mean.device)
-    rate = torch.exp((mean + std * z[:, None]).clamp(max=300))
+    rate = torch.exp((mean + std * z[:, None]).clamp(max=MAX_LOG_RATE))
     return weights @ torch.special.gammaincc((k + 1).expand_as(rate), rate)
 
 

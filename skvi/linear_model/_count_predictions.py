@@ -147,8 +147,7 @@ class CountPredictionMixin:
         )
         z = (predictive.mean - log_mean) / std.clamp(min=1e-8)
         above = logs.exp() @ torch.special.ndtr(z)
-        # Less than one count misleads nobody.
-        return ((above < LEAST_ABOVE) & (log_mean > 0)).numpy()
+        return (above < LEAST_ABOVE).numpy()
 
     def predict_uncertainty(self, X, exposure=None):
         """Predict how uncertain a new count is, for both reasons apart.

@@ -119,9 +119,11 @@ class MixtureOverScales(Mixture):
         moved = weights.sqrt()[:, None] * (means - mean)
         near = normals[int(weights.argmax())]
         if near.scale.ndim == 2:
-            covariances = torch.stack([normal.covariance() for normal in normals])
-            covariance = torch.tensordot(weights, covariances, 1) + moved.T @ moved
-            root = torch.linalg.cholesky(covariance)
+            # In units of one of them, in which no sum is singular.
+            parts = zip(weights.sqrt(), normals, strict=True)
+            roots = torch.cat([w * normal.scale for w, normal in parts] + [moved.T], 1)
+            white = torch.linalg.solve_triangular(near.scale, roots, upper=False)
+            root = near.scale @ torch.linalg.cholesky(white @ white.T)
             return self.likeliest.near(NormalForm(mean, root))
         variances = torch.stack([normal.variance for normal in normals])
         variance = weights @ variances + moved.square().sum(0)
@@ -130,9 +132,9 @@ class MixtureOverScales(Mixture):
 
     def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
         """Refine the normal of `as_prior`; see `Posterior.refine`."""
-        start = self.as_prior()
-        refined = start.refine(target, generator)
-        return self if refined is start else refined
+        if self.refinement is None:
+            return self
+        return self.as_prior().refine(target, generator)
 
 
 def _n_real(layout: Layout) -> int:

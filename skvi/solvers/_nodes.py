@@ -277,7 +277,8 @@ class Nodes(Run):
             at = grid[i]
             if 0 < i < len(grid) - 1:
                 a, b, c = values[i - 1 : i + 2]
-                at += 0.5 * (a - c) / (a - 2 * b + c) * (grid[1] - grid[0])
+                if (bend := a - 2 * b + c) < 0:
+                    at += 0.5 * (a - c) / bend * (grid[1] - grid[0])
             tops.append((at, value))
         return tops, mean
 
@@ -478,8 +479,8 @@ class Nodes(Run):
         pull = _times(last - own, near.normal.mean - prior.mean)
         if precision.ndim == 1:
             return near.normal.mean + pull / precision, precision
-        mean = near.normal.mean + torch.linalg.solve(precision, pull)
-        return mean, precision
+        move = torch.cholesky_solve(pull[:, None], factorize(precision))[:, 0]
+        return near.normal.mean + move, precision
 
     def _extrapolated(self, z: tuple[float, ...], near: _Fit, before: _Fit) -> Start:
         """From two fits: linear in the scale, and a geodesic of the covariance."""
