@@ -85,7 +85,17 @@ class HalfCauchy(Component):
         return log_density(log_scale) - floor - math.log(2 * erfcx(LEAST_NOISE))
 
     def draw_log(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draws of the log of the precision, (n_draws, 1)."""
+        """Draws of the log of the precision.
+
+        Parameters
+        ----------
+        n_draws : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (n_draws, 1)
+        """
         scale = torch.tan(0.5 * math.pi * rand(generator, n_draws, 1))
         return -2 * (scale.clamp(LEAST_NOISE, LARGEST_SCALE) * self.scale).log()
 

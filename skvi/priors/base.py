@@ -57,9 +57,22 @@ class GammaHyperprior:
         return log_gamma_density(log_precision, shape, rate.log())
 
     def draw_log(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draws of the log of the precision, (n_draws, 1)."""
-        shape = torch.full((n_draws, 1), self.shape, dtype=torch.float64)
-        draws = log_gamma_draws(shape.to(generator.device), generator)
+        """Draws of the log of the precision.
+
+        Parameters
+        ----------
+        n_draws : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (n_draws, 1)
+            Clipped to the range of floats.
+        """
+        shape = self.shape + torch.zeros(
+            n_draws, 1, dtype=torch.float64, device=generator.device
+        )
+        draws = log_gamma_draws(shape, generator)
         return (draws - math.log(self.rate)).clamp(-MAX_LOG, MAX_LOG)
 
 

@@ -10,7 +10,7 @@ import torch
 from skvi.base import Layout
 from skvi.priors import BuiltPrior, GammaHyperprior, HalfCauchy
 from skvi.targets._least_squares import LeastSquares
-from skvi.utils._device import Movable
+from skvi.utils._device import CPU, Movable
 from skvi.utils._log_space import LOG_2PI
 
 __all__ = [
@@ -99,7 +99,7 @@ class ScaleDensity(Movable):
 
 def exponent(hyperprior: "Hyperprior | ScaleDensity") -> float:
     """Power of a small number that its density has, times its measure."""
-    ends = torch.tensor([SMALL, SMALL + 1.0], dtype=torch.float64)
+    ends = torch.tensor([SMALL, SMALL + 1.0], dtype=torch.float64, device=CPU)
     low, high = hyperprior.log_density(ends)
     return float(high - low)
 
