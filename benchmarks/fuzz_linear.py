@@ -136,11 +136,10 @@ def numbers(model, X, y, weight, new, is_bounded):
         mean, std = model.predict(new, return_std=True)
         interval = model.predict_interval(new)
         if isinstance(model, BayesianPoissonRegressor):
-            # A count without a mean has no deviation; one of a rate that no row
-            # restricts may exceed the range of floats.
-            std[std == np.inf] = 0
-            k = min(3, len(y))
-            mean[k:] = np.minimum(mean[k:], 1e308)
+            # A count without a mean has no deviation, and a median that may exceed the
+            # range of floats, as those of new rows may.
+            is_open = (std == np.inf) | (np.arange(len(std)) >= len(y[:3]))
+            mean[is_open], std[std == np.inf] = np.minimum(mean[is_open], 1e308), 0
             interval = np.minimum(interval, 1e308)
         yield from (("predict", mean), ("std", std), ("predict_interval", interval))
     yield "log_density", model.predict_log_density(new[some], y[some])

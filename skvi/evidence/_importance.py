@@ -16,6 +16,7 @@ from skvi.evidence._proposals import (
 )
 from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
 from skvi.targets import Target
+from skvi.targets._lifted import LiftedTarget
 from skvi.utils._clock import UNLIMITED, Clock
 
 __all__ = ["HOPELESS_RHAT", "MIN_ITER", "N_FORGET", "importance_sides"]
@@ -53,8 +54,9 @@ def importance_sides(
     limit = limit if precision else int(limit / correlation)
     n_above = n_draws or n_draws_for(above.variance_of_few, precision, limit)
     n_iter = max(MIN_ITER, math.ceil(n_above * correlation / N_CHAINS))
-    # On few rows a move of more chains takes hardly longer: calls are what it costs.
-    free = MAX_AT_ONCE // (N_CHAINS * target.cost_per_draw)
+    # Beside unknowns the time of few rows is that of calls: more chains take no longer.
+    is_lifted = isinstance(target, LiftedTarget)
+    free = MAX_AT_ONCE // (N_CHAINS * target.cost_per_draw) if is_lifted else 1
     if (factor := min(free, n_iter // (2 * MIN_ITER))) > 1:
         sampler.multiply(factor)
         n_iter = math.ceil(n_iter / factor)

@@ -22,8 +22,8 @@ __all__ = [
 # standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
 # Relative error of large quantiles: that of the distribution functions; and the
-# largest log rate.
-ROUNDING, MAX_LOG_RATE = 1e-11, 690.0
+# largest log rate and count.
+ROUNDING, MAX_LOG_RATE, LARGEST = 1e-11, 690.0, 1e150
 
 Cdf = Callable[[torch.Tensor], torch.Tensor]
 
@@ -92,17 +92,17 @@ def smallest_counts(cdf: Cdf, start: torch.Tensor, level: float) -> torch.Tensor
 
     Bisection from a guess; by ratios, since quantiles of wide rates have any size.
     """
-    low, high = torch.full_like(start, -1.0), start.ceil()
-    while bool((short := (cdf(high) < level) & (high < math.inf)).any()):
+    low, high = torch.full_like(start, -1.0), start.ceil().clamp(max=LARGEST)
+    while bool((short := (less := cdf(high) < level) & (high < LARGEST)).any()):
         low = torch.where(short, high, low)
-        high = torch.where(short, (high + 2).square(), high)
-    while bool((gap := high - low > 1 + high * ROUNDING).any()):
-        ratio = ((low + 2) * (high + 2)).sqrt() - 2
+        high = torch.where(short, (high + 2).square().clamp(max=LARGEST), high)
+    while bool((gap := ~less & (high - low > 1 + high * ROUNDING)).any()):
+        ratio = (low + 2).sqrt() * (high + 2).sqrt() - 2
         middle = torch.where(high > 4 * low + 8, ratio, (low + high) / 2).floor()
         below = gap & (cdf(middle) < level)
         low = torch.where(below, middle, low)
         high = torch.where(gap & ~below, middle, high)
-    return high
+    return torch.where(less, math.inf, high)
 
 
 def _over_f(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.posteriors._over_scales import leading
+from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._device import Movable
 from skvi.utils._threads import limit_threads
 
@@ -198,7 +199,12 @@ class NormalCoefficients(MixedCoefficients):
         """
         means, stds = self._by_component(self.model.moments_in_units)
         none = torch.zeros_like(means[0], dtype=torch.bool)
-        if self.log_scales is None or not self.model.likelihood.is_discrete:
+        is_carried = isinstance(self.model.prior, MixtureAsPrior)  # at given scales
+        if (
+            self.log_scales is None
+            or is_carried
+            or not self.model.likelihood.is_discrete
+        ):
             return none
         z, at = self.log_scales.unique(return_inverse=True)
         if len(z) < 3:

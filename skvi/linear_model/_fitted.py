@@ -21,7 +21,7 @@ __all__ = ["PLUGGED_SCALE", "CoefficientsMixin"]
 PLUGGED_SCALE = "prior_scale"
 OPEN_MEAN = (
     "prior={} does not determine the means of {} of the coefficients, which grow like "
-    "its scale, as where features separate the classes: medians are given, and half the "
+    "its scale, as where features separate classes: medians are given, and half the "
     "width of the central 68 % interval as deviation. For means use a prior of known "
     "scale, as prior=Normal(2.5)"
 )

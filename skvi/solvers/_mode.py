@@ -15,7 +15,7 @@ MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 # Twice the nats of a step of the mean after which it is the precision's turn.
 CLOSE = 0.1
 # Shortest fraction of a Newton step: the first one to a count is as long as the count.
-SHORTEST = 1e-18
+LEAST_STEP = 1e-18
 # How often a step of the mean is halved until it gains.
 MAX_HALVINGS = 8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
@@ -55,7 +55,7 @@ def find_mode(
         step = solve_newton(target, curvature, precision, gradient, dense)
         decrement = float(gradient @ step) / 2
         rho = 1.0
-        while rho > SHORTEST:
+        while rho > LEAST_STEP:
             moved = torch.sub(theta, step, alpha=rho)
             trial = evaluate(moved)
             if trial[0] <= value - 0.1 * rho * decrement:
