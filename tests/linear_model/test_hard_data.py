@@ -52,6 +52,9 @@ def test_quantiles_beyond_floats_are_infinite():
     model.fit(X, np.arange(8.0))
     low, high = model.predict_interval(1e6 * X[:1])[0]
     assert (low, high) == (0, np.inf)
+    sure = BayesianPoissonRegressor(prior="normal").fit(X, np.exp(X[:, 0]).round())
+    for parts in sure.predict_uncertainty(1e3 * np.abs(X)).values():
+        assert not np.isnan(parts).any()
 
 
 def test_predictions_in_chunks_are_those_of_all_rows(monkeypatch):
