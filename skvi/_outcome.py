@@ -82,7 +82,7 @@ def _lost(problem: Problem, solution: Solution) -> str:
     """Describe failures of a posterior, or of a component of it; empty if none."""
     given, prior, source = problem.divergence, solution.target.prior, problem.generator
     # Sums over blocks are unbounded: only draws can lose them.
-    is_safe = solution.is_exact and given.has_gammas
+    is_safe = solution.is_exact and given.is_additive
     for component in solution.posterior.components:
         found = "" if is_safe else given.collapse(component, prior, source)
         if not found and given.is_weak:

@@ -238,7 +238,7 @@ def predict_uncertainty(estimator: Any, X: Any, **options: Any) -> dict:
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
     >>> skvi.predict_uncertainty(model, X[:2])["function_std"].round(1)
-    array([7. , 7.6])
+    array([7. , 7.7])
     """
     return _call(estimator, "predict_uncertainty", X, **options)
 

@@ -218,7 +218,7 @@ def test_pickles_are_small_and_hold_no_tensors(name):
     # Behind predictions.
     kept = getattr(model, "_coefficients", None)
     draws = getattr(model, "_theta", getattr(kept, "theta", None))
-    nodes = getattr(model.posterior_, "nodes", ())
+    nodes = getattr(model.posterior_, "members", ())
     held = sum(getattr(node, "params", X[:0]).nbytes for node in nodes)
     assert len(stored) < 20_000 + 2 * held + (0 if draws is None else draws.nbytes)
     # Networks name their activation, a function of torch.

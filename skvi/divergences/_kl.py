@@ -3,9 +3,7 @@
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.special import digamma, gammaln
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PriorDensity
@@ -50,7 +48,7 @@ class KL(Divergence):
     }
 
     needs_proper_prior = False
-    has_gammas = True
+    is_additive = True
 
     def __init__(self, weight: float | str = 1.0) -> None:
         self.weight: Any = weight
@@ -85,15 +83,6 @@ class KL(Divergence):
             return self.weight * kl_of_normals(q, pi)
         log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum(-1)
         return self.weight * (-q.entropy() - log_prior)
-
-    def between_gammas(
-        self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
-    ) -> float:
-        """Closed form; see `Divergence.between_gammas`."""
-        a0, b0 = prior
-        value = (shape - a0) * digamma(shape) - gammaln(shape) + gammaln(a0)
-        value = value + a0 * (np.log(rate) - np.log(b0)) + shape * (b0 / rate - 1)
-        return self.weight * float(value.sum())
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """Coefficients for a normal prior with independent coordinates."""

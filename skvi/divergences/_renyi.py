@@ -1,11 +1,8 @@
 """Rényi divergence."""
 
-import math
 from numbers import Real
 
-import numpy as np
 import torch
-from scipy.special import gammaln
 
 from skvi.base._protocols import PriorDensity
 from skvi.divergences._forms import MomentForm, OrderForm, order_form
@@ -72,7 +69,7 @@ class Renyi(RatioDivergence):
     }
 
     needs_proper_prior = False
-    has_gammas = True
+    is_additive = True
 
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
@@ -84,21 +81,6 @@ class Renyi(RatioDivergence):
 
     def _combine(self, cross: torch.Tensor, *alone: torch.Tensor) -> torch.Tensor:
         return cross / (self.alpha * (self.alpha - 1))
-
-    def between_gammas(
-        self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
-    ) -> float:
-        """Closed form; see `Divergence.between_gammas`."""
-        a, (a0, b0) = float(self.alpha), prior
-        if a == 1:
-            return KL().between_gammas(shape, rate, prior)
-        mixed, slope = a * shape + (1 - a) * a0, a * rate + (1 - a) * b0
-        if not (mixed > 0).all() & (slope > 0).all():
-            return math.inf
-        own = shape * np.log(rate) - gammaln(shape)
-        log_integral = a * own + (1 - a) * (a0 * np.log(b0) - gammaln(a0))
-        log_integral = log_integral + gammaln(mixed) - mixed * np.log(slope)
-        return float(log_integral.sum()) / (a * (a - 1))
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """For order 1, which is KL; see `Divergence.moment_form`."""

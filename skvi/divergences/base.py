@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from skvi.base import Component, NormalForm
@@ -81,9 +80,8 @@ class Divergence(Component):
     kl_weight: float | None = None
     #: Whether an arbitrary factor of the prior's density would change the optimum.
     needs_proper_prior = True
-    #: Whether it is a sum over independent blocks, so that `between_gammas` is enough
-    #: for a precision beside normal coefficients. It then is unbounded for each block.
-    has_gammas = False
+    #: Whether it is a sum over independent blocks. It then is unbounded for each block.
+    is_additive = False
 
     @property
     def is_weak(self) -> bool:
@@ -171,25 +169,6 @@ class Divergence(Component):
         Tensor
             A scalar in nats, differentiable. Consistent as S grows; unbiased for
             KL, in general biased for the others.
-        """
-        raise NotImplementedError
-
-    def between_gammas(
-        self, shape: np.ndarray, rate: np.ndarray, prior: tuple[float, float]
-    ) -> float:
-        """D(q || prior) of independent Gamma distributions.
-
-        Parameters
-        ----------
-        shape, rate : ndarray of shape (m,)
-            Of q.
-        prior : pair of float
-            Shape and rate of the prior of each.
-
-        Returns
-        -------
-        float
-            In nats, summed; ``inf`` outside the range of the order.
         """
         raise NotImplementedError
 

@@ -21,7 +21,7 @@ from skvi.linear_model._blocks import (
 )
 from skvi.linear_model._fitted import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._ranges import unscaled_message
-from skvi.linear_model._starts import start_at_normal
+from skvi.linear_model._starts import normal_family, start_at_normal
 from skvi.linear_model._units import (
     LinearModel,
     feature_units,
@@ -168,7 +168,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """As for every estimator; warns of features that the prior does not suit."""
         target, data = super()._make_target(X, y, sample_weight, exposure)
-        if (relative_to := self._relative_to()) != "each":
+        if (relative_to := self._relative_to()) in (None, "all"):
             prior, name = self._coef_prior(), type(self).__name__
             is_relative = relative_to is not None
             message = unscaled_message(data["X"], prior, name, is_relative)
@@ -226,6 +226,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         compares nothing else.
         """
         posterior = self.posterior_family_.build(target.layout)
+        if posterior.as_normal() is None:
+            posterior = normal_family(target.layout).build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
         solution = choose_solver(problem).solve(problem, self._solver_options(target))
         solution.raise_interrupt()
@@ -234,8 +236,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         known, taken = bound_at(plain, numbers, place), list(self._model.taken_from_y)
         if isinstance(numbers[0], Scale):
             taken.append(PLUGGED_SCALE)
-            unit = np.asarray(self._model.units.x_scale)
-            prior = Normal(math.exp(place[0]) / unit)
+            scale = math.exp(place[0]) * plain.prior.unit_of_scale
+            prior = Normal(scale / np.asarray(self._model.units.x_scale))
             has_blocks = isinstance(self.prior_, dict)
             self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
         if isinstance(numbers[-1], LikelihoodNumber):

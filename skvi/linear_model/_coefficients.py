@@ -66,18 +66,24 @@ class Coefficients(Movable, ABC):
         return 1
 
     def scales(self) -> Pair | None:
-        """Logs of the scale of the prior that was inferred, and their weights, (K,)."""
+        """Logs of the scale of the prior that was inferred, and their weights, (K,).
+
+        In units of `BuiltPrior.unit_of_scale`.
+        """
         return None
 
     def scale(self) -> float | None:
         """Their geometric mean, in units of the fit; None where none was inferred."""
-        found = self.scales()
-        return None if found is None else math.exp(float(found[1] @ found[0]))
+        if (found := self.scales()) is None:
+            return None
+        return math.exp(float(found[1] @ found[0])) * self.model.prior.unit_of_scale
 
     def precision(self) -> float | None:
         """Mean of ``1 / scale^2``; None where no scale was inferred."""
-        found = self.scales()
-        return None if found is None else float(found[1] @ torch.exp(-2 * found[0]))
+        if (found := self.scales()) is None:
+            return None
+        mean = float(found[1] @ torch.exp(-2 * found[0]))
+        return mean / self.model.prior.unit_of_scale**2
 
     @abstractmethod
     def moments(self) -> Pair:

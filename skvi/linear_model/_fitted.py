@@ -72,13 +72,13 @@ class CoefficientsMixin:
         return found
 
     def _scale_in_units(self, found):
-        """Scale of the coefficients that was inferred or learned, in units of X."""
+        """Scale of the coefficients that was inferred or learned, for the data."""
         units, scales = self._model.units, found.get("prior_scale_")
         unit = units.x_scale / units.y_scale
         if (scale := found["_coefficients"].scale()) is not None:
             return {"prior_scale_": scale / unit}
         if PLUGGED_SCALE in self._model.taken_from_y:
-            return {"prior_scale_": self._coef_prior().scale}
+            return {"prior_scale_": self._coef_prior().scale * units.y_scale}
         if isinstance(scales, dict):
             own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
             return {"prior_scale_": {**scales, **own}}

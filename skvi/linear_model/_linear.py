@@ -193,7 +193,7 @@ default="hyperprior"
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianLinearRegression().fit(X, y)
     >>> round(model.noise_scale_, 1), round(model.lower_bound_, 1)
-    (54.3, -2438.3)
+    (54.3, -2415.4)
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> std.round(1)
     array([54.8, 54.9])

@@ -283,8 +283,6 @@ class GaussianRegression(BayesianLinearModel):
                 return {}
             value = (1 / normal.variance).numpy()
             value = value[0] if (value == value[0]).all() else value
-        else:
-            value = value * float(self._model.prior.scale_weights().max())
         value = value * unit
         return {"lambda_": float(value) if np.ndim(value) == 0 else value}
 

@@ -98,9 +98,9 @@ class RegressionPredictionMixin:
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Only with ``return_std=True``. Infinite if the noise has a hyperprior and
-            fewer than three rows, and for Student-t noise of at most two degrees of
-            freedom.
+            Only with ``return_std=True``. Infinite for a single row, with a Gamma
+            hyperprior of the noise for two, and for Student-t noise of at most two
+            degrees of freedom.
         cov : ndarray of shape (n_samples, n_samples)
             Only with ``return_cov=True``; for several targets of shape (n_samples,
             n_samples, n_outputs).

@@ -16,7 +16,7 @@ from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers._wide_start import solve_from_best
 from skvi.utils._arrays import median_distance
 
-__all__ = ["approach", "start_at_normal"]
+__all__ = ["approach", "normal_family", "start_at_normal"]
 
 # A start need not be exact.
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
@@ -63,7 +63,7 @@ def start_at_normal(problem):
     given, layout = problem.posterior, problem.target.layout
     start = replace(problem, objective=ELBO(), divergence=KL())
     if given.starts_at_normal:
-        posterior = _normal_family(layout).build(layout).to(given.params.device)
+        posterior = normal_family(layout).build(layout).to(given.params.device)
         start = replace(start, posterior=posterior)
     for solver in (EmpiricalBayes, NaturalGradient):
         if not solver.missing(start):
@@ -76,6 +76,6 @@ def start_at_normal(problem):
     return None
 
 
-def _normal_family(layout):
+def normal_family(layout):
     """The family of normals, of full rank for few parameters."""
     return FullRankNormal() if layout.size <= MAX_FULL else MeanFieldNormal()

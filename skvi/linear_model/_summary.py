@@ -50,10 +50,10 @@ class CoefficientTable:
     >>> print(BayesianLinearRegression().fit(100 * X[:, :2], y).summary())
     BayesianLinearRegression: 90 % credible intervals
                   mean    std    lower    upper
-    intercept  152.133  3.616  146.186  158.081
-    x0           2.511  0.889    0.979    3.909
-    x1           0.201  0.704   -0.959    1.364
-    noise_scale_ 76.026, lower_bound_ -2573.5
+    intercept  152.133  3.614  146.189  158.078
+    x0           2.756  0.803    1.426    4.066
+    x1           0.194  0.738   -1.021    1.407
+    noise_scale_ 75.985, lower_bound_ -2550.7
     """
 
     names: tuple[str, ...]

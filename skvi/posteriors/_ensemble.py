@@ -7,7 +7,6 @@ from typing import Self
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.base._gamma_form import GammaForm
 from skvi.base._protocols import JointDensity
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._mixture import Mixture
@@ -135,9 +134,6 @@ class _EnsemblePosterior(Mixture):
     def near(self, normal: NormalForm) -> Self:
         """All members near the normal; `with_components` makes them different."""
         return self.with_members([m.near(normal) for m in self.members])
-
-    def near_gamma(self, gamma: GammaForm) -> Self:
-        return self.with_members([m.near_gamma(gamma) for m in self.members])
 
     def real_part(self) -> Posterior:
         return _EnsemblePosterior([m.real_part() for m in self.members])

@@ -5,7 +5,6 @@ from typing import Self
 import torch
 
 from skvi.base import Draw, Layout, NormalForm
-from skvi.base._gamma_form import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._device import CPU
@@ -112,12 +111,6 @@ class _Pairs(Posterior):
 
 class _GammaPosterior(_Pairs):
     """Variational parameters: log shapes, log rates."""
-
-    def as_gamma(self) -> GammaForm:
-        return GammaForm(*self._pair(self.params.detach()))
-
-    def near_gamma(self, gamma: GammaForm) -> Self:
-        return self._near_pair(*gamma)
 
     def near(self, normal: NormalForm) -> Self:
         """With its mean and nearly its variance: trigamma is 1/a + 1/(2 a^2)."""

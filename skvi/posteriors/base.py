@@ -8,7 +8,6 @@ import torch
 
 from skvi.base import Component, Draw, Layout, NormalForm
 from skvi.base._draw import Side
-from skvi.base._gamma_form import GammaForm
 from skvi.base._protocols import JointDensity
 from skvi.base._units import Units
 from skvi.utils._device import Movable
@@ -282,22 +281,6 @@ class Posterior(Movable):
         """
         return self.near(normals[0])
 
-    def near_gamma(self, gamma: GammaForm) -> Self:
-        """Posterior of the same family at Gamma distributions.
-
-        Parameters
-        ----------
-        gamma : GammaForm
-            Distributions of all P parameters, which are positive.
-
-        Returns
-        -------
-        Posterior
-            By default, the posterior itself; families whose `as_gamma` is not None
-            override it.
-        """
-        return self
-
     def refine(self, target: JointDensity, generator: torch.Generator) -> "Posterior":
         """Improve the solver's result, once, before attributes are set.
 
@@ -412,16 +395,6 @@ class Posterior(Movable):
         -------
         NormalForm or None
             None if the posterior is not normal.
-        """
-        return None
-
-    def as_gamma(self) -> GammaForm | None:
-        """View the posterior as detached Gamma distributions of positive parameters.
-
-        Returns
-        -------
-        GammaForm or None
-            None if it is something else.
         """
         return None
 

@@ -103,6 +103,11 @@ class MixtureAsPrior(_PosteriorAsPrior):
         found.posterior = type(self.posterior)(nodes, weights, found.log_scales)
         return found
 
+    @property
+    def unit_of_scale(self) -> float:
+        """That of the earlier prior, with whose scales this one has nodes."""
+        return 1.0 if self.first is None else self.first.unit_of_scale
+
     def _at(self, log_scale: float) -> int:
         distances = (self.posterior.log_scales - log_scale).abs()
         return int(distances.argmin())

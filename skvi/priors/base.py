@@ -173,6 +173,11 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
+    @property
+    def unit_of_scale(self) -> float:
+        """Deviation of the coefficients where the one unknown scale is 1."""
+        return float(self.scale_weights().max()) ** -0.5
+
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
         """Moments of ``1 / s^2``, s being the one unknown scale.
 

@@ -249,7 +249,7 @@ class MixtureOverPrecisions(Posterior):
 
     @property
     def noise_variance(self) -> float:
-        """Mean of the noise variance; infinite for fewer than three rows."""
+        """Mean of the noise variance; infinite for one or two rows, by its prior."""
         noise = self.form.noise
         # With two rows and a vague hyperprior it is as good as infinite.
         is_free = noise.hyperprior is not None

@@ -29,7 +29,7 @@ from skvi.targets import SupervisedTarget
 from skvi.targets._numbers import bound_at, numbers_of
 from skvi.targets._supervised import with_design
 
-__all__ = ["AtPlaces", "NaturalGradient", "OneNormal"]
+__all__ = ["AtPlaces", "NaturalGradient"]
 
 # Errors of a bad start above this many nats are no measure of those at the end.
 NEGLIGIBLE = 0.1
@@ -113,20 +113,6 @@ class AtPlaces(NaturalGradient):
     """Fit at the places of the nodes of the start, if it has any."""
 
     _keeps_places = True
-
-
-class OneNormal(NaturalGradient):
-    """Fit one normal, also beside unknown numbers of which it is independent."""
-
-    @staticmethod
-    def missing(problem: Problem) -> str:
-        """Say what the problem lacks; see `Solver.missing`."""
-        return missing_for_quadrature(problem)
-
-    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """As `NaturalGradient`, with a single normal."""
-        with torch.inference_mode():
-            return _Single(problem, options).run()
 
 
 class _Single(Run):

@@ -226,7 +226,10 @@ class Nodes(Run):
         if isinstance(self.last, MixtureOverScales):
             z = self.last.places()[int(self.last.log_weights.argmax())].tolist()
             normal = cast(NormalForm, self.last.likeliest.as_normal())
-            mean = leading(normal, self.target.layout.size).mean
+            normal = leading(normal, self.target.layout.size)
+            if not isinstance(self.numbers[0], Scale):
+                return tuple(z), (normal.mean, precision_of(normal))
+            mean = normal.mean
         for k, number in enumerate(self.numbers):
             if isinstance(number, Scale):
                 z[k], mean = self._coarse(z, k, mean)

@@ -1,5 +1,6 @@
 """Heavy-tailed noise and overdispersed counts, and likelihoods of a user's own."""
 
+import math
 import os
 
 import numpy as np
@@ -406,3 +407,25 @@ def test_heavy_tails_survive_a_sentinel(parts):
         found.append([model.coef_[0], model.coef_std_[0], model.noise_scale_])
     assert found[0] == pytest.approx([0.975, 0.037, 0.197], rel=0.03)
     np.testing.assert_allclose(found[1:], found[:1] * 2, rtol=2e-3)
+
+
+def test_a_mode_far_from_the_peak_of_the_prior():
+    """The bound is that of quadrature over coefficient and log noise.
+
+    Wrong variant: a start at large likelihood is moved to the mode beside a normal as
+    wide as the prior: 27 nats below, at a coefficient of 0.
+    """
+    rng = np.random.default_rng(15)
+    X = 0.003 * rng.normal(size=(40, 1))
+    y = 1000 * X[:, 0] + rng.standard_t(3, size=40)
+    parts = {"prior": "horseshoe", "fit_intercept": False}
+    model = BayesianLinearRegression(likelihood="student_t", **parts).fit(X, y)
+    target, _ = model._make_target(X, y)
+    unit = model.posterior_.units.y_scale
+    mean, std = (float(x[0]) / unit for x in (model.coef_, model.coef_std_))
+    middle = -2 * math.log(model.noise_scale_ / unit)
+    axes = mean + std * np.linspace(-8, 8, 201), middle + np.linspace(-3, 3, 121)
+    theta = torch.tensor(np.stack(np.meshgrid(*axes), -1).reshape(-1, 2))
+    cell = math.log((axes[0][1] - axes[0][0]) * (axes[1][1] - axes[1][0]))
+    exact = float(torch.logsumexp(target.log_joint(theta), 0)) + cell
+    assert exact - 0.05 < model.lower_bound_ < exact + 1e-4

@@ -94,13 +94,16 @@ VARIANTS = [
     Variant("conjugate-evidence-fit-sign", where="ConjugateForm.at_ratio",
         find="self.data.residual + np.exp(least) / (1 + share) @ (z * z)",
         put="self.data.residual - np.exp(least) / (1 + share) @ (z * z)",
-        test="tests/solvers/test_conjugate.py::test_evidence_by_quadrature"),
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_the_density_is_the_joint_one_over_the_evidence"),
     Variant("conjugate-evidence-jacobian", where="ConjugateForm.log_evidence",
         find="value + self.constant", put="value",
         test="tests/linear_model/test_regression.py::test_conjugate_fit_is_exact"),
     Variant("hyperprior-without-jacobian", where="ConjugateForm.log_density",
-        find="a * (x + math.log(b))", put="(a - 1) * (x + math.log(b))",
-        test="tests/solvers/test_conjugate.py::test_evidence_by_quadrature"),
+        find="value + self.noise.log_density(t)",
+        put="value - self.noise.log_density(t)",
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_the_density_is_the_joint_one_over_the_evidence"),
     Variant("minibatch-not-scaled", where="SupervisedRows._scaled_up",
         find="total * (len(self.rows) / losses.shape[1])", put="total",
         test="tests/targets/test_targets.py::test_minibatches_are_unbiased"),
@@ -121,8 +124,8 @@ VARIANTS = [
     Variant("least-squares-intercept", where="LeastSquares.sum_of_squares",
         find="self.n * (intercept - self.mean).square()",
         put="(intercept - self.mean).square()",
-        test="tests/solvers/test_conjugate.py::"
-             "test_sum_of_squares_is_that_of_the_rows"),
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_the_density_is_the_joint_one_over_the_evidence"),
     Variant("whitened-slope-transposed", where="WhitenedTarget._pull_back",
         find="gradient @ scale", put="gradient @ scale.T",
         test="tests/targets/test_whitened.py"),
@@ -159,10 +162,6 @@ VARIANTS = [
         find="log_mean_exp(increments)", put="increments.mean(1)",
         test="tests/sampling/test_tempering.py::test_particles_are_unbiased[1]"),
     # solvers
-    Variant("conjugate-gamma-entropy", where="Node.__init__",
-        find="a * float(digamma(a))", put="float(digamma(a))",
-        test="tests/solvers/test_conjugate.py::"
-             "test_coordinate_ascent[coef only-MeanFieldNormal()]"),
     Variant("moments-not-centered", where="_moments", find="centered.square",
         put="theta.square",
         test="tests/evidence/test_real_data.py::"
