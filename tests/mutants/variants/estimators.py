@@ -185,8 +185,8 @@ VARIANTS = [
     Variant("stored-zeros-are-values", where="_fraction_beside",
         find="own[some.data == 0] = 0.0", put="pass",
         test="tests/linear_model/test_units.py::test_units_of_columns"),
-    Variant("nodes-of-the-higher-top-alone", where="Nodes._coarse",
-        find="abs(at - best) > 1", put="False",
+    Variant("nodes-of-the-higher-top-alone", where="Nodes._likeliest",
+        find="abs(top.z - best.z) > 1", put="False",
         test="tests/priors/test_unknown_scale.py::"
              "test_two_likely_scales_are_both_integrated_over[0.7]"),
     Variant("inferred-scale-in-units-of-the-fit",
@@ -220,7 +220,7 @@ VARIANTS = [
         put="past.rows.with_rows(rows).discounted(forgetting)",
         test="tests/linear_model/test_partial_fit.py::"
              "test_forgotten_rows_have_smaller_weights"),
-    Variant("scales-that-do-not-learn", where="Nodes._fits_of",
+    Variant("scales-that-do-not-learn", where="NodeRun._fits_of",
         find="log_p - place.value / self.weight", put="log_p",
         test="tests/linear_model/test_partial_fit.py::"
              "test_exact_posteriors_lose_nothing[1.0-prior1]"),
