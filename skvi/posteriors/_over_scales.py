@@ -132,7 +132,7 @@ class MixtureOverScales(Mixture):
 
     def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
         """Refine the normal of `as_prior`; see `Posterior.refine`."""
-        if self.refinement is None:
+        if self.likeliest.refinement is None:
             return self
         return self.as_prior().refine(target, generator)
 
