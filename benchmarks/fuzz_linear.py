@@ -141,6 +141,8 @@ def numbers(model, X, y, weight, new, is_bounded):
             is_open = (std == np.inf) | (np.arange(len(std)) >= len(y[:3]))
             mean[is_open], std[std == np.inf] = np.minimum(mean[is_open], 1e308), 0
             interval = np.minimum(interval, 1e308)
+        elif np.sum(np.ones(len(y)) if weight is None else weight) <= 2:
+            std[std == np.inf] = 0  # the noise of one or two rows has no variance
         yield from (("predict", mean), ("std", std), ("predict_interval", interval))
     yield "log_density", model.predict_log_density(new[some], y[some])
     if is_bounded and weight is None:

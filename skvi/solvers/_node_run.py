@@ -12,7 +12,7 @@ from typing import cast
 
 import torch
 
-from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.posteriors import MixtureOverScales
 from skvi.posteriors._over_scales import beside
 from skvi.solvers._mode import SINGULAR
 from skvi.solvers._newton import Descent
@@ -157,7 +157,7 @@ class NodeRun(Run):
         coarse, fine = (loss(fit.normal, refine=k)[0] for k in (1, 2))
         return abs(float(fine - coarse))
 
-    def _mixture(self) -> Posterior:
+    def _mixture(self) -> MixtureOverScales:
         known, steps = self.lattice
         fits = sorted(known.values(), key=lambda fit: fit.z)
         values = _host([f.value for f in fits])

@@ -35,6 +35,8 @@ __all__ = ["Nodes", "PlacedNodes"]
 STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 0.8, 1.5
 # Most places that are tried, and the longest move in z.
 MAX_PLACES, FARTHEST = 30, 2.0
+# Nats by scale, with minus sign, that are none; most draws for weights, times rows.
+OPEN, MAX_DRAWS, MAX_VALUES = 0.5, 2**13, 2**24
 
 
 class Nodes(NodeRun):
@@ -48,6 +50,8 @@ class Nodes(NodeRun):
         self.beside: list[Fit] = []
         #: First and last index of each axis.
         self.ends = [[0, 0] for _ in self.numbers]
+        #: The mixture if its weights are those of draws.
+        self.weighed: MixtureOverScales | None = None
 
     def improve(self) -> Solution:
         middle = self._climb(*self._first())
@@ -55,8 +59,29 @@ class Nodes(NodeRun):
             self._lay(middle)
             while missing := self._edges():
                 self._extend(missing)
+            if self._is_open():
+                n_draws = min(MAX_DRAWS, MAX_VALUES // self.target.n_rows)
+                with torch.inference_mode(False), torch.no_grad():
+                    nodes, share = super()._mixture(), n_draws // len(self.fits)
+                    self.weighed = nodes.weighed(self.given.target, max(share, 1))
             self.report()
         return self._finish()
+
+    def _is_open(self) -> bool:
+        """Whether the losses end to fall with the scale, as for separable classes.
+
+        Far scales then weigh what their prior does, and normals given them are too
+        narrow: bounds at nodes are too low to be their weights.
+        """
+        number, end = self.numbers[0], self.ends[0][1]
+        if not isinstance(number, Scale) or self.weight != 1:
+            return False
+        last, before = (self.fits[(k, *self.zero[1:])] for k in (end, end - 1))
+        own = number.log_density(last.z[0]) - number.log_density(before.z[0])
+        return last.value - before.value - own > OPEN * (before.z[0] - last.z[0])
+
+    def _mixture(self) -> MixtureOverScales:
+        return self.weighed or super()._mixture()
 
     # The best place -----------------------------------------------------------------
 

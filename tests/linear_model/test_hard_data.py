@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_expit
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
@@ -29,7 +30,8 @@ def test_a_row_without_features_has_even_odds():
 def test_smallest_counts_are_found_in_few_steps(size):
     """Rates size / (1 - u) - size, u uniform, as of a Pareto variable.
 
-    Wrong variants: the count below; a bracket that doubles (200 steps at 1e30).
+    Wrong variants: the count below; a bracket that doubles (200 steps at 1e30);
+    bisection (60).
     """
     steps = []
 
@@ -42,7 +44,7 @@ def test_smallest_counts_are_found_in_few_steps(size):
         exact = max(0, np.ceil(size * level / (1 - level) - 1))
         found = smallest_counts(cdf, start, level)
         torch.testing.assert_close(found, start * exact, rtol=1e-9, atol=0)
-    assert len(steps) < 3 * 60
+    assert len(steps) < 3 * 35
 
 
 def test_quantiles_beyond_floats_are_infinite():
@@ -104,21 +106,38 @@ def test_one_huge_count_among_small_ones_is_fitted(count):
 
 
 def test_means_that_grow_with_the_scale_are_medians():
-    """Separable classes: half of the posterior is above, 68 % within a deviation each.
+    """Separable classes: quantiles by quadrature, which the mean over nodes has none.
 
-    The exact median is 75; the mean over the nodes is 332, and has no limit. Wrong
-    variants: the mean; a series that ends at the last node.
+    Wrong variants: the mean, 332; a series that ends at the last node; weights of nodes
+    by their bounds (a median of 66, and a quantile of 977).
     """
     X = np.linspace(-1, 1, 20)[:, None]
     with pytest.warns(SkviWarning, match="medians are given") as caught:
         model = BayesianLogisticRegression().fit(X, X[:, 0] > 0)
     assert len(caught) == 1
+    table = model.summary(0.9).to_frame().loc["x0"]
+    exact = separable_quantiles(X[:, 0], X[:, 0] > 0, [0.05, 0.1587, 0.5, 0.8413, 0.95])
+    found = [table["lower"], model.coef_[0, 0], table["upper"]]
+    np.testing.assert_allclose(found, exact[[0, 2, 4]], rtol=0.02)
+    assert model.coef_std_[0, 0] == pytest.approx((exact[3] - exact[1]) / 2, rel=0.025)
     draws = model.sample_posterior(40_000, random_state=0)["coef"][:, 0, 0]
     error = 3 * np.sqrt(0.25 / len(draws))
     assert abs((draws < model.coef_[0, 0]).mean() - 0.5) < error
-    low, high = np.quantile(draws, [0.1587, 0.8413])
-    assert model.coef_std_[0, 0] == pytest.approx((high - low) / 2, rel=0.05)
-    assert 55 < model.coef_[0, 0] < 95
+
+
+def separable_quantiles(x, y, levels):
+    """Quantiles of a positive slope by quadrature over scale, slope and intercept.
+
+    The half-Cauchy scale has median 1 / std(x), the intercept deviation 10.
+    """
+    slope, log_scale = np.exp(np.linspace(-3, 18, 900)), np.linspace(-8, 25, 600)
+    intercept, signs = np.linspace(-60, 60, 801), np.where(y, 1, -1)[:, None]
+    log_prior = -np.log(np.cosh(log_scale + np.log(x.std()))) - log_scale
+    normal = np.exp(-0.5 * (slope[:, None] * np.exp(-log_scale)) ** 2 + log_prior)
+    rows = (log_expit(signs * (b * x[:, None] + intercept)).sum(0) for b in slope)
+    likelihood = [np.exp(f - 0.5 * (intercept / 10) ** 2).sum() for f in rows]
+    mass = np.cumsum(normal.sum(1) * likelihood * slope)
+    return np.interp(levels, mass / mass[-1], slope)
 
 
 def test_means_that_later_scales_cannot_move_are_means():
