@@ -136,10 +136,13 @@ def numbers(model, X, y, weight, new, is_bounded):
         mean, std = model.predict(new, return_std=True)
         interval = model.predict_interval(new)
         if isinstance(model, BayesianPoissonRegressor):
-            # A count without a mean has no deviation; one of a rate that no row
-            # restricts may exceed the range of floats.
-            std[std == np.inf] = 0
-            mean[3:], interval[:, 1] = np.minimum(mean[3:], 1e308), interval[:, 0]
+            # A count without a mean has no deviation, and a median that may exceed the
+            # range of floats, as those of new rows may.
+            is_open = (std == np.inf) | (np.arange(len(std)) >= len(y[:3]))
+            mean[is_open], std[std == np.inf] = np.minimum(mean[is_open], 1e308), 0
+            interval = np.minimum(interval, 1e308)
+        elif np.sum(np.ones(len(y)) if weight is None else weight) <= 2:
+            std[std == np.inf] = 0  # the noise of one or two rows has no variance
         yield from (("predict", mean), ("std", std), ("predict_interval", interval))
     yield "log_density", model.predict_log_density(new[some], y[some])
     if is_bounded and weight is None:

@@ -370,7 +370,8 @@ class CountPredictive(QuadraturePredictive):
         noise = rate + self.overdispersion * rate.square() * variance.exp()
         between = rate.square() * torch.expm1(variance) + (rate - mean).square()
         parts = [mean, (w @ noise).sqrt(), (w @ between).sqrt()]
-        return torch.stack(parts, 1).numpy()
+        # Rates that overflow differ from their mean by infinity.
+        return torch.stack(parts, 1).nan_to_num(torch.inf, torch.inf).numpy()
 
 
 @dataclass(frozen=True, eq=False)

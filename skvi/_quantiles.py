@@ -62,15 +62,17 @@ def mixture_quantiles(
     # Lengths over which the probability of a tail changes.
     density = torch.stack([w @ likelihood.log_prob(f, y).exp() for y in own])
     unit = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f) / density
+    # The bracket may be many orders wider: by powers of it, around a likely place.
+    middle = torch.stack([x[w.argmax()] for x in own])
     low, high = (
-        (torch.stack(ends) / unit).cpu().numpy().ravel()
+        ((torch.stack(ends) - middle) / unit).asinh().cpu().numpy().ravel()
         for ends in ([x.amin(0) for x in own], [x.amax(0) for x in own])
     )
     found = low.reshape(unit.shape).copy()
 
     def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
         found.flat[index] = x
-        y = torch.from_numpy(found).to(unit) * unit
+        y = middle + torch.from_numpy(found).to(unit).sinh() * unit
         cdf = torch.stack([w @ likelihood.cdf(f, row) for row in y])
         value = (cdf.cpu().numpy() - levels[:, None]).flat[index]
         # Rounding must not take the root out of its bracket.
@@ -80,7 +82,9 @@ def mixture_quantiles(
     tolerances = {"xatol": ROUNDING, "xrtol": ROUNDING}
     index = np.arange(len(low))
     root = find_root(excess, (low, high), args=(index,), tolerances=tolerances)
-    return (torch.from_numpy(root.x.reshape(unit.shape)).to(unit) * unit).T
+    return (
+        middle + torch.from_numpy(root.x.reshape(unit.shape)).to(unit).sinh() * unit
+    ).T
 
 
 def normal_mixture_quantiles(

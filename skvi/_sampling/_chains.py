@@ -85,7 +85,7 @@ class HamiltonianChains:
         report: Report = silent,
         jump: Proposal | None = None,
     ) -> None:
-        self.jump, self.most_steps = jump, MOST_STEPS
+        self.target, self.jump, self.most_steps = target, jump, MOST_STEPS
         self.state = Positions(target, normal, normal.whiten(starts - normal.mean))
         self.normal, self.generator = normal, generator
         self.report = report
@@ -130,6 +130,15 @@ class HamiltonianChains:
         self.step, self._pilot = math.exp(log_mean), kept.chains()
         self.most_steps = FEW_STEPS if jumped > GOOD_JUMPS else MOST_STEPS
         return self
+
+    @torch.no_grad()
+    def multiply(self, factor: int) -> None:
+        """Go on with several times as many chains, from states of the warm-up."""
+        states = self.pilot.theta
+        factor = min(factor, states.shape[1])
+        starts = states[:, :: states.shape[1] // factor][:, :factor].flatten(0, 1)
+        white = self.normal.whiten(starts - self.normal.mean)
+        self.state = Positions(self.target, self.normal, white)
 
     @torch.no_grad()
     def run(self, n_iter: int, deadline: float = math.inf) -> Chains:

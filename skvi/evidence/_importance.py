@@ -16,12 +16,15 @@ from skvi.evidence._proposals import (
 )
 from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
 from skvi.targets import Target
+from skvi.targets._lifted import LiftedTarget
 from skvi.utils._clock import UNLIMITED, Clock
 
 __all__ = ["HOPELESS_RHAT", "MIN_ITER", "N_FORGET", "importance_sides"]
 
 N_PILOT = 4096
 N_FORGET, MIN_ITER = 5, 50
+# Most rows times chains of a move.
+MAX_AT_ONCE = 2**15
 # R-hat after the warm-up above which chains are stopped early, and reported.
 HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
@@ -50,11 +53,17 @@ def importance_sides(
     correlation = above.correlation
     limit = limit if precision else int(limit / correlation)
     n_above = n_draws or n_draws_for(above.variance_of_few, precision, limit)
+    n_iter = max(MIN_ITER, math.ceil(n_above * correlation / N_CHAINS))
+    # Beside unknowns the time of few rows is that of calls: more chains take no longer.
+    is_lifted = isinstance(target, LiftedTarget)
+    free = MAX_AT_ONCE // (N_CHAINS * target.cost_per_draw) if is_lifted else 1
+    if (factor := min(free, n_iter // (2 * MIN_ITER))) > 1:
+        sampler.multiply(factor)
+        n_iter = math.ceil(n_iter / factor)
     # The choices above used the last states of the warm-up: discard them.
     sampler.run(N_FORGET)
     below = draw_weighted(target, proposal, n_below, generator, clock.until(0.6))
     report(width_so_far(below.log_weights, sampler.pilot, above.density), 0.0)
-    n_iter = max(MIN_ITER, math.ceil(n_above * correlation / N_CHAINS))
     if sampler.pilot.rhat > HOPELESS_RHAT:  # more draws would not help
         n_iter = min(n_iter, MAX_HOPELESS_ITER)
     chains = sampler.run(n_iter, clock.until(0.95))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ __all__ = [
 # standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
 # Relative error of large quantiles: that of the distribution functions; and the
-# largest log rate.
-ROUNDING, MAX_LOG_RATE = 1e-11, 300.0
+# largest log rate and count.
+ROUNDING, MAX_LOG_RATE, LARGEST = 1e-11, 690.0, 1e150
 
 Cdf = Callable[[torch.Tensor], torch.Tensor]
 
@@ -90,24 +91,39 @@ def poisson_mixture_quantiles(
 def smallest_counts(cdf: Cdf, start: torch.Tensor, level: float) -> torch.Tensor:
     """Smallest counts, (n,), at which a distribution function reaches a level.
 
-    Bisection from a guess; by ratios, since quantiles of wide rates have any size.
+    From a guess; by secants in logarithms, since quantiles of wide rates have any size,
+    that go too far by the square of the width, so that both ends close in, and every
+    third time by bisection.
     """
-    low, high = torch.full_like(start, -1.0), start.ceil()
-    while bool((short := (cdf(high) < level) & (high < math.inf)).any()):
-        low = torch.where(short, high, low)
-        high = torch.where(short, (high + 2).square(), high)
-    while bool((gap := high - low > 1 + high * ROUNDING).any()):
-        ratio = ((low + 2) * (high + 2)).sqrt() - 2
-        middle = torch.where(high > 4 * low + 8, ratio, (low + high) / 2).floor()
-        below = gap & (cdf(middle) < level)
-        low = torch.where(below, middle, low)
-        high = torch.where(gap & ~below, middle, high)
-    return high
+    low, high = torch.full_like(start, -1.0), start.ceil().clamp(max=LARGEST)
+    below = torch.full_like(start, -level)
+    while True:
+        less = (above := cdf(high) - level) < 0
+        short = less & (high < LARGEST)
+        if not bool(short.any()):
+            break
+        low, below = torch.where(short, high, low), torch.where(short, above, below)
+        high = torch.where(short, (high + 2).square().clamp(max=LARGEST), high)
+    for step in count():
+        gap = ~less & (high - low > 1 + high * ROUNDING)
+        if not bool(gap.any()):
+            break
+        a, b = (low + 2).log(), (high + 2).log()
+        middle, most = (a + b) / 2, (b - a).square() / 5
+        if step % 3 < 2:
+            secant = (a * above - b * below) / (above - below)
+            middle = secant + torch.minimum((middle - secant).clamp(min=-most), most)
+        k = (middle.exp() - 2).floor().clamp(low + 1, high - 1)
+        value = cdf(k) - level
+        is_low, is_high = gap & (value < 0), gap & (value >= 0)
+        low, below = torch.where(is_low, k, low), torch.where(is_low, value, below)
+        high, above = torch.where(is_high, k, high), torch.where(is_high, value, above)
+    return torch.where(less, math.inf, high)
 
 
 def _over_f(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     z, weights = _normal_nodes(mean.device)
-    rate = torch.exp((mean + std * z[:, None]).clamp(max=300))
+    rate = torch.exp((mean + std * z[:, None]).clamp(max=MAX_LOG_RATE))
     return weights @ torch.special.gammaincc((k + 1).expand_as(rate), rate)
 
 

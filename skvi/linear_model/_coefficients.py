@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.special import ndtr
 
 from skvi._draws import Draws
 from skvi._quantiles import normal_mixture_quantiles
@@ -17,6 +18,7 @@ from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.posteriors._over_scales import leading
+from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._device import Movable
 from skvi.utils._threads import limit_threads
 
@@ -31,6 +33,8 @@ __all__ = [
 
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000
+# Deviations by which scales that have no nodes may move a mean, and what is none.
+MOST_BEYOND, ROUNDING = 0.1, 1e-9
 
 TOO_LARGE = (
     "X has values that are so large, beside the features of the fit, that their "
@@ -84,6 +88,10 @@ class Coefficients(Movable, ABC):
     @abstractmethod
     def moments(self) -> Pair:
         """Means and standard deviations of the parameters of the predictor, (P,)."""
+
+    def has_open_mean(self) -> torch.Tensor:
+        """Parameters whose means are given by medians, (P,)."""
+        return torch.zeros(self.model.predictor.layout.size, dtype=torch.bool)
 
     @abstractmethod
     def ends(self, tail: float) -> tuple[np.ndarray, ...]:
@@ -179,10 +187,44 @@ class NormalCoefficients(MixedCoefficients):
         return -0.5 * (expected * one).log(), one
 
     def moments(self) -> Pair:
-        """Moments of the mixture; see `Coefficients.moments`."""
-        mean, std = self._by_component(self.model.moments_in_units)
-        mean, variance = self._average(mean, std.square())
-        return mean, variance.sqrt()
+        """Moments of the mixture, or the median; see `Coefficients.moments`."""
+        means, stds = self._by_component(self.model.moments_in_units)
+        mean, variance = self._average(means, stds.square())
+        std = variance.sqrt()
+        if (open_ := self.has_open_mean()).any():
+            some, weights = (means[:, open_], stds[:, open_]), self.log_weights.exp()
+            ends = normal_mixture_quantiles(*some, ndtr([-1.0, 0.0, 1.0]), weights)
+            mean[open_], std[open_] = ends[:, 1], 0.5 * (ends[:, 2] - ends[:, 0])
+        return mean, std
+
+    def has_open_mean(self) -> torch.Tensor:
+        """Parameters whose mean scales beyond the last node can move, (P,).
+
+        Where classes are separable coefficients grow like the scale, and the weights of
+        nodes fall as slowly. Then every node adds as much to the mean as the last one.
+        """
+        means, stds = self._by_component(self.model.moments_in_units)
+        none = torch.zeros_like(means[0], dtype=torch.bool)
+        is_carried = isinstance(self.model.prior, MixtureAsPrior)  # at given scales
+        if (
+            self.log_scales is None
+            or is_carried
+            or not self.model.likelihood.is_discrete
+        ):
+            return none
+        z, at = self.log_scales.unique(return_inverse=True)
+        if len(z) < 3:
+            return none
+        mean, variance = self._average(means, stds.square())
+        weights = self.log_weights.exp()
+        parts = weights[:, None] * (means - mean)
+        sums = torch.zeros(len(z), 1 + len(mean)).to(parts)
+        sums.index_add_(0, at, torch.cat([weights[:, None], parts], 1))
+        # A geometric series of what nodes add, if coefficients grow like the scale.
+        ratio = float(sums[-1, 0] / sums[-2, 0] * (z[-1] - z[-2]).exp())
+        last = sums[-1, 1:].abs()
+        grows = last > ROUNDING * variance.sqrt()
+        return grows & (ratio * last > (1 - ratio) * MOST_BEYOND * variance.sqrt())
 
     def normals(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One for each node; see `MixedCoefficients.normals`."""

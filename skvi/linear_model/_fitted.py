@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi._draws import SampledFunction
 from skvi._predictive import DrawnPredictive, QuadraturePredictive
 from skvi.base._units import Units
+from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import find_coefficients
 from skvi.linear_model._summary import summary
 from skvi.priors._posterior import MixtureAsPrior
@@ -18,6 +19,12 @@ __all__ = ["PLUGGED_SCALE", "CoefficientsMixin"]
 
 #: Name of a scale that another fit to the same data found, in `plug_in`.
 PLUGGED_SCALE = "prior_scale"
+OPEN_MEAN = (
+    "prior={} does not determine the means of {} of the coefficients, which grow like "
+    "its scale, as where features separate classes: medians are given, and half the "
+    "width of the central 68 % interval as deviation. For means use a prior of known "
+    "scale, as prior=Normal(2.5)"
+)
 # Rows of which predictions hold the moments at all nodes at once.
 CHUNK_ROWS = 2**15
 
@@ -35,6 +42,8 @@ class CoefficientsMixin:
         posterior.units = self._model.units
         found["_coefficients"] = self._find_coefficients(posterior)
         found |= self._moments_of(found["_coefficients"])
+        if n_open := int(found["_coefficients"].has_open_mean().sum()):
+            self._warn(OPEN_MEAN.format(self._coef_prior(), n_open), SkviWarning)
         return found | self._scale_in_units(found)
 
     def _find_coefficients(self, posterior):

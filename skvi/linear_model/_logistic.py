@@ -100,9 +100,11 @@ or Objective, default="elbo"
     classes_ : ndarray of shape (n_classes,)
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Posterior means: one row of log odds for two classes, else one row for each
-        class.
+        class. Medians, with a `SkviWarning`, where classes are so separable that means
+        grow with the largest scales of the prior.
     coef_std_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Posterior standard deviations.
+        Posterior standard deviations; beside medians half the width of the central
+        68 % interval.
     intercept_, intercept_std_ : ndarray of shape (1,) or (n_classes,)
         For the original features, which are not centered.
     lower_bound_ : float

@@ -1,5 +1,6 @@
 """Mixtures of the posteriors at several scales of a prior."""
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -12,6 +13,9 @@ from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Posterior
 
 __all__ = ["MixtureOverScales", "beside", "leading"]
+
+# Fewest effective draws that can tell weights.
+MIN_EFFECTIVE = 400
 
 
 class MixtureOverScales(Mixture):
@@ -69,8 +73,10 @@ class MixtureOverScales(Mixture):
             The scale, if it is unknown, then positive parameters of the likelihood.
         """
         z = [] if self.log_scales is None else [self.log_scales]
-        means = torch.stack([normal.mean for normal in self.normals()])
-        z += list(means[:, _n_real(self.layout) :].T)
+        # Normals begin with their means.
+        count = len(self._members)
+        rows = self.params.detach()[:-count].reshape(count, -1)
+        z += list(rows[:, _n_real(self.layout) : self.layout.size].T)
         return torch.stack(z, 1)
 
     def real_part(self) -> Posterior:
@@ -119,20 +125,38 @@ class MixtureOverScales(Mixture):
         moved = weights.sqrt()[:, None] * (means - mean)
         near = normals[int(weights.argmax())]
         if near.scale.ndim == 2:
-            covariances = torch.stack([normal.covariance() for normal in normals])
-            covariance = torch.tensordot(weights, covariances, 1) + moved.T @ moved
-            root = torch.linalg.cholesky(covariance)
+            # In units of one of them, in which no sum is singular.
+            parts = zip(weights.sqrt(), normals, strict=True)
+            roots = torch.cat([w * normal.scale for w, normal in parts] + [moved.T], 1)
+            white = torch.linalg.solve_triangular(near.scale, roots, upper=False)
+            root = near.scale @ torch.linalg.cholesky(white @ white.T)
             return self.likeliest.near(NormalForm(mean, root))
         variances = torch.stack([normal.variance for normal in normals])
         variance = weights @ variances + moved.square().sum(0)
         ratio = (variance / near.variance).sqrt()
         return self.likeliest.near(NormalForm(mean, ratio * near.scale))
 
+    def weighed(self, target: JointDensity, n_draws: int) -> "MixtureOverScales":
+        """The mixture with weights ``w_k E_q_k[p / q]``, by draws of the nodes.
+
+        A step of the EM algorithm to the least KL(p || q), as far as draws can tell.
+        """
+        generator = torch.Generator(self.params.device).manual_seed(0)
+        theta = torch.cat([node.draw(n_draws, generator).theta for node in self.nodes])
+        ratio = target.log_joint(theta) - self.log_prob(theta)
+        log_w = self.log_weights[:, None] + ratio.view(-1, n_draws)
+        log_ess = 2 * log_w.logsumexp((0, 1)) - (2 * log_w).logsumexp((0, 1))
+        if not log_ess > math.log(MIN_EFFECTIVE):
+            return self
+        found = log_w.logsumexp(1).log_softmax(0).tolist()
+        z = None if self.log_scales is None else self.log_scales.tolist()
+        return MixtureOverScales(self.nodes, found, z)
+
     def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
         """Refine the normal of `as_prior`; see `Posterior.refine`."""
-        start = self.as_prior()
-        refined = start.refine(target, generator)
-        return self if refined is start else refined
+        if self.likeliest.refinement is None:
+            return self
+        return self.as_prior().refine(target, generator)
 
 
 def _n_real(layout: Layout) -> int:

@@ -232,8 +232,8 @@ class MixtureOverPrecisions(Posterior):
         means, variances, outside, w = self.normals()
         mean = w @ means
         apart = (means - mean) * w[:, None].sqrt()
-        covariance = apart.T @ apart + torch.diag(w @ variances)
-        return mean, torch.linalg.cholesky(covariance).T, w @ outside
+        roots = torch.cat([apart, torch.diag((w @ variances).sqrt())])
+        return mean, torch.linalg.qr(roots, mode="r").R, w @ outside
 
     def matching_normal(self) -> NormalForm:
         """Normal of coefficients and intercept with the same mean and covariance."""

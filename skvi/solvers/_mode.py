@@ -14,6 +14,8 @@ from skvi.targets._row_terms import terms_at, terms_at_moments
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 # Twice the nats of a step of the mean after which it is the precision's turn.
 CLOSE = 0.1
+# Shortest fraction of a Newton step: the first one to a count is as long as the count.
+LEAST_STEP = 1e-18
 # How often a step of the mean is halved until it gains.
 MAX_HALVINGS = 8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
@@ -53,7 +55,7 @@ def find_mode(
         step = solve_newton(target, curvature, precision, gradient, dense)
         decrement = float(gradient @ step) / 2
         rho = 1.0
-        while rho > 1e-12:
+        while rho > LEAST_STEP:
             moved = torch.sub(theta, step, alpha=rho)
             trial = evaluate(moved)
             if trial[0] <= value - 0.1 * rho * decrement:
@@ -115,8 +117,10 @@ def alternate(
                 value = float(loss + 0.5 * (by_prior @ (mean - prior.mean)))
                 if value <= last or n_halved == MAX_HALVINGS:
                     break
-                step = 0.5 * step
-                mean, f = mean + step, f + predictor.project(X, step[:, None])[..., 0]
+                # After the last halving back to where the step began.
+                back = step if n_halved == MAX_HALVINGS - 1 else 0.5 * step
+                mean, f = mean + back, f + predictor.project(X, back[:, None])[..., 0]
+                step = step - back
             last = value
             gram = predictor.gram(X, convex_part(target, curvature))
             aim = add(gram, 1 / prior.variance)

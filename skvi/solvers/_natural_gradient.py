@@ -10,9 +10,10 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences._linalg import precision_of
+from skvi.solvers._carried_nodes import CarriedNodes
 from skvi.solvers._mode import SINGULAR, start_at_mode
 from skvi.solvers._newton import Descent, Place, singularity
-from skvi.solvers._nodes import Nodes
+from skvi.solvers._nodes import Nodes, PlacedNodes
 from skvi.solvers._reduce import solve_reduced
 from skvi.solvers._run import (
     Run,
@@ -26,7 +27,7 @@ from skvi.solvers._run import (
 from skvi.solvers._solution import Solution, State, remaining_gain
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import SupervisedTarget
-from skvi.targets._numbers import bound_at, numbers_of
+from skvi.targets._numbers import CarriedScale, bound_at, numbers_of
 from skvi.targets._supervised import with_design
 
 __all__ = ["AtPlaces", "NaturalGradient"]
@@ -81,8 +82,7 @@ class NaturalGradient(Solver):
 
     name = "natural_gradient"
     continues = True
-    #: Whether a warm start keeps the places of its nodes.
-    _keeps_places = False
+    _nodes = Nodes
 
     @staticmethod
     def missing(problem: Problem) -> str:
@@ -105,14 +105,16 @@ class NaturalGradient(Solver):
                 return found
         with torch.inference_mode():
             if numbers:
-                return Nodes(problem, options, keeps_places=self._keeps_places).run()
+                is_carried = isinstance(numbers[0], CarriedScale)
+                run = CarriedNodes if is_carried else self._nodes
+                return run(problem, options).run()
             return _Single(problem, options).run()
 
 
 class AtPlaces(NaturalGradient):
     """Fit at the places of the nodes of the start, if it has any."""
 
-    _keeps_places = True
+    _nodes = PlacedNodes
 
 
 class _Single(Run):

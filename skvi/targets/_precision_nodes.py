@@ -117,6 +117,8 @@ def _line(
     log_density: LogDensity, look: np.ndarray, fineness: float
 ) -> tuple[np.ndarray, float]:
     """Equally spaced nodes where a density is not empty, and their distance."""
+    if np.argmax(log_density(look)) in (0, len(look) - 1):  # it goes on to rise
+        look = np.union1d(look, np.arange(-FARTHEST, FARTHEST, CHUNK))
     mode, width = _peak(log_density, look)
     look = np.sort(np.concatenate([look, mode - width * ENDS, mode + width * ENDS]))
     values = log_density(look)

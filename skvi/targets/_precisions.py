@@ -30,7 +30,7 @@ Hyperprior = GammaHyperprior | HalfCauchy
 # Steps to the likeliest noise, distances of differences of its hyperpriors, the least
 # slope of the logarithm of what lowers it, and a log precision at which only the tails
 # of hyperpriors matter.
-N_NEWTON, CLOSE, LEAST_GROWTH, SMALL = 2, 1e-3, 0.1, -200.0
+N_NEWTON, CLOSE, LEAST_GROWTH, SMALL, LARGEST = 2, 1e-3, 0.1, -200.0, 600.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +162,9 @@ class ConjugateForm(Movable):
         """
         half, rate = 0.5 * self.data.n, 0.5 * self.at_ratio(u)[1].clip(1e-300)
         raises = half + self.most_raised
-        t = (math.log(raises) - np.log(rate)).clip(max=600.0)
+        t = math.log(raises) - np.log(rate)
         for _ in range(N_NEWTON):
+            t = t.clip(max=LARGEST)
             near = np.stack([t - CLOSE, t, t + CLOSE])
             low, middle, high = self.noise.log_density(near) + self.coef.log_density(
                 near + u
@@ -173,7 +174,7 @@ class ConjugateForm(Movable):
             growth = rate * np.exp(t) - (high - 2 * middle + low) / CLOSE**2
             lowers = lowers.clip(1e-300)
             t = t - np.log(lowers / raises) / (growth / lowers).clip(LEAST_GROWTH)
-        return t
+        return t.clip(max=LARGEST)
 
     @cached_property
     def most_raised(self) -> float:

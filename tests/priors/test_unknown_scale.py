@@ -10,6 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from skvi.base import Layout
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HalfCauchy, Horseshoe, Normal
 
@@ -169,7 +170,8 @@ def test_evidence_integrates_over_the_scale():
 
 def test_separable_data_leave_the_scale_finite():
     X = np.linspace(-1, 1, 40)[:, None]
-    model = BayesianLogisticRegression(prior="auto").fit(X, X[:, 0] > 0)
+    with pytest.warns(SkviWarning, match="medians are given"):
+        model = BayesianLogisticRegression(prior="auto").fit(X, X[:, 0] > 0)
     assert model.converged_
     assert 1 < model.prior_scale_ < 1e4
 

@@ -22,7 +22,9 @@ from skvi.objectives._analytic import AnalyticSteps
 from skvi.solvers import (
     Stochastic,
     _moment_matching,
+    _node_run,
     _nodes,
+    _scale_grid,
     _tilted,
 )
 from skvi.solvers._newton import Descent
@@ -59,7 +61,7 @@ def test_a_grid_search_stops(monkeypatch):
 
 PLACES = {
     # Before there is anything to keep.
-    "mode": ("natural gradient", _nodes, "find_mode", 1, False),
+    "mode": ("natural gradient", _scale_grid, "find_mode", 1, False),
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
     "first scales": ("empirical Bayes", Descent, "advance", 3, True),
@@ -75,7 +77,7 @@ PLACES = {
     # While the result is judged.
     "scales": ("natural gradient", _nodes.Nodes, "_extend", 2, True),
     "quadrature": ("natural gradient", _nodes.Nodes, "_error", 1, True),
-    "verdict": ("natural gradient", _nodes, "judge_quadrature", 1, True),
+    "verdict": ("natural gradient", _node_run, "judge_quadrature", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
     "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
     "bound": ("weighted", _outcome, "lower_bound", 1, True),
@@ -167,7 +169,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
         ("natural gradient", _nodes.Nodes, "_climb"),
         ("natural gradient", _nodes.Nodes, "_extend"),
         ("noise and scale", Descent, "advance"),
-        ("tilted moments", _nodes, "find_mode"),
+        ("tilted moments", _scale_grid, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
     ],

@@ -257,12 +257,12 @@ VARIANTS = [
     Variant("reduced-without-the-prior-outside", where="_Rows._outside",
         find="factorize(covariance)", put="factorize(0.9 * covariance)",
         test="tests/solvers/test_few_rows.py::test_labels"),
-    Variant("nodes-without-density-of-the-scale", where="Nodes._fits_of",
+    Variant("nodes-without-density-of-the-scale", where="NodeRun._fits_of",
         find="log_p - place.value / self.weight",
         put="-place.value / self.weight",
         test="tests/solvers/test_nodes.py::"
              "test_the_minimum_is_that_over_all_scales"),
-    Variant("nodes-without-step", where="Nodes.value",
+    Variant("nodes-without-step", where="NodeRun.value",
         find="float(torch.logsumexp(values, 0)) + log_steps",
         put="float(torch.logsumexp(values, 0))",
         test="tests/solvers/test_nodes.py::"
