@@ -137,7 +137,7 @@ def _end(
     sign: int,
 ) -> float:
     """First place beyond which the density is empty, below or above its mode."""
-    active = look[values > empty]
+    active = look[values >= empty]  # a huge density has no 40 nats
     last = (sign * active).max()
     if (sign * look).max() > last:
         return float(sign * (sign * look)[sign * look > last].min())
