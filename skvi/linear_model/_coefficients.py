@@ -203,28 +203,19 @@ class NormalCoefficients(MixedCoefficients):
         Where classes are separable coefficients grow like the scale, and the weights of
         nodes fall as slowly. Then every node adds as much to the mean as the last one.
         """
-        means, stds = self._by_component(self.model.moments_in_units)
-        none = torch.zeros_like(means[0], dtype=torch.bool)
+        z, weights = self.log_scales, self.log_weights.exp()
         is_carried = isinstance(self.model.prior, MixtureAsPrior)  # at given scales
-        if (
-            self.log_scales is None
-            or is_carried
-            or not self.model.likelihood.is_discrete
-        ):
-            return none
-        z, at = self.log_scales.unique(return_inverse=True)
-        if len(z) < 3:
-            return none
+        is_plain = z is None or is_carried or not self.model.likelihood.is_discrete
+        if is_plain or len(ends := z.unique()) < 3:
+            return super().has_open_mean()
+        means, stds = self._by_component(self.model.moments_in_units)
         mean, variance = self._average(means, stds.square())
-        weights = self.log_weights.exp()
-        parts = weights[:, None] * (means - mean)
-        sums = torch.zeros(len(z), 1 + len(mean)).to(parts)
-        sums.index_add_(0, at, torch.cat([weights[:, None], parts], 1))
+        before, last = (weights * (z == end) for end in ends[-2:])
         # A geometric series of what nodes add, if coefficients grow like the scale.
-        ratio = float(sums[-1, 0] / sums[-2, 0] * (z[-1] - z[-2]).exp())
-        last = sums[-1, 1:].abs()
-        grows = last > ROUNDING * variance.sqrt()
-        return grows & (ratio * last > (1 - ratio) * MOST_BEYOND * variance.sqrt())
+        ratio = float(last.sum() / before.sum() * (ends[-1] - ends[-2]).exp())
+        added, std = (last @ (means - mean)).abs(), variance.sqrt()
+        grows = added > ROUNDING * std
+        return grows & (ratio * added > (1 - ratio) * MOST_BEYOND * std)
 
     def normals(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One for each node; see `MixedCoefficients.normals`."""

@@ -137,9 +137,20 @@ class MixtureOverScales(Mixture):
         return self.likeliest.near(NormalForm(mean, ratio * near.scale))
 
     def weighed(self, target: JointDensity, n_draws: int) -> "MixtureOverScales":
-        """The mixture with weights ``w_k E_q_k[p / q]``, by draws of the nodes.
+        """The mixture with weights by draws of the nodes, if these can tell them.
 
-        A step of the EM algorithm to the least KL(p || q), as far as draws can tell.
+        ``w_k E_q_k[p / q]``: a step of the EM algorithm to the least KL(p || q).
+
+        Parameters
+        ----------
+        target : Target
+            Of p, at any unknown scale.
+        n_draws : int
+            Of every node.
+
+        Returns
+        -------
+        MixtureOverScales
         """
         generator = torch.Generator(self.params.device).manual_seed(0)
         theta = torch.cat([node.draw(n_draws, generator).theta for node in self.nodes])

@@ -23,7 +23,7 @@ EMPTY = 40.0
 REACH, FARTHEST, CHUNK = 40.0, 700.0, 2.0
 # Refinements of the mode by ten, the largest width, widths over which the curvature is
 # taken, and standard deviations at which an end is looked for.
-N_ZOOMS, WIDEST, WIDTHS = 5, 3.0, 2.0 ** np.arange(1, -17, -1)
+N_ZOOMS, WIDEST, WIDTHS = 9, 3.0, 2.0 ** np.arange(1, -17, -1)
 ENDS = np.array([2, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30])
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
@@ -137,7 +137,7 @@ def _end(
     sign: int,
 ) -> float:
     """First place beyond which the density is empty, below or above its mode."""
-    active = look[values > empty]
+    active = look[values >= empty]  # a huge density has no 40 nats
     last = (sign * active).max()
     if (sign * look).max() > last:
         return float(sign * (sign * look)[sign * look > last].min())

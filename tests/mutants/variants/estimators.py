@@ -50,12 +50,16 @@ VARIANTS = [
         test="tests/linear_model/test_hard_data.py::"
              "test_one_huge_count_among_small_ones_is_fitted[1000000000000000.0]"),
     Variant("counts-below-the-level", where="smallest_counts",
-        find="torch.where(gap & ~below, middle, high)",
-        put="torch.where(gap & ~below, middle - 1, high)",
+        find="torch.where(is_high, k, high)",
+        put="torch.where(is_high, k - 1, high)",
         test="tests/linear_model/test_hard_data.py::"
              "test_smallest_counts_are_found_in_few_steps[1.0]"),
     Variant("means-that-scales-move", where="NormalCoefficients.has_open_mean",
-        find="ratio * last", put="0 * last",
+        find="ratio * added", put="0 * added",
+        test="tests/linear_model/test_hard_data.py::"
+             "test_means_that_grow_with_the_scale_are_medians"),
+    Variant("weights-of-nodes-by-bounds", where="Nodes._is_open",
+        find="OPEN * (before.z[0] - last.z[0])", put="math.inf",
         test="tests/linear_model/test_hard_data.py::"
              "test_means_that_grow_with_the_scale_are_medians"),
     Variant("chunks-without-their-columns", where="CoefficientsMixin._in_chunks",
@@ -95,8 +99,8 @@ VARIANTS = [
              "test_finer_nodes_change_no_prediction"),
     Variant("exact-covariance-without-means",
         where="MixtureOverPrecisions.moments",
-        find="apart.T @ apart + torch.diag(w @ variances)",
-        put="torch.diag(w @ variances)",
+        find="torch.cat([apart, torch.diag((w @ variances).sqrt())])",
+        put="torch.diag((w @ variances).sqrt())",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_everything_is_that_of_the_exact_posterior[{'n': 9, 'd': 2}-"
              "{'weighted': True}]"),
