@@ -153,9 +153,10 @@ def run(index):
     low, high = bounds.interval()
     miss = max(low - values[0], values[0] - high, 0.0)
     is_wrong = bounds.reliable and miss > 1e-3 + 2 * abs(values[1] - values[0])
+    error = abs(values[1] - values[0])
     print(
         f"{index:4d} {kind:17s} {shape:9s} {prior:7s} {len(y):2d} x {X.shape[1]}  "
-        f"[{low:9.3f}, {high:9.3f}] {values[0]:9.3f} +- {abs(values[1] - values[0]):.0e}"
+        f"[{low:9.3f}, {high:9.3f}] {values[0]:9.3f} +- {error:.0e}"
         f"  {bounds.method:10s} {seconds:5.1f} s"
         f"{'' if bounds.reliable else '  not reliable'}{'  WRONG' if is_wrong else ''}",
         flush=True,
