@@ -97,9 +97,10 @@ def given(kind, X, y, weight, scale, t, step):
         rows = log_likelihood(kind, theta @ X.T, y, t) * weight
         return rows.sum(-1) + stats.norm.logpdf(theta, scale=scale).sum(-1)
 
-    best = minimize(lambda e: -log_joint(scale * e), np.zeros(d), method="BFGS")
-    mode, h = scale * best.x, 1e-3 * scale * np.eye(d)
-    root = np.linalg.cholesky(best.hess_inv + 1e-12 * np.eye(d)) * scale
+    unit = min(scale, 1.0)
+    best = minimize(lambda e: -log_joint(unit * e), np.zeros(d), method="BFGS")
+    mode = unit * best.x
+    root = np.linalg.cholesky(best.hess_inv + 1e-12 * np.eye(d)) * unit
     # The inverse Hessian of the search is rough: that of differences.
     h = 1e-3 * root.T
     at = log_joint(mode)
