@@ -13,14 +13,12 @@ from skvi.evidence._agreement import in_parameters
 from skvi.evidence._fitted import UNEVEN, Fitted
 from skvi.evidence._forecast import (
     TOO_LONG,
-    effort_for,
     why_certainly_too_long,
-    why_hopeless,
     why_path_too_long,
     why_too_long,
 )
 from skvi.evidence._importance import importance_sides
-from skvi.evidence._modes import Modes, Several
+from skvi.evidence._modes import Several
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.evidence._over_scales import NearLifted, has_unknowns, lift, unit
@@ -43,10 +41,8 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.solvers._paths import MAX_MODES
-from skvi.solvers._wide_start import likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
-from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
 from skvi.utils._clock import Clock, OutOfTime
 
 __all__ = ["bound_evidence"]
@@ -194,19 +190,13 @@ class _Run:
         if target.has_design and target.reference.n_unknown_scales == 1:
             size = target.layout.size, target.cost_per_draw
             return self.nothing(TOO_LONG.format(*size, "a prior of unknown scale"))
-        reason = self.why_hopeless() if method == "auto" else ""
-        if reason:
-            return self.nothing(reason)
+        if method == "auto" and not self.clock.is_limited:
+            reason = why_certainly_too_long(target, posterior, self.generator)
+            if reason:
+                return self.nothing(reason)
         if normal is None:
             normal = _normal_near(target, posterior, self.generator)
         return self.by(method, self.proposals_near(normal, modes))
-
-    def why_hopeless(self) -> str:
-        """Why bounds would take too long, if known before any fit; else ""."""
-        mixture, limited = mixture_of(self.target), self.clock.is_limited
-        if mixture is not None and mixture.has_many_spikes:
-            return why_hopeless(mixture, self.target.cost_per_draw, limited)
-        return "" if limited else why_certainly_too_long(*self.fit, self.generator)
 
     def discrete(self) -> EvidenceBounds:
         """Bounds by weights of the posterior, if it is close enough."""
@@ -217,7 +207,7 @@ class _Run:
     def by(self, method: str, family: ProposalFamily) -> EvidenceBounds:
         """Bounds by one method, from proposals near the posterior."""
         if method == "tempering":
-            return self.tempering(family, self._lift(family.normal))
+            return self.tempering(family)
         if method == "importance":
             return self.importance(family, self.clock)
         return self.cheapest(family)
@@ -225,9 +215,6 @@ class _Run:
     def cheapest(self, family: ProposalFamily) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
         normal = family.normal
-        lifted = self._lift(normal)
-        if lifted is not None and lifted.mixture.has_many_spikes:
-            return self._mixture(lifted)
         part = self.clock.part(0.5)
         found = self._near_normal(family, part)
         if found is None and not self.clock.is_limited:
@@ -240,14 +227,13 @@ class _Run:
             return found
         self.found = _better(found, self.found)
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
-        return _better(self.tempering(family, lifted), self.found)
+        return _better(self.tempering(family), self.found)
 
     def proposals_near(
         self, normal: NormalForm, modes: Sequence[NormalForm]
     ) -> ProposalFamily:
-        """Proposals for modes that the prior may hide, for several, or for one."""
-        found = Modes.find(self.target, normal) or Several.of(*self.fit, normal, modes)
-        return found or OneMode(normal)
+        """Proposals for several modes, or for one."""
+        return Several.of(*self.fit, normal, modes) or OneMode(normal)
 
     def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
@@ -282,15 +268,8 @@ class _Run:
             return None
         return summarize(*self.fit, sides, self.generator, self.quantity)
 
-    def tempering(
-        self, family: ProposalFamily, lifted: ScaleMixtureTarget | None
-    ) -> EvidenceBounds:
-        """Bounds by a path from a normal that is found from starts of chains.
-
-        With scales of coefficients from a wide one, or why there are none.
-        """
-        if lifted is not None:
-            return self._mixture(lifted)
+    def tempering(self, family: ProposalFamily) -> EvidenceBounds:
+        """Bounds by a path from a normal that is found from starts of chains."""
         # Half of them from the prior, or where the likelihood is large.
         n_starts = MIN_STARTS + STARTS_PER_PARAMETER * family.normal.size
         starts = family.starts(self.target, n_starts, self.generator)
@@ -322,22 +301,6 @@ class _Run:
     ) -> EvidenceBounds | None:
         sides = near_normal_sides(*self._sampling(family, clock))
         return None if sides is None else self._summarize(sides)
-
-    def _lift(self, normal: NormalForm) -> ScaleMixtureTarget | None:
-        if self.target.reference.is_log_concave:
-            return None
-        likelihood = likelihood_normal(self.target, only_hidden=False)
-        return ScaleMixtureTarget.of(self.target, normal, likelihood)
-
-    def _mixture(self, lifted: ScaleMixtureTarget) -> EvidenceBounds:
-        """Bounds by chains that move scales of coefficients, or why there are none."""
-        limited = self.clock.is_limited
-        reason = why_hopeless(lifted.mixture, lifted.cost_per_draw, limited)
-        if reason:
-            return self.nothing(reason)
-        effort = effort_for(len(lifted.where))
-        sides = self._path(lifted, lifted.start(), None, effort)
-        return self._summarize_tempered(in_own_parameters(self.target, lifted, sides))
 
     def nothing(self, reason: str) -> EvidenceBounds:
         return without_bounds(*self.fit, self.generator, self.quantity, reason)

@@ -2,25 +2,19 @@
 
 import math
 
-from skvi.priors import BuiltPrior
-from skvi.priors._scale_mixture import ScaleMixture
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._hierarchical import base_prior
 
-__all__ = ["BUDGET", "name_of_mixture", "remedy", "with_remedy"]
+__all__ = ["BUDGET", "remedy", "with_remedy"]
 
 BUDGET = (
     "max_seconds ended the run before the planned draws: allow more seconds, or ask "
     "for less, such as precision=0.5"
 )
 FEW = "n_draws is few: give more, or None, which takes as many as are needed"
-SPARSE = (
-    "under {} chains rarely leave the spike at 0: keep fewer features, or compare "
-    "models under prior='normal' or 'laplace'"
-)
 HEAVY = (
-    "{} is not log-concave, so that there can be several modes: compare models under "
-    "prior='normal' or 'laplace', or try method='tempering'"
+    "this prior is not log-concave, so that there can be several modes: compare models "
+    "under prior='normal' or 'laplace', or try method='tempering'"
 )
 LINEAR = (
     "standardize the features, drop columns that repeat others, or give the prior a "
@@ -48,26 +42,11 @@ def remedy(target: Target, is_cut: bool, error: float) -> str:
         return BUDGET
     if target.layout.discrete:
         return DISCRETE
-    prior = _own_prior(target)
-    mixture = None if prior is None else prior.scale_mixture()
-    if mixture is not None and mixture.has_spike:
-        return SPARSE.format(name_of_mixture(mixture))
     if error == math.inf:
         return FEW
     if target.symmetry is not None:
         return NETWORK
+    prior = base_prior(target) if isinstance(target, SupervisedTarget) else None
     if prior is not None and not prior.is_log_concave:
-        return HEAVY.format(
-            "this prior" if mixture is None else name_of_mixture(mixture)
-        )
+        return HEAVY
     return LINEAR if target.has_design else GENERAL
-
-
-def name_of_mixture(mixture: ScaleMixture) -> str:
-    """Name a prior of random scales: "the horseshoe prior"."""
-    names = dict.fromkeys(part.name for part in mixture.parts)
-    return f"the {' and '.join(names)} prior"
-
-
-def _own_prior(target: Target) -> BuiltPrior | None:
-    return base_prior(target) if isinstance(target, SupervisedTarget) else None

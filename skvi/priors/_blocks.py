@@ -8,7 +8,6 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors._posterior import prior_of_posterior
-from skvi.priors._scale_mixture import ScaleMixture, join_mixtures
 from skvi.priors.base import BuiltPrior, Prior
 
 __all__ = ["build_prior"]
@@ -129,9 +128,6 @@ class _BuiltBlocks(BuiltPrior):
         parts = [p.tail_precision() for p in self.priors]
         known = [part for part in parts if part is not None]
         return torch.cat(known) if len(known) == len(parts) else None
-
-    def scale_mixture(self) -> ScaleMixture | None:
-        return join_mixtures(self.slices, self.priors)
 
     def matching_normal(self) -> NormalForm | None:
         if self._normal is not None:

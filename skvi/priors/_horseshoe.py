@@ -11,7 +11,6 @@ from skvi.expectations._log_square import (
     log_scaled_e1,
     log_scaled_e1_slope,
 )
-from skvi.priors._scale_mixture import HorseshoeScales, ScaleMixture, all_mixed
 from skvi.priors._scales import SCALE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._random import rand, randn
@@ -84,6 +83,3 @@ class _BuiltHorseshoe(BuiltIndependent):
     def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
         local = torch.tan(0.5 * math.pi * rand(generator, *shape))
         return local * randn(generator, *shape)
-
-    def scale_mixture(self) -> ScaleMixture:
-        return all_mixed(HorseshoeScales(self.scale), self.scale)

@@ -10,7 +10,6 @@ from scipy.special import betaln
 
 from skvi.base import Layout
 from skvi.expectations._log_square import ONE, expected_inverse, expected_log
-from skvi.priors._scale_mixture import GammaScales, ScaleMixture, all_mixed
 from skvi.priors._scales import POSITIVE, SCALE, BuiltIndependent, scaled
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 from skvi.utils._random import rand
@@ -163,6 +162,3 @@ class _BuiltStudentT(BuiltIndependent):
         squared = self.df * torch.expm1(log_radius.clamp(max=LARGEST_LOG))
         angle = 2 * math.pi * rand(generator, *shape)
         return squared.sqrt() * torch.cos(angle)
-
-    def scale_mixture(self) -> ScaleMixture:
-        return all_mixed(GammaScales(self.scale, 0.5 * self.df), self.scale)

@@ -3,16 +3,12 @@
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING
 
 import torch
 
 from skvi.base import Component, Layout, NormalForm
 from skvi.utils._device import CPU, Movable
 from skvi.utils._random import log_gamma_density, log_gamma_draws
-
-if TYPE_CHECKING:
-    from skvi.priors._scale_mixture import ScaleMixture
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "GammaHyperprior", "Prior"]
 
@@ -284,16 +280,6 @@ class BuiltPrior(Movable):
             None if the prior has no such normal.
         """
         return self.as_normal()
-
-    def scale_mixture(self) -> "ScaleMixture | None":
-        """Normal coefficients with random scales, whose marginal density this is.
-
-        Returns
-        -------
-        ScaleMixture or None
-            None, the default, where the prior is not known to be of this form.
-        """
-        return None
 
     def tail_precision(self) -> torch.Tensor | None:
         """Quadratic decay of the log density in the tails.

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors import Normal, build_prior
-from skvi.priors._scale_mixture import SomeBlocks
+from skvi.priors import BuiltPrior, Normal, build_prior
 from skvi.targets._precisions import UnknownNumber, exponent
 from skvi.targets._reduced import ReducedTarget
 from skvi.targets._scale_score import ScaleScore
@@ -54,6 +53,16 @@ class NodeGrid:
     by_number: torch.Tensor | None = None
 
 
+class _Flat(BuiltPrior):
+    """No prior: the likelihood alone."""
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(theta[:, 0])
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(theta)
+
+
 class _Place(NamedTuple):
     """Parameters at lifted draws, both coordinates, and the log determinant."""
 
@@ -94,7 +103,7 @@ class LiftedTarget(Target):
     ) -> None:
         self.grid, self.number, self.full = grid, number, full
         self.rest, self.n_params = target.prior, target.layout.size
-        self.likelihood = with_prior(target, SomeBlocks(()))
+        self.likelihood = with_prior(target, _Flat())
         self.scale_score = self.number_score = None
         if grid.log_scales is not None:
             unit = target.prior.given_scale(1.0).as_normal()

@@ -27,13 +27,15 @@ def test_a_problem(index):
     """A reliable interval holds the truth; that of the fixed problem is reliable.
 
     The spike of problem 0 hides 95 % of the mass: without starts where the likelihood
-    is large the interval ends 3 nats below the truth, and is reliable.
+    is large the interval ends 3 nats below the truth, and is reliable. No proposal has
+    a spike, so that problem 0 is left to the ladder, which asks for 0.25 on each side.
     """
     row = one_run(index)
     assert float(row["quadrature_error"]) < 1e-6
     assert row["reliable"] == 1
     assert float(row["miss"]) < 0.005
-    assert float(row["high"]) - float(row["low"]) < 0.1
+    widest = {"importance": 0.1, "tempering": 0.5}[row["method"]]
+    assert float(row["high"]) - float(row["low"]) < widest
 
 
 def test_the_fixed_problem_by_two_rules():

@@ -1,26 +1,13 @@
 """Mixtures as proposals, and jumps of chains that they offer."""
 
-import math
-
 import pytest
 import torch
 
 from skvi._sampling._chains import HamiltonianChains
 from skvi._sampling._importance import StudentT as StudentProposal
-from skvi._sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture
+from skvi._sampling._mixture import Mixture, adapt_mixture
 from skvi.base import Layout, NormalForm
-from skvi.priors import Horseshoe, Normal, StudentT, build_prior
 from skvi.targets import Target
-
-LIKELIHOOD = NormalForm(
-    torch.tensor([2.0, -1.0, 0.5]).double(),
-    torch.tensor([[0.5, 0, 0], [0.2, 0.6, 0], [-0.1, 0.3, 0.4]]).double(),
-)
-
-
-def heavy(scale):
-    layout = Layout({"coef": (1, 2), "intercept": (1,)})
-    return build_prior({"coef": scale, "intercept": Normal(5.0)}, layout)
 
 
 def generator(seed=0):
@@ -44,62 +31,6 @@ class Bimodal(Target):
     def log_joint(self, theta, rows=None):
         terms = torch.stack([part.log_prob(theta) for part in self.parts], 1)
         return torch.logsumexp(terms + self.log_weights, 1)
-
-
-@pytest.mark.parametrize("prior", [Horseshoe(0.05), StudentT(scale=0.05)], ids=repr)
-@pytest.mark.parametrize("where", [[0], [0, 1]])
-def test_spike_densities_are_those_of_their_draws(prior, where):
-    """E[r / q] under q is 1 for a density r inside q.
-
-    Wrong variants: heights of cells that are not divided by their widths; the scale of
-    the others in the draws alone.
-    """
-    where = torch.tensor(where)
-    spike = SpikeAndNormal(heavy(prior), LIKELIHOOD, where, df=5, width=0.9)
-    theta = spike.sample(20_000, generator())
-    inside = (theta[:, where].abs() < 0.1).all(1)
-    rest = theta[inside][:, spike.rest]
-    near = NormalForm(rest.mean(0), 0.5 * rest.std(0))
-    log_r = near.log_prob(theta[:, spike.rest]) - len(where) * math.log(0.2)
-    ratio = torch.where(inside, torch.exp(log_r - spike.log_prob(theta)), 0.0)
-    error = float(ratio.std()) / len(theta) ** 0.5
-    assert float(ratio.mean()) == pytest.approx(1, abs=4 * error)
-    assert error < 0.2
-
-
-def test_under_a_flat_prior_the_spike_density_is_the_normal():
-    """Up to cells of a twelfth of a deviation.
-
-    Wrong variants: the others' mean ignores T, or has the other sign; their covariance
-    is the marginal one; the factor is that of the prior alone.
-    """
-    flat = heavy(Normal(1e6))
-    spike = SpikeAndNormal(flat, LIKELIHOOD, torch.tensor([0]))
-    theta = LIKELIHOOD.transform(torch.randn(2000, 3, generator=generator()).double())
-    difference = spike.log_prob(theta) - LIKELIHOOD.log_prob(theta)
-    assert float(difference.abs().max()) < 0.25
-    assert float(difference.mean()) == pytest.approx(0, abs=0.01)
-
-
-@pytest.mark.parametrize("width", [0.5, 1.0])
-def test_factors_of_the_spike_have_the_likelihoods_slope_at_zero(width):
-    """Normal factors, from three values each, up to cells of a twelfth of a deviation.
-
-    Wrong variants: centers at the mean; the width itself for its square.
-    """
-    where = torch.tensor([0, 1])
-    spike = SpikeAndNormal(heavy(Normal(1e6)), LIKELIHOOD, where, width=width)
-    precision = torch.linalg.inv(LIKELIHOOD.covariance()[:2, :2])
-    slopes = precision @ LIKELIHOOD.mean[:2]
-    for cells, slope, curvature in zip(
-        spike.cells, slopes, precision.diagonal() / width**2, strict=True
-    ):
-        h = 3 * curvature**-0.5
-        low, middle, high = cells.log_prob(torch.tensor([-h, 1e-9, h]).double())
-        found = float((high - low) / (2 * h))
-        assert found == pytest.approx(float(slope), rel=0.05)
-        found = float((2 * middle - low - high) / h**2)
-        assert found == pytest.approx(float(curvature), rel=0.1)
 
 
 def test_the_mixtures_weights_are_found():
