@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler, scale
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.solvers import Stochastic, _tilted
+from skvi.solvers import Stochastic, _moment_matching
 
 quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -211,7 +211,7 @@ def test_callbacks_do_not_change_what_is_kept(monkeypatch):
     Wrong variant: the posterior that the callback was shown last stays.
     """
     callbacks()
-    monkeypatch.setattr(_tilted, "MAX_ERROR", 0.0)
+    monkeypatch.setattr(_moment_matching, "MAX_ERROR", 0.0)
     with pytest.warns(ConvergenceWarning, match="solution was kept"):
         watched = fit("renyi", Recorder())
     with pytest.warns(ConvergenceWarning, match="solution was kept"):

@@ -8,8 +8,7 @@ from skvi.divergences import KL
 from skvi.objectives import RenyiBound
 from skvi.posteriors import FullRankNormal
 from skvi.solvers import Problem
-from skvi.solvers._moment_matching import _standard_error
-from skvi.solvers._tilted import estimate_loss
+from skvi.solvers._moment_matching import _standard_error, estimate_loss
 from skvi.targets import Target
 
 N_REPEATS = 200

@@ -25,7 +25,6 @@ from skvi.solvers import (
     _node_run,
     _nodes,
     _scale_grid,
-    _tilted,
 )
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
@@ -69,7 +68,7 @@ PLACES = {
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),
     "first noise": ("robust start", SupervisedTarget, "expected_loss_terms", 3, True),
     "draws": ("moment matching", _moment_matching, "draw_weighted", 1, True),
-    "tilt": ("tilted moments", _tilted._Sample, "moments", 5, True),
+    "tilt": ("tilted moments", _moment_matching._Sample, "__init__", 5, True),
     "gradient": ("stochastic", ELBO, "surrogate", 90, True),
     "first gradients": ("network", AnalyticSteps, "differentiate", 30, True),
     # In a start that is not yet better than that of the family.
