@@ -273,7 +273,7 @@ class _Draws:
     log_p: torch.Tensor
     log_r: torch.Tensor
     chains: torch.Size | None = None
-    found: dict[str, float | str] = field(default_factory=dict)
+    found: dict = field(default_factory=dict)
     bad: str = ""
 
     @classmethod
