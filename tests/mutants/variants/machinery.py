@@ -29,8 +29,8 @@ VARIANTS = [
     Variant("supports-one-by-one", where="_check_finite",
         find="counts[best] < n_missing", put="counts[best] == 0",
         test="tests/inference/test_messages.py::test_causes_are_named[two kinds]"),
-    Variant("moments-of-draws-without-weights", where="_moments",
-        find="weights @ centered.square()", put="centered.square().mean(0)",
+    Variant("moments-of-draws-without-weights", where="_moment_matching._Sample.known",
+        find="w @ self.z.square()", put="self.z.square().mean(0)",
         test="tests/inference/test_families.py::"
              "test_a_factorized_eubo_has_marginal_deviations"),
     # objectives
@@ -162,8 +162,8 @@ VARIANTS = [
         find="log_mean_exp(increments)", put="increments.mean(1)",
         test="tests/sampling/test_tempering.py::test_particles_are_unbiased[1]"),
     # solvers
-    Variant("moments-not-centered", where="_moments", find="centered.square",
-        put="theta.square",
+    Variant("moments-not-centered", where="_moment_matching._Sample.known",
+        find="(before**2 - first**2)", put="(before**2)",
         test="tests/evidence/test_real_data.py::"
              "test_eubo_has_the_moments_of_the_posterior[setosa-mean_field]"),
     Variant("moments-error-of-equal-draws", where="_standard_error",
