@@ -19,7 +19,7 @@ from skvi.linear_model._units import LinearModel
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.posteriors._over_scales import leading
 from skvi.priors._posterior import MixtureAsPrior
-from skvi.utils._device import Movable
+from skvi.utils._device import CPU, Movable
 from skvi.utils._threads import limit_threads
 
 __all__ = [
@@ -91,7 +91,8 @@ class Coefficients(Movable, ABC):
 
     def has_open_mean(self) -> torch.Tensor:
         """Parameters whose means are given by medians, (P,)."""
-        return torch.zeros(self.model.predictor.layout.size, dtype=torch.bool)
+        size = self.model.predictor.layout.size
+        return torch.zeros(size, dtype=torch.bool, device=CPU)
 
     @abstractmethod
     def ends(self, tail: float) -> tuple[np.ndarray, ...]:
