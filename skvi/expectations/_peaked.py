@@ -70,7 +70,9 @@ def _expect_rows(
 ) -> torch.Tensor:
     reach = torch.full_like(mean, REACH)
     f, log_weight = _nodes(log_function, mean, std, y, -reach, reach, refine)
-    value, slope, curvature = scalar_derivatives(lambda g: log_function(g, y), f)
+    with torch.inference_mode(False):  # it is part of graphs
+        known = y.clone()
+    value, slope, curvature = scalar_derivatives(lambda g: log_function(g, known), f)
     weighted = torch.exp(value + log_weight)
     # An infinite slope belongs to a value of zero.
     slope = torch.where(weighted > 0, slope, 0.0)
