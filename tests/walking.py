@@ -312,6 +312,9 @@ class Evaluation:
 
 def faults_of_optimum(model, X, y):
     """What is wrong with an optimum that a fit claims."""
+    is_refined = model.posterior_.unrefined is not model.posterior_
+    if is_refined and hasattr(model, "prior_scale_"):
+        return []  # of a mixture: its base has the moments, and is no optimum
     found = Evaluation(model, X, y)
     noisy = model.diagnostics_["solver"] in ("stochastic", "moment_matching")
     fault = found.better_neighbor(NOISY if noisy else EXACT)
