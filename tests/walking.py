@@ -23,6 +23,7 @@ from skvi.objectives import ELBO
 from skvi.priors import Normal
 from skvi.solvers import choose_solver
 from skvi.solvers._choice import SOLVERS
+from skvi.targets._numbers import numbers_of
 
 # What a message must have: something to do, and something to do it with.
 VERB = re.compile(r"\b(use|give|choose|fix|set|increase|lower|leave|add)\b", re.I)
@@ -312,10 +313,10 @@ class Evaluation:
 
 def faults_of_optimum(model, X, y):
     """What is wrong with an optimum that a fit claims."""
-    is_refined = model.posterior_.unrefined is not model.posterior_
-    if is_refined and hasattr(model, "prior_scale_"):
-        return []  # of a mixture: its base has the moments, and is no optimum
     found = Evaluation(model, X, y)
+    is_refined = model.posterior_.unrefined is not model.posterior_
+    if is_refined and numbers_of(found.target)[1]:
+        return []  # of a mixture: its base has the moments, and is no optimum
     noisy = model.diagnostics_["solver"] in ("stochastic", "moment_matching")
     fault = found.better_neighbor(NOISY if noisy else EXACT)
     faults = [fault] if fault else []
