@@ -55,13 +55,14 @@ class Stream:
     """What a batch takes from those before it.
 
     All are None in a first batch, except a response that was given in advance. `prior`
-    is the first one.
+    is the first one; `total_weight` that of the rows before.
     """
 
     response: Response | None = None
     posterior: Posterior | None = None
     noise_scale: Any = None
     prior: BuiltPrior | None = None
+    total_weight: float = 0.0
 
 
 def learn_batch(
@@ -139,7 +140,8 @@ def _stream_of(
     if forgetting < 1:
         posterior = _flattened(posterior, past.prior, forgetting)
     noise = vars(estimator).get("noise_scale_")
-    return Stream(response, posterior, noise, past.prior)
+    weight = forgetting * estimator._total_weight
+    return Stream(response, posterior, noise, past.prior, weight)
 
 
 def check_next_prior(normal: NormalForm | None, given: Any) -> None:

@@ -202,6 +202,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         target = model.target(data)
         # Set at once; evidence and predictions use only this.
         self._model, self._fingerprint = model, data.fingerprint
+        self._total_weight = data.total_weight
+        if self._continues:
+            self._total_weight += self._stream.total_weight
         self._had_weights = sample_weight is not None
         self._had_exposure = offset is not None and bool(offset.any())
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}

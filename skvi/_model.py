@@ -142,6 +142,11 @@ class TrainingData:
                 offset = None if offset is None else offset[keep]
         return cls(X, targets, weight, offset, fingerprint)
 
+    @property
+    def total_weight(self) -> float:
+        """Rows, or the sum of their weights."""
+        return float(len(self.y) if self.weight is None else self.weight.sum())
+
     def hold_out(self, rows: np.ndarray) -> "TrainingData":
         """Return the other rows, with these as `held_out`, for validation."""
         rest = np.setdiff1d(np.arange(len(self.y)), rows)
@@ -156,7 +161,7 @@ class TrainingData:
         """Say that the weights amount to next to no data; empty if they do not."""
         if self.weight is None:
             return ""
-        total, n = float(self.weight.sum()), len(self.weight)
+        total, n = self.total_weight, len(self.weight)
         if total >= FEW or total >= 0.5 * n:
             return ""
         return (

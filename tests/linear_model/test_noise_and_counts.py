@@ -350,6 +350,23 @@ def test_grid_over_strings_and_objects():
     assert model.fit(X, y).predict(X[:1], return_std=True)[1] == np.inf
 
 
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
+def test_the_mean_variance_of_noise_counts_weights_and_batches(likelihood):
+    """One row of weight 100 is 100 rows; three batches of a row are three.
+
+    Wrong variants: rows are counted, not their weights; those of the last batch alone.
+    """
+    X, y = student_t_data(3)
+    model = BayesianLinearRegression(likelihood=likelihood)
+    weighted = clone(model).fit(X[:1], y[:1], [100.0])
+    repeated = clone(model).fit(np.repeat(X[:1], 100, 0), np.repeat(y[:1], 100))
+    std = weighted.predict(X, return_std=True)[1]
+    assert std == pytest.approx(repeated.predict(X, return_std=True)[1], rel=1e-5)
+    for i in range(3):
+        model.partial_fit(X[[i]], y[[i]])
+    assert np.isfinite(model.predict(X, return_std=True)[1]).all()
+
+
 def test_yesterdays_posterior_is_todays_prior():
     """Its dispersion, too. Wrong variant: that one starts from its first prior."""
     X, y = overdispersed(400, rate=1.0)
