@@ -106,6 +106,16 @@ class FDivergence(Divergence):
         """Mean of f(q/pi) pi/q: unbiased."""
         return self._weighted(log_q - log_prior).mean()
 
+    def score_factor(
+        self, log_q: torch.Tensor, log_prior: torch.Tensor
+    ) -> torch.Tensor:
+        """As of every mean over q: g is f(q/pi) pi/q."""
+        with torch.enable_grad():
+            ratio = (log_q - log_prior).detach().requires_grad_()
+            value = self._weighted(ratio)
+            (slope,) = torch.autograd.grad(value.sum(), ratio)
+        return value.detach() + slope
+
     def collapse(
         self,
         posterior: PosteriorDensity,

@@ -172,6 +172,25 @@ class Divergence(Component):
         """
         raise NotImplementedError
 
+    def score_factor(
+        self, log_q: torch.Tensor, log_prior: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Factor of the score in the gradient of a divergence that is a mean over q.
+
+        Parameters
+        ----------
+        log_q, log_prior : Tensor of shape (S,)
+            Log densities at draws of q.
+
+        Returns
+        -------
+        Tensor of shape (S,) or None
+            ``g + dg / d log q`` if D is ``E_q[g(log q, log prior)]``, whose gradient
+            without bias is the mean of this times that of log q. None, unless
+            overridden: functions of means, such as logarithms, have a bias.
+        """
+        return None
+
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """Constants of D(q || prior) for a factorized normal q.
 

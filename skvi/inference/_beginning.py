@@ -27,7 +27,7 @@ from skvi.targets._averaged import AveragedTarget
 from skvi.targets._density import DensityTarget
 from skvi.utils._random import randn
 
-__all__ = ["begin_near", "find_center", "pose", "some_points"]
+__all__ = ["begin_near", "each_draw", "find_center", "pose", "some_points"]
 
 Report = Callable[[str], None]
 # Draws of discrete parameters at the start of the others.
@@ -95,6 +95,21 @@ def find_center(
     return torch.cat(parts)
 
 
+def each_draw(density: Callable) -> Callable:
+    """A density of all draws from one of a single draw."""
+
+    def of_all(values: Mapping[str, torch.Tensor], *data: Any) -> Any:
+        axes = (0, *(None for _ in data))
+        try:
+            return torch.func.vmap(density, axes)(values, *data)
+        except RuntimeError:  # vmap knows torch functions only
+            n_draws = len(next(iter(values.values())))
+            singles = ({k: v[i] for k, v in values.items()} for i in range(n_draws))
+            return torch.stack([torch.as_tensor(density(p, *data)) for p in singles])
+
+    return of_all
+
+
 def begin_near(
     problem: Problem,
     options: SolverOptions,
@@ -110,7 +125,15 @@ def begin_near(
     """
     if problem.target.layout.discrete:
         return _given_discrete(problem, report, first)
-    find_starts(problem.target, problem.source_of_draws, report, starts, first)
+    try:
+        find_starts(problem.target, problem.source_of_draws, report, starts, first)
+    except ValueError:
+        # Steps in a density have no slopes, which "score" does not need.
+        if problem.objective.gradient != "score":
+            raise
+        if first is None:
+            return problem.posterior
+        return problem.posterior.near(NormalForm(first, torch.ones_like(first)))
     normal = starts[0].normal
     if not is_normal:
         normal = _fit_normal(problem, normal, options)

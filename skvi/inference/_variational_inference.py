@@ -22,7 +22,13 @@ from skvi.base import NormalForm
 from skvi.evidence import EvidenceBounds, bound_evidence
 from skvi.evidence._changes import Changes, draws_for, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
-from skvi.inference._beginning import begin_near, find_center, pose, some_points
+from skvi.inference._beginning import (
+    begin_near,
+    each_draw,
+    find_center,
+    pose,
+    some_points,
+)
 from skvi.inference._minibatches import few_rows, solve_rows, stochastic
 from skvi.linear_model import CoefficientTable
 from skvi.objectives import ELBO, Objective
@@ -71,7 +77,7 @@ N_FINAL = 2**14
 
 
 class VariationalInference(BaseEstimator):
-    """Posterior of any model whose log density can be written with torch.
+    """Posterior of any model whose log density can be written down.
 
     Finds the distribution of a family that is closest to the posterior, in coordinates
     without limits: with a normal one a positive parameter is log-normal, for example.
@@ -85,7 +91,12 @@ class VariationalInference(BaseEstimator):
         data: the log of the joint density of parameters and data, up to a constant.
         `parameters` is a dict of tensors of shape ``(n_draws, *shape)`` on their
         supports, float64 unless they are indices; the result has shape
-        ``(n_draws,)``. Jacobians of supports are added here.
+        ``(n_draws,)``. Jacobians of supports are added here. Where torch cannot
+        differentiate it, as with numpy, gradients are central differences, which take
+        two evaluations for each parameter; ``objective=ELBO("score")`` needs none, also
+        for a density with steps. A dict of factors, whose keys name the parameters that
+        each depends on ("mu", or "mu, sigma"), is their sum; ``ELBO("score",
+        rao_blackwell=True)`` rewards a parameter by its own factors only.
     shapes : dict of str to tuple of int
         Names and shapes of the parameters; ``()`` is a number.
     supports : dict of str to str, constraint or transform, default=None
@@ -250,8 +261,9 @@ class VariationalInference(BaseEstimator):
         Raises
         ------
         ValueError
-            `log_density` does not return one differentiable number a draw, treats
-            draws together, or is not finite anywhere near the start; data have no
+            `log_density` does not return one number a draw, treats draws together,
+            or is not finite anywhere near the start; it has `batch_size` and is not
+            differentiable by torch; data have no
             rows for `batch_size`, or fewer, or their log likelihood is not a sum.
         IncompatibleComponentsError
             Objective, family or solver do not go together.
@@ -281,8 +293,7 @@ class VariationalInference(BaseEstimator):
         given = () if data is None else (data,)
         density, prior = self.log_density, self.log_prior
         if self.vectorize:
-            density = torch.func.vmap(density, (0, *(None for _ in given)))
-            prior = prior and torch.func.vmap(prior)
+            density, prior = each_draw(density), prior and each_draw(prior)
         what = density, self.shapes, self.supports
         if self.batch_size is None:
             return DensityTarget(*what, given, prior)

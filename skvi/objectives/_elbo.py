@@ -14,6 +14,7 @@ from skvi.objectives._normal_steps import NormalSteps
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives._steps import Member, Steps
 from skvi.objectives.base import Objective
+from skvi.utils._device import CPU
 from skvi.utils._validation import StrOptions
 
 __all__ = ["ELBO"]
@@ -170,8 +171,10 @@ class ELBO(Objective):
     def _check_score(self, posterior: Any, divergence: Any, prior: Any) -> None:
         normal = posterior is None or posterior.as_normal() is not None
         closed = normal and divergence.has_closed_form(prior)
+        at = torch.zeros(1, dtype=torch.float64, device=CPU)
         if divergence.kl_weight is None and not closed:
-            refuse_score(divergence)
+            if divergence.score_factor(at, at) is None:
+                refuse_score(divergence)
         if self.rao_blackwell:
             check_rao_blackwell(posterior, divergence, prior)
 
@@ -189,7 +192,7 @@ class ELBO(Objective):
         theta = posterior.draw(n_draws, generator).theta
         form = ScoreFunction(posterior, theta, False, True)
         loss = target.reference.log_prob(theta) - target.log_joint_batched(theta)
-        return form.remaining_gain(form.reward(loss, weight, target.reference))
+        return form.remaining_gain(form.reward(loss[:, None], weight, target.reference))
 
     def structure(self, member: Member) -> Hashable | None:
         """Structure of networks under factorized normals; see `Objective.structure`."""
@@ -257,14 +260,20 @@ class ELBO(Objective):
         theta, log_q = draw.theta, draw.log_q
         self._check_score(posterior, divergence, prior)
         log_prior = prior.log_prob(theta)
-        loss = log_prior - target.log_joint(theta, rows)
-        if weight is None:
+        log_joint, terms = target.log_joint_by_coordinate(theta, rows)
+        loss = log_prior - log_joint
+        terms = terms if self.rao_blackwell else log_joint[:, None]
+        losses = log_prior[:, None] - terms
+        factor = divergence.score_factor(log_q, log_prior)
+        if weight is None and factor is None:
             value = loss.mean() + divergence.closed_form(posterior.normal(), prior)
         else:
             value = loss.mean() + divergence.monte_carlo(log_q, log_prior)
+        if factor is not None:
+            losses = losses + factor[:, None]
         control_variate = self.control_variate is not False
         form = ScoreFunction(posterior, theta, self.rao_blackwell, control_variate)
-        surrogate = form.surrogate(form.reward(loss, weight, prior))
+        surrogate = form.surrogate(form.reward(losses, weight, prior))
         return value + surrogate, value.detach()
 
 

@@ -13,7 +13,9 @@ class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
 
     With Rao-Blackwellization each coordinate's log q is multiplied by its own reward:
-    the contributions of log q and log prior of the others have expectation 0.
+    log q and log prior of the others, and factors of the loss that it is not in, have
+    expectation 0 there (Ranganath, Gerrish and Blei 2014, *Black box variational
+    inference*).
     """
 
     def __init__(
@@ -37,9 +39,10 @@ class ScoreFunction:
     ) -> torch.Tensor:
         """Factor of log q, (S, P) or (S, 1), detached.
 
-        `weight` is that of KL(q || prior); None leaves the divergence out.
+        `loss` is (S, P), what a coordinate is in, or (S, 1). `weight` is that of KL(q
+        || prior); None leaves the divergence out.
         """
-        reward = -loss.detach()[:, None]
+        reward = -loss.detach()
         if weight is None:
             return reward
         of_terms = prior.log_prob_terms if self.rao_blackwell else prior.log_prob
@@ -125,8 +128,8 @@ def check_rao_blackwell(posterior: Any, divergence: Any, prior: Any) -> None:
 def refuse_score(divergence: Any) -> None:
     """Say that there is no unbiased score-function gradient."""
     raise IncompatibleComponentsError(
-        f"ELBO(gradient='score') has an unbiased gradient for KL, and for divergences "
-        f"in closed form between a normal posterior and the prior; {divergence!r} is "
-        "not one here. Use gradient='reparam', divergence='kl', or a normal prior "
-        "and posterior."
+        f"ELBO(gradient='score') has an unbiased gradient for KL, f-divergences, and "
+        f"divergences in closed form between a normal posterior and the prior; "
+        f"{divergence!r} is not one here. Use gradient='reparam', divergence='kl', or "
+        "a normal prior and posterior."
     )

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from torch.autograd.function import once_differentiable
 from torch.distributions import Distribution
 from torch.distributions.transforms import Transform
 
@@ -14,16 +16,26 @@ from skvi.targets._supports import find_bijection, find_transform
 from skvi.targets._switched import Switches
 from skvi.targets.base import Target
 
-__all__ = ["FAILURES", "DensityTarget", "unchecked"]
+__all__ = ["FAILURES", "DensityTarget", "as_tensor", "unchecked"]
 
 #: What decompositions and other functions raise far out, where a density is 0.
 FAILURES = (torch.linalg.LinAlgError, ArithmeticError, ValueError)
 
 
+# Step of central differences, relative to 1 + abs(theta): errors of the order of its
+# square, and of rounding over it, are equal here.
+STEP = torch.finfo(torch.float64).eps ** (1 / 3)
+
+
 class DensityTarget(Target):
-    """``log_density`` of named parameters on their supports, plus the log Jacobian."""
+    """``log_density`` of named parameters on their supports, plus the log Jacobian.
+
+    It may return factors, by the names of the parameters that each depends on.
+    """
 
     starts_at_fit = True
+    #: Whether torch differentiates the density; if not, gradients are differences.
+    is_differentiable = True
 
     def __init__(
         self,
@@ -53,14 +65,19 @@ class DensityTarget(Target):
 
     def constrain(self, theta: torch.Tensor) -> tuple[dict, torch.Tensor]:
         """Parameters on their supports, each (S, *shape), and log Jacobians, (S,)."""
-        values, log_jacobian = {}, torch.zeros_like(theta[:, 0])
+        values, jacobians = self._on_supports(theta)
+        return values, sum(jacobians.values(), torch.zeros_like(theta[:, 0]))
+
+    def _on_supports(self, theta: torch.Tensor) -> tuple[dict, dict]:
+        """Parameters on their supports, and the log Jacobian of each, (S,)."""
+        values, jacobians = {}, {}
         for name, transform in self.transforms.items():
             block = self.layout[name]
             x = theta[:, block.slice].reshape(-1, *block.shape)
             values[name] = transform(x)
             part = transform.log_abs_det_jacobian(x, values[name])
-            log_jacobian = log_jacobian + part.reshape(len(theta), -1).sum(1)
-        return values, log_jacobian
+            jacobians[name] = part.reshape(len(theta), -1).sum(1)
+        return values, jacobians
 
     def unconstrain(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Inverse of `constrain`: coordinates, (S, P)."""
@@ -84,18 +101,52 @@ class DensityTarget(Target):
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Log density of coordinates; -inf where it is NaN, inf or raises."""
+        if theta.requires_grad and torch.is_grad_enabled():
+            if not self.is_differentiable:
+                return cast(torch.Tensor, _Differences.apply(theta, self, rows))
         values, log_jacobian = self.constrain(theta)
         log_p = self.density(values, rows) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)
 
+    def log_joint_by_coordinate(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log density, and its factors that a coordinate is in, Jacobians included."""
+        values, jacobians = self._on_supports(theta)
+        with unchecked():
+            factors = self.factors(values, rows)
+        terms, total = torch.zeros_like(theta), torch.zeros_like(theta[:, 0])
+        own = [((name,), jacobian) for name, jacobian in jacobians.items()]
+        for names, factor in [*factors.items(), *own]:
+            total = total + factor
+            terms[:, self.layout.positions(names)] += factor[:, None]
+        total = torch.where(total < torch.inf, total, -torch.inf)
+        return total, torch.where(total[:, None] > -torch.inf, terms, -torch.inf)
+
     def evaluate(
         self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """What the user's functions return, (S,)."""
-        found = self.likelihood(values, rows)
-        if self.log_prior is None or getattr(found, "ndim", 0) != 1:
-            return found  # checks name another shape
-        return found + self.log_prior(dict(values))
+        """Sum of what the user's functions return, (S,)."""
+        factors = list(self.factors(values, rows).values())
+        # Checks name another shape of the first.
+        is_one = len(factors) == 1 or getattr(factors[0], "ndim", 0) != 1
+        return factors[0] if is_one else torch.stack(factors).sum(0)
+
+    def factors(
+        self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
+    ) -> dict[tuple[str, ...], torch.Tensor]:
+        """Factors of the density, each (S,), by the parameters that they depend on."""
+        found: dict[tuple[str, ...], torch.Tensor] = {}
+        parts = [self.likelihood(values, rows)]
+        if self.log_prior is not None:
+            parts.append(self.log_prior(dict(values)))
+        for part in parts:
+            given = part if isinstance(part, Mapping) else {tuple(self.shapes): part}
+            for key, value in given.items():
+                names = _names_of(key, self.shapes)
+                value = as_tensor(value)
+                found[names] = found[names] + value if names in found else value
+        return found
 
     def likelihood(
         self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
@@ -120,6 +171,53 @@ class DensityTarget(Target):
                 return 0 * first.double().sum()[None] - torch.inf
             parts = ({k: v[half] for k, v in values.items()} for half in _halves(first))
             return torch.cat([self.density(part, rows) for part in parts])
+
+
+class _Differences(torch.autograd.Function):
+    """A log density that torch cannot differentiate, by central differences."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, theta: torch.Tensor, target: DensityTarget, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        ctx.save_for_backward(theta)
+        ctx.target, ctx.rows = target, rows
+        return target.log_joint(theta.detach(), rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: torch.Tensor) -> tuple:  # type: ignore[override]
+        (theta,) = ctx.saved_tensors
+        slopes = torch.zeros_like(theta)
+        smooth = ctx.target.layout.without(*ctx.target.layout.discrete)
+        for k in ctx.target.layout.positions(smooth).tolist():
+            step = torch.zeros_like(theta)
+            step[:, k] = STEP * (1 + theta[:, k].abs())
+            both = torch.cat([theta + step, theta - step])
+            ahead, behind = ctx.target.log_joint(both, ctx.rows).chunk(2)
+            width = both[: len(theta), k] - both[len(theta) :, k]
+            slopes[:, k] = (ahead - behind) / width
+        return weight[:, None] * slopes, None, None
+
+
+def _names_of(key: Any, shapes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Parameters that a key of a mapping of factors names: "mu, sigma", or a tuple."""
+    given = key.split(",") if isinstance(key, str) else key
+    names = {str(name).strip() for name in given}
+    if unknown := sorted(names - set(shapes)):
+        raise ValueError(
+            f"log_density returns a factor of {key!r}, but shapes does not name "
+            f"{unknown}. Keys are names of parameters, such as 'mu, sigma': "
+            f"{sorted(shapes)}."
+        )
+    return tuple(name for name in shapes if name in names)
+
+
+def as_tensor(found: Any) -> Any:
+    """A tensor for an array of numpy; anything else as it is, for the checks."""
+    if isinstance(found, np.ndarray) and found.dtype.kind == "f":
+        return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float64))
+    return found
 
 
 def _halves(draws: torch.Tensor) -> tuple[slice, slice]:

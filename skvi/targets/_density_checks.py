@@ -56,14 +56,17 @@ def check_density(
         few[:, smooth] += center
         few[0, smooth] = center
     few = _where_it_works(target, few, theta)
-    values = _named(target, few)
-    found = _call(target, values)
-    _check_result(target, found, len(few))
     with torch.no_grad():
+        _check_result(target, _call(target, target.constrain(few)[0]), len(few))
         _check_alone(target, few)
         if isinstance(target, RowsDensityTarget):
             _check_rows(target, few)
     _check_finite(target, theta)
+    found = _with_gradient(target, values := _named(target, few))
+    target.is_differentiable = found is not None
+    if found is None:
+        _check_differences(target, theta)
+        return
     _check_use(target, values, found)
     if len(smooth) <= MAX_PARAMS:
         _check_directions(target, theta, smooth)
@@ -112,21 +115,43 @@ def _call(target: DensityTarget, values: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _check_result(target: DensityTarget, found: Any, n_draws: int) -> None:
-    """Whether it is one differentiable number a draw."""
+    """Whether it is one number a draw."""
     wanted = (n_draws,)
     if not isinstance(found, torch.Tensor) or tuple(found.shape) != wanted:
         got = tuple(getattr(found, "shape", ())) or type(found).__name__
         raise ValueError(
             "log_density gets a dict of tensors of shape (n_draws, *shape) and must "
-            f"return one number a draw, of shape {wanted} for {n_draws} draws. Got "
-            f"{got}. Sum over all other axes."
+            f"return one number a draw, of shape {wanted} for {n_draws} draws, or a "
+            f"dict of such factors. Got {got}. Sum over all other axes."
         )
-    if not target.layout.is_finite and not found.requires_grad:
+
+
+def _with_gradient(
+    target: DensityTarget, values: Mapping[str, torch.Tensor]
+) -> torch.Tensor | None:
+    """The log density, as torch differentiates it; None if it does not."""
+    try:
+        found = _call(target, values)
+    except (RuntimeError, TypeError, ValueError):  # numpy takes no such tensors
+        return None
+    return found if found.requires_grad or target.layout.is_finite else None
+
+
+@torch.no_grad()
+def _check_differences(target: DensityTarget, theta: torch.Tensor) -> None:
+    """Whether all parameters without limits change a density without derivatives."""
+    if isinstance(target, RowsDensityTarget):
         raise ValueError(
-            "log_density must be differentiable in its parameters by torch: its "
-            "result has no gradient. Use torch functions throughout, and no numpy, "
-            ".item() or .detach()."
+            "With batch_size log_density must be differentiable in its parameters by "
+            "torch: its result has no gradient. Use torch functions throughout, and no "
+            "numpy, .item() or .detach(); or leave batch_size out."
         )
+    values, _ = target.constrain(theta)
+    before = target.density(values)
+    for name, transform in target.transforms.items():
+        moved = {**values, name: values[name].roll(1, 0)}
+        if transform in UNBOUNDED and torch.equal(target.density(moved), before):
+            _refuse_unused([name])
 
 
 def _check_use(
@@ -140,11 +165,15 @@ def _check_use(
     slopes = torch.autograd.grad(found.sum(), inputs, allow_unused=True)
     unused = [n for n, slope in zip(names, slopes, strict=True) if slope is None]
     if unused:
-        raise ValueError(
-            f"log_density does not depend on {unused} (or not in a way that torch "
-            "differentiates), so that its integral over them is infinite. Add the "
-            "log density of their prior, or leave them out of shapes."
-        )
+        _refuse_unused(unused)
+
+
+def _refuse_unused(names: Sequence[str]) -> None:
+    raise ValueError(
+        f"log_density does not depend on {names} (or not in a way that torch "
+        "differentiates), so that its integral over them is infinite. Add the log "
+        "density of their prior, or leave them out of shapes."
+    )
 
 
 def _check_alone(target: DensityTarget, theta: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from skvi.targets._density import DensityTarget, unchecked
+from skvi.targets._density import DensityTarget, as_tensor, unchecked
 
 __all__ = ["RowsDensityTarget", "parts"]
 
@@ -119,9 +119,15 @@ class RowsDensityTarget(DensityTarget):
         """Log likelihood of rows, (S,)."""
         data = self.data[0]
         with unchecked():
-            return self.log_density(
+            found = self.log_density(
                 dict(values), data if rows is None else _take(data, rows)
             )
+        if isinstance(found, Mapping):
+            raise ValueError(
+                "With batch_size log_density must return one number a draw, no "
+                f"factors. Got those of {list(found)}."
+            )
+        return as_tensor(found)
 
 
 def parts(data: Any) -> Iterator[Any]:

@@ -166,6 +166,28 @@ class Target(Movable):
         """
         raise NotImplementedError
 
+    def log_joint_by_coordinate(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density, and the part of it that depends on each coordinate.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            As in `log_joint`.
+
+        Returns
+        -------
+        value : Tensor of shape (S,)
+            That of `log_joint`.
+        terms : Tensor of shape (S, P) or (S, 1)
+            Without the factors that a coordinate is not in, the rest of its Markov
+            blanket; by default all of it for all.
+        """
+        value = self.log_joint(theta, rows)
+        return value, value[:, None]
+
     def log_joint_split(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:

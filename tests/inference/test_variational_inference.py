@@ -253,7 +253,6 @@ REFUSED = {
         None,
         "treat every draw alone",
     ),
-    "detached": (lambda p: -(p["x"].detach() ** 2), NUMBER, None, "differentiable"),
     "nan": (lambda p: p["x"] * math.nan, NUMBER, None, "infinite at all"),
     "improper": (lambda p: 0 * p["x"], NUMBER, None, "proper prior"),
     "support": (shares, {"x": (3,)}, {"x": "simplexx"}, "must be one of"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KL, FDivergence, Renyi
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -171,6 +171,34 @@ def test_other_divergences_in_closed_form(family, control, z_score):
     value, gradient = run(ELBO(), posterior, 0, divergence)
     assert z_score(torch.stack([v for v, _ in found]), value) < 5
     assert z_score(torch.stack([g for _, g in found]), gradient) < 5
+
+
+def chi_square(normal):
+    """Integral of q^2 / prior, less 1, for a factorized normal q."""
+    m, s, p = normal.mean, normal.scale, PRIOR_SCALE
+    a = s**-2 - 0.5 / p**2
+    factor = p / (s**2 * (2 * a).sqrt())
+    return (factor * (m**2 / (s**4 * a) - m**2 / s**2).exp()).prod() - 1
+
+
+@pytest.mark.parametrize("control", [True, False])
+@pytest.mark.parametrize("kind", ["kl", "chi2"])
+def test_f_divergences_are_means_over_q(kind, control, z_score):
+    """Unbiased, by the factor g + dg / d log q of the score.
+
+    Wrong variant: g alone, as if log q within it had no parameters.
+    """
+    posterior = make_posterior(MeanFieldNormal())
+    objective = ELBO("score", control_variate=control)
+    divergence, expected = FDivergence("chi2"), exact_gradient(posterior, 0.0)
+    if kind == "kl":
+        divergence = FDivergence(lambda t: t * t.log())
+        expected = exact_gradient(posterior)
+    else:
+        value = chi_square(posterior.normal())
+        expected = expected + torch.autograd.grad(value, posterior.params)[0]
+    found = [run(objective, posterior, s, divergence, 200)[1] for s in range(100)]
+    assert z_score(torch.stack(found), expected) < 5
 
 
 @options
