@@ -117,7 +117,7 @@ class DensityTarget(Target):
             factors = self.factors(values, rows)
         terms, total = torch.zeros_like(theta), torch.zeros_like(theta[:, 0])
         own = [((name,), jacobian) for name, jacobian in jacobians.items()]
-        for names, factor in [*factors.items(), *own]:
+        for names, factor in [*factors, *own]:
             total = total + factor
             terms[:, self.layout.positions(names)] += factor[:, None]
         total = torch.where(total < torch.inf, total, -torch.inf)
@@ -127,25 +127,22 @@ class DensityTarget(Target):
         self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Sum of what the user's functions return, (S,)."""
-        factors = list(self.factors(values, rows).values())
+        first, *others = (value for _, value in self.factors(values, rows))
         # Checks name another shape of the first.
-        is_one = len(factors) == 1 or getattr(factors[0], "ndim", 0) != 1
-        return factors[0] if is_one else torch.stack(factors).sum(0)
+        return sum(others, first) if getattr(first, "ndim", 0) == 1 else first
 
     def factors(
         self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
-    ) -> dict[tuple[str, ...], torch.Tensor]:
-        """Factors of the density, each (S,), by the parameters that they depend on."""
-        found: dict[tuple[str, ...], torch.Tensor] = {}
+    ) -> list[tuple[tuple[str, ...], torch.Tensor]]:
+        """Factors of the density, each (S,), and the parameters that each depends on."""
+        found = []
         parts = [self.likelihood(values, rows)]
         if self.log_prior is not None:
             parts.append(self.log_prior(dict(values)))
         for part in parts:
             given = part if isinstance(part, Mapping) else {tuple(self.shapes): part}
             for key, value in given.items():
-                names = _names_of(key, self.shapes)
-                value = as_tensor(value)
-                found[names] = found[names] + value if names in found else value
+                found.append((_names_of(key, self.shapes), as_tensor(value)))
         return found
 
     def likelihood(
