@@ -134,7 +134,7 @@ class DensityTarget(Target):
     def factors(
         self, values: Mapping[str, torch.Tensor], rows: torch.Tensor | None = None
     ) -> list[tuple[tuple[str, ...], torch.Tensor]]:
-        """Factors of the density, each (S,), and the parameters that each depends on."""
+        """Factors of the density, each (S,), and the parameters that each is of."""
         found = []
         parts = [self.likelihood(values, rows)]
         if self.log_prior is not None:
