@@ -23,12 +23,13 @@ from uci_networks import load as load_uci
 
 from skvi.divergences import KL
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.solvers import Stochastic
 
 DEEP = {
     "hidden_layer_sizes": (50, 50),
     "activation": "relu",
     "divergence": KL(0.3),
-    "learning_rate": 0.02,
+    "solver": Stochastic(learning_rate=0.02),
 }
 SETTINGS = {"defaults": {}, "two layers, 0.3": DEEP}
 UCI = {

@@ -78,6 +78,7 @@ from torch.nn.functional import cross_entropy
 from skvi.divergences import KL
 from skvi.neural_network import BayesianModuleClassifier
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 
 RESULT = Path(__file__).parent / "results" / "digits_convolution.csv"
 MEASURES = ("accuracy", "log_prob", "calibration", "at_30", "at_45", "seconds")
@@ -179,7 +180,10 @@ class Bayesian:
     """Ours."""
 
     def __init__(self, seed, **parameters):
-        defaults = {"n_draws": 2, "learning_rate": 0.01, "max_iter": 300}
+        defaults = {
+            "solver": Stochastic(n_draws=2, learning_rate=0.01),
+            "max_iter": 300,
+        }
         self.model = BayesianModuleClassifier(
             module=convolution, random_state=seed, **defaults | parameters
         )
@@ -229,9 +233,7 @@ MODELS = {
     "deterministic": Deterministic,
     "deterministic, 4 members": DeterministicEnsemble,
     "Adam loop": AdamLoop,
-    "Bayesian, defaults": lambda seed: Bayesian(
-        seed, n_draws="auto", learning_rate="auto", max_iter=200
-    ),
+    "Bayesian, defaults": lambda seed: Bayesian(seed, solver="auto", max_iter=200),
     "Bayesian, KL 0.3": lambda seed: Bayesian(seed, divergence=KL(weight=0.3)),
     "Bayesian, KL 0.1": lambda seed: Bayesian(seed, divergence=KL(weight=0.1)),
     "Bayesian, 4 members, KL 0.1": lambda seed: Bayesian(
@@ -316,7 +318,12 @@ def summarize(rows):
 def speed(n_epochs=20):
     """Seconds of an epoch: ours with one draw, and the deterministic network."""
     X, y, *_ = split(0, False)
-    ours = Bayesian(0, n_draws=1, max_iter=n_epochs, batch_size=BATCH)
+    ours = Bayesian(
+        0,
+        solver=Stochastic(n_draws=1, learning_rate=0.01),
+        max_iter=n_epochs,
+        batch_size=BATCH,
+    )
     other = Deterministic(0)
     times = []
     for run in (

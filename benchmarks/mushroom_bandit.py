@@ -28,6 +28,7 @@ from skvi.linear_model import BayesianLinearRegression
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Refined
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 
 # Rounds between fits, before the first of which any action is taken.
 EVERY = 20
@@ -69,8 +70,7 @@ def network(posterior):
         posterior=posterior,
         prior="normal",
         noise_scale=5.0,
-        n_draws=2,
-        learning_rate=0.01,
+        solver=Stochastic(n_draws=2, learning_rate=0.01),
         max_iter=40,
         n_predict_draws=10,
         warm_start=True,

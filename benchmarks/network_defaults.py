@@ -170,6 +170,7 @@ from uci_networks import load
 
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 
 SETS = ("energy", "yacht", "concrete", "bostonHousing")
 LARGE = ("kin8nm", "wine-quality-red")
@@ -239,7 +240,7 @@ def activations(repeats):
     """The default activation and others."""
     print("\nactivations: set, ELBO, RMSE, negative log density, seconds, converged")
     for name, activation in product((*SETS, *LARGE), ("softplus", "relu", "tanh")):
-        few = {"hidden_layer_sizes": 20, "n_draws": 10}
+        few = {"hidden_layer_sizes": 20, "solver": Stochastic(n_draws=10)}
         validate(name, f"{activation:8}", repeats, activation=activation, **few)
 
 
@@ -249,7 +250,7 @@ def large(repeats):
     for name, choice in product(THOUSANDS, CHOICES):
         activation, size, n_draws = choice
         shown = f"{activation:8} {size:3} {n_draws:2}"
-        parameters = {"activation": activation, "n_draws": n_draws}
+        parameters = {"activation": activation, "solver": Stochastic(n_draws=n_draws)}
         validate(name, shown, repeats, hidden_layer_sizes=size, **parameters)
 
 

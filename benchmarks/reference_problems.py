@@ -28,6 +28,7 @@ from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.objectives import ELBO, IWELBO
 from skvi.posteriors import Ensemble
 from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Normal, StudentT
+from skvi.solvers import Stochastic
 
 N_SEEDS = 6
 PROPER = {"prior": HierarchicalNormal(1, 1), "noise_scale": GammaHyperprior(1, 1)}
@@ -145,7 +146,11 @@ def problems() -> dict[str, Problem]:
     net = partial(fitted, neural_network.BayesianMLPRegressor, **fixed)
     label = partial(fitted, neural_network.BayesianMLPClassifier, **fixed)
     diabetes, cancer, iris = real("diabetes"), real("breast_cancer"), real("iris")
-    alone_alike = {"divergence": "kl", "n_draws": 10, "batch_size": 120}
+    alone_alike = {
+        "divergence": "kl",
+        "solver": Stochastic(n_draws=10),
+        "batch_size": 120,
+    }
     numbers, heavy = made("numbers", 150, 6), made("heavy", 150, 6)
     few, events = made("classes", 120, 4), made("counts", 200, 5)
     apart, wide = made("apart", 60, 3), made("classes", 60, 400)

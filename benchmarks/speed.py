@@ -70,6 +70,7 @@ from skvi.divergences import KL, Renyi
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.model_selection import BatchedGridSearchCV
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
+from skvi.solvers import Stochastic
 
 
 def seconds(function):
@@ -157,7 +158,7 @@ def steps(n_rows=9000, epochs=10):
             hidden_layer_sizes=50,
             activation="relu",
             batch_size=100,
-            n_draws=10,
+            solver=Stochastic(n_draws=10),
             max_iter=epochs,
             random_state=0,
         )
@@ -231,7 +232,10 @@ def modules(n_rows=2000, repeats=3):
         X = X.astype(dtype)
         for n_draws in (1, 2):
             model = BayesianModuleClassifier(
-                LeNet, batch_size=100, n_draws=n_draws, random_state=0
+                LeNet,
+                batch_size=100,
+                solver=Stochastic(n_draws=n_draws),
+                random_state=0,
             )
             theirs = partial(adam_epochs, X, y)
             ours = lambda epochs: model.set_params(max_iter=epochs).fit(X, y)  # noqa: B023

@@ -21,6 +21,7 @@ import numpy as np
 from skvi.divergences import KL
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 
 # %%
 # Two clouds
@@ -45,7 +46,7 @@ parts = {
     "noise": "constant",
     "likelihood": "gaussian",
     "batch_size": len(y),
-    "learning_rate": 0.01,
+    "solver": Stochastic(learning_rate=0.01),
     "max_iter": 400,
     "tol": 10.0,
     "random_state": 0,

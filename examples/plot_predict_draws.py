@@ -24,6 +24,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.solvers import Stochastic
 
 SIZES = np.array([1, 2, 3, 5, 10, 20, 50, 100, 200])
 N_NETWORKS, N_SUBSETS = 400, 50
@@ -59,8 +60,7 @@ classifier = BayesianMLPClassifier(
     divergence="kl",
     posterior="mean_field",
     hidden_layer_sizes=50,
-    learning_rate=0.02,
-    n_draws=2,
+    solver=Stochastic(learning_rate=0.02, n_draws=2),
     random_state=0,
 ).fit(X_train, y_train)
 rows = np.arange(len(y_test))

@@ -35,6 +35,7 @@ from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianModuleClassifier
 from skvi.posteriors import Refined
+from skvi.solvers import Stochastic
 
 modes = torch.tensor([-1.5, -0.5, 0.5, 1.5], dtype=torch.float64)
 
@@ -103,7 +104,7 @@ for name, family in {"start": "mean_field", "refined": "refined"}.items():
     model = BayesianModuleClassifier(
         module=convolution,
         posterior=family,
-        n_draws=2,
+        solver=Stochastic(n_draws=2),
         n_predict_draws=10,
         max_iter=200,
         random_state=0,

@@ -23,6 +23,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 from skvi.neural_network import BayesianModuleClassifier
+from skvi.solvers import Stochastic
 
 # %%
 # A module
@@ -53,7 +54,7 @@ model = BayesianModuleClassifier(
     module=convolution,
     module__width=6,
     deterministic="1",  # the normalization
-    n_draws=2,
+    solver=Stochastic(n_draws=2),
     max_iter=300,
     tol=20.0,
     early_stopping=True,

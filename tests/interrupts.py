@@ -42,7 +42,7 @@ unix = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="needs a timer that sends signals"
 )
 Logistic, Linear = BayesianLogisticRegression, BayesianLinearRegression
-SMALL = {"hidden_layer_sizes": (3,), "n_draws": 2, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (3,), "solver": Stochastic(n_draws=2), "random_state": 0}
 FEW = {"max_iter": 1, "random_state": 0}
 
 
@@ -125,7 +125,11 @@ MODELS = {
     ),
     "network by autograd": (
         BayesianModuleRegressor(
-            relu_network, deterministic="1.bias", max_iter=3, n_draws=2, random_state=0
+            relu_network,
+            deterministic="1.bias",
+            max_iter=3,
+            solver=Stochastic(n_draws=2),
+            random_state=0,
         ),
         numbers,
     ),

@@ -27,11 +27,12 @@ from skvi.posteriors import (
     MultiplicativeFlow,
 )
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
+from skvi.solvers import Stochastic
 
 NETWORK = {
     "hidden_layer_sizes": 3,
     "max_iter": 3,
-    "n_draws": 2,
+    "solver": Stochastic(n_draws=2),
     "n_predict_draws": 50,
     "random_state": 0,
 }

@@ -18,6 +18,7 @@ from skvi.neural_network import (
     BayesianModuleClassifier,
     BayesianModuleRegressor,
 )
+from skvi.solvers import Stochastic
 from tests.modules import relu_network
 from tests.problems import PROBLEMS
 
@@ -29,9 +30,8 @@ pytestmark = pytest.mark.filterwarnings(
 # As few steps as the checks of accuracy allow.
 CHEAP = {
     "hidden_layer_sizes": 4,
-    "learning_rate": 0.1,
+    "solver": Stochastic(learning_rate=0.1, n_draws=2),
     "max_iter": 10,
-    "n_draws": 2,
     "n_predict_draws": 20,
 }
 MODULE = {k: v for k, v in CHEAP.items() if k != "hidden_layer_sizes"}
@@ -59,7 +59,8 @@ DEFAULTS = [
 MODULES = [
     BayesianModuleRegressor(relu_network, **MODULE),
     BayesianModuleClassifier(
-        relu_network, **MODULE | {"learning_rate": 0.05, "tol": 100.0}
+        relu_network,
+        **MODULE | {"solver": Stochastic(learning_rate=0.05, n_draws=2), "tol": 100.0},
     ),
 ]
 

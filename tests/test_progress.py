@@ -19,7 +19,12 @@ quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
-SMALL = {"hidden_layer_sizes": (3,), "max_iter": 4, "n_draws": 2, "random_state": 0}
+SMALL = {
+    "hidden_layer_sizes": (3,),
+    "max_iter": 4,
+    "solver": Stochastic(n_draws=2),
+    "random_state": 0,
+}
 MODELS = {
     "natural_gradient": BayesianLogisticRegression(prior="normal", tol=1e-11),
     "eubo": BayesianLogisticRegression(

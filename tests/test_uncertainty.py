@@ -8,6 +8,7 @@ from sklearn.base import is_classifier
 from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 from tests.problems import REGRESSIONS, data, fit, fitted
 
 pytestmark = pytest.mark.filterwarnings(
@@ -149,7 +150,7 @@ def test_known_error_bars_are_weights():
         posterior="mean_field",
         hidden_layer_sizes=(),
         max_iter=60,
-        learning_rate=0.05,
+        solver=Stochastic(learning_rate=0.05),
         random_state=0,
     ).fit(X, y, sample_weight=weight / weight.mean())
     factor = network.noise_scale_ * weight.mean() ** 0.5

@@ -88,6 +88,7 @@ class BatchedGridSearchCV(GridSearchCV):
     >>> from skvi.divergences import KL
     >>> from skvi.model_selection import BatchedGridSearchCV
     >>> from skvi.neural_network import BayesianMLPRegressor
+    >>> from skvi.solvers import Stochastic
     >>> X, y = load_diabetes(return_X_y=True)
     >>> network = BayesianMLPRegressor(
     ...     posterior="mean_field",
@@ -95,7 +96,7 @@ class BatchedGridSearchCV(GridSearchCV):
     ...     hidden_layer_sizes=5,
     ...     likelihood="gaussian",
     ...     early_stopping=True,
-    ...     learning_rate=0.1,
+    ...     solver=Stochastic(learning_rate=0.1),
     ...     tol=10.0,
     ...     random_state=0,
     ... )

@@ -87,7 +87,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         ],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "solver": [StrOptions({"auto", "stochastic"}), Solver],
-        **Stochastic._parameter_constraints,
+        "batch_size": Stochastic._parameter_constraints["batch_size"],
         "tol": [Interval(Real, 0, None, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],

@@ -24,6 +24,7 @@ from skvi.divergences import KL
 from skvi.exceptions import SkviWarning
 from skvi.neural_network._mixed import can_mix, log_noise_of
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 
 __all__ = ["Choice", "beyond_chance", "choose", "stacked"]
 
@@ -341,8 +342,11 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
 
 def _simple(network: Any, kind: str, seed: int) -> Any:
     """An unfitted linear model or constant: a network with units that add nothing."""
+    has_draws = isinstance(network.solver, Stochastic)
     found = _candidate(network, KL(), seed).set_params(
-        posterior="mean_field", prior="normal", solver="auto"
+        posterior="mean_field",
+        prior="normal",
+        solver=network.solver if has_draws else "auto",
     )
     found._is_simple = kind
     if network._has_hidden_units:

@@ -32,7 +32,7 @@ MAX_ITER, N_DRAWS, FEW_DRAWS, MANY_ROWS = 4000, 10, 4, 2000
 
 
 class MLPMixin:
-    """Mixin: `hidden_layer_sizes`, `activation`, and the `n_draws` that suit them."""
+    """Mixin: `hidden_layer_sizes`, `activation`, and draws that suit them."""
 
     _parameter_constraints: dict = {
         "hidden_layer_sizes": [

@@ -63,18 +63,13 @@ Prior, Posterior or dict, default="normal"
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws. The next three are
-        its settings; an object has its own, and they must be "auto".
-    n_draws : int or "auto", default="auto"
-        Draws of the weights per gradient step; "auto" is 4. One is the cheapest, for
-        "elbo" only; more of them make steps less noisy.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
+        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
+        `solver__n_draws` in a search, see :doc:`/parameters`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
         would bias.
-    learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, less for noisy objectives.
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
@@ -170,6 +165,7 @@ Prior, Posterior or dict, default="normal"
     >>> from sklearn.datasets import load_digits
     >>> from torch import nn
     >>> from skvi.neural_network import BayesianModuleClassifier
+    >>> from skvi.solvers import Stochastic
     >>> X, y = load_digits(n_class=2, return_X_y=True)
     >>> images = X.astype("float32").reshape(-1, 1, 8, 8) / 16
     >>> def net(n_outputs):
@@ -178,7 +174,8 @@ Prior, Posterior or dict, default="normal"
     ...         nn.Linear(16, n_outputs),
     ...     )
     >>> model = BayesianModuleClassifier(
-    ...     module=net, learning_rate=0.1, max_iter=60, tol=20.0, random_state=0
+    ...     module=net, solver=Stochastic(learning_rate=0.1), max_iter=60, tol=20.0,
+    ...     random_state=0,
     ... )
     >>> model = model.fit(images[:200], y[:200])
     >>> model.score(images[200:], y[200:]) > 0.95
@@ -206,9 +203,7 @@ Prior, Posterior or dict, default="normal"
         deterministic=(),
         class_weight=None,
         solver="auto",
-        n_draws="auto",
         batch_size="auto",
-        learning_rate="auto",
         max_iter=200,
         tol=1e-3,
         early_stopping=False,
@@ -234,9 +229,7 @@ Prior, Posterior or dict, default="normal"
         self.deterministic = deterministic
         self.class_weight = class_weight
         self.solver = solver
-        self.n_draws = n_draws
         self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping

@@ -85,18 +85,13 @@ Prior, Posterior or dict, default="normal"
         the same normalization. With False priors are in units of y. Beside likelihoods
         other than noise the output is relative to the constant that suits y best.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws. The next three are
-        its settings; an object has its own, and they must be "auto".
-    n_draws : int or "auto", default="auto"
-        Draws of the weights per gradient step; "auto" is 4. One is the cheapest, for
-        "elbo" only; more of them make steps less noisy.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
+        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
+        `solver__n_draws` in a search, see :doc:`/parameters`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
         would bias.
-    learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, less for noisy objectives.
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
@@ -198,6 +193,7 @@ Prior, Posterior or dict, default="normal"
     >>> from sklearn.datasets import load_diabetes
     >>> from torch import nn
     >>> from skvi.neural_network import BayesianModuleRegressor
+    >>> from skvi.solvers import Stochastic
     >>> X, y = (array[:100] for array in load_diabetes(return_X_y=True))
     >>> def net(n_features, n_outputs, width):
     ...     return nn.Sequential(
@@ -205,7 +201,8 @@ Prior, Posterior or dict, default="normal"
     ...     )
     >>> model = BayesianModuleRegressor(
     ...     module=net, module__width=5, deterministic="*.bias",
-    ...     learning_rate=0.1, max_iter=150, tol=200.0, random_state=0,
+    ...     solver=Stochastic(learning_rate=0.1), max_iter=150, tol=200.0,
+    ...     random_state=0,
     ... )
     >>> model = model.fit(X / X.std(0), y)
     >>> list(model.posterior_.layout), model.point_["2.bias"].shape
@@ -234,9 +231,7 @@ Prior, Posterior or dict, default="normal"
         noise_scale="learn",
         normalize_y=True,
         solver="auto",
-        n_draws="auto",
         batch_size="auto",
-        learning_rate="auto",
         max_iter=200,
         tol=1e-3,
         early_stopping=False,
@@ -265,9 +260,7 @@ Prior, Posterior or dict, default="normal"
         self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
-        self.n_draws = n_draws
         self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping

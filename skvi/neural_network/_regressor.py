@@ -97,19 +97,13 @@ Likelihood, default="auto"
         the same normalization. With False priors are in units of y. Beside likelihoods
         other than noise the output is relative to the constant that suits y best.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws. The next three are
-        its settings; an object has its own, and they must be "auto".
-    n_draws : int or "auto", default="auto"
-        Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
-        is 2; with the whole divergence ("kl") 10, and 4 for the ELBO of more than 2,000
-        rows in minibatches, which are noisier. One is the cheapest, for "elbo" only.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
+        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
+        `solver__n_draws` in a search, see :doc:`/parameters`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is 100; with the whole divergence all of up to
         200 rows, then a sixteenth of them, at least 64 and at most 512; all rows for
         objectives that minibatches would bias.
-    learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is half of the smallest squared scale of a weight (one
-        over its inputs), at most 0.05, less for noisy objectives.
     max_iter : int or "auto", default="auto"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. "auto" is 1,200 steps and 8 for each row, at most 5,000,
@@ -260,9 +254,7 @@ Likelihood, default="auto"
         noise_scale="learn",
         normalize_y=True,
         solver="auto",
-        n_draws="auto",
         batch_size="auto",
-        learning_rate="auto",
         max_iter="auto",
         tol=1e-3,
         early_stopping=False,
@@ -290,9 +282,7 @@ Likelihood, default="auto"
         self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
-        self.n_draws = n_draws
         self.batch_size = batch_size
-        self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping

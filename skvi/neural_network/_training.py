@@ -22,25 +22,19 @@ from skvi.solvers.base import Problem
 
 __all__ = ["check_training", "checkpoint_file", "first_state", "solver_for"]
 
-#: Parameters that a network shares with its solver.
-TRAINING = tuple(Stochastic().get_params())
-
 
 def solver_for(network: Any, n_rows: int) -> Solver:
     """The solver with the sizes that suit the data, where none are given."""
-    given = {name: getattr(network, name) for name in TRAINING}
-    if isinstance(network.solver, str):
-        solver = Stochastic(**given)
-    else:
-        solver = clone(network.solver)
-        solver.validate()
-        twice = [f"{name}={v!r}" for name, v in given.items() if v != "auto"]
-        if twice:
+    is_named = isinstance(network.solver, str)
+    solver = Stochastic() if is_named else clone(network.solver)
+    solver.validate()
+    if (size := network.batch_size) != "auto":
+        if getattr(solver, "batch_size", None) != "auto":
             raise IncompatibleComponentsError(
-                f"solver={network.solver!r} has its own settings: leave "
-                f"{', '.join(twice)} out, or give them to the solver, as in "
-                f"solver=Stochastic({', '.join(twice)})."
+                f"solver={network.solver!r} sets the rows of its steps itself: leave "
+                f"batch_size={size!r} out."
             )
+        solver.set_params(batch_size=size)
     if isinstance(solver, Stochastic):
         if solver.batch_size == "auto":
             solver.batch_size = network._batch_size(n_rows)

@@ -14,6 +14,7 @@ from skvi.likelihoods import (
     StudentTLikelihood,
 )
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.solvers import Stochastic
 from skvi.testing._ensure import numeric_gradient
 
 pytestmark = pytest.mark.filterwarnings(
@@ -27,7 +28,11 @@ NOISES = [
     HeteroscedasticLikelihood(StudentTLikelihood(5.0, 2.0)),
 ]
 every = pytest.mark.parametrize("noise", NOISES, ids=repr)
-SETTINGS = {"hidden_layer_sizes": (), "max_iter": 40, "learning_rate": 0.05}
+SETTINGS = {
+    "hidden_layer_sizes": (),
+    "max_iter": 40,
+    "solver": Stochastic(learning_rate=0.05),
+}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 2))
 LATENT = 5 + X @ [0.5, -0.3] + 0.4 * RNG.normal(size=400)

@@ -10,10 +10,11 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.exceptions import NoOptimumError, SkviWarning
 from skvi.losses import BetaLoss, GammaLoss
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.solvers import Stochastic
 
 FAST = {
     "hidden_layer_sizes": (),
-    "learning_rate": 0.1,
+    "solver": Stochastic(learning_rate=0.1),
     "max_iter": 40,
     "random_state": 0,
 }

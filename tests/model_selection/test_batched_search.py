@@ -22,6 +22,7 @@ from skvi.objectives import RenyiBound
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.posteriors import Ensemble, FullRankNormal
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 from tests.interrupts import (
     Timer,
     check_process,
@@ -48,7 +49,11 @@ def waves(n=121):
 
 def network(**params):
     parts = {"posterior": "mean_field", "divergence": KL(), "prior": Normal()}
-    parts |= {"n_draws": 10, "batch_size": 200, "likelihood": "gaussian"}
+    parts |= {
+        "solver": Stochastic(n_draws=10),
+        "batch_size": 200,
+        "likelihood": "gaussian",
+    }
     parts |= {"noise": "constant", "skip_connection": False, "activation": "softplus"}
     return BayesianMLPRegressor(**parts | SMALL | params)
 
@@ -98,7 +103,7 @@ def test_continuous_hyperparameters(stacks):
     grid = {
         "divergence__weight": [0.1, 1.0],
         "prior__scale": [0.5, 2.0],
-        "learning_rate": [0.01, 0.1],
+        "solver__learning_rate": [0.01, 0.1],
     }
     compare(network(), grid, *waves())
     assert stacks[0] == 8 * 3
@@ -194,7 +199,7 @@ def test_classes_and_several_scores():
     X, y = pandas.DataFrame(scale(X), columns=list("abcd")), np.array([*"xyz"])[y]
     model = BayesianMLPClassifier(
         posterior="mean_field",
-        n_draws=4,
+        solver=Stochastic(n_draws=4),
         batch_size=200,
         **SMALL | {"divergence": KL(), "max_iter": 10},
     )
@@ -262,13 +267,13 @@ def test_shuffled_folds_are_the_same_for_all():
 def test_a_candidate_that_fails():
     """Leaves NaN in its row, or raises."""
     X, y = waves()
-    grid = {"learning_rate": [-1.0, 0.05]}
+    grid = {"solver__learning_rate": [-1.0, 0.05]}
     with pytest.warns(FitFailedWarning, match="3 fits failed"):
         with pytest.warns(UserWarning, match="non-finite"):
             search = BatchedGridSearchCV(network(), grid, cv=3).fit(X, y)
     scores = search.cv_results_["mean_test_score"]
     assert np.isnan(scores).tolist() == [True, False]
-    assert search.best_params_ == {"learning_rate": 0.05}
+    assert search.best_params_ == {"solver__learning_rate": 0.05}
     search = BatchedGridSearchCV(network(), grid, cv=3, error_score="raise")
     with pytest.raises(ValueError, match="learning_rate"):
         search.fit(X, y)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.solvers import Stochastic
 
 SHORT = {"divergence": "kl", "posterior": "mean_field", "max_iter": 1}
 SHORT |= {"hidden_layer_sizes": 5, "random_state": 0}
@@ -32,13 +33,15 @@ def test_draws_of_a_step(model, n_rows, params, n_draws):
     # Fails if a threshold or a number of draws is another one.
     target = y if model is BayesianMLPRegressor else y > 0
     chosen = fit(model(**SHORT, **params), n_rows, target)
-    given = fit(model(**SHORT, **params, n_draws=n_draws), n_rows, target)
+    given = fit(
+        model(**SHORT, **params, solver=Stochastic(n_draws=n_draws)), n_rows, target
+    )
     np.testing.assert_array_equal(chosen.predict(X[:5]), given.predict(X[:5]))
     assert chosen.lower_bound_ == given.lower_bound_
     assert chosen.activation_ == "relu"
 
 
-@pytest.mark.parametrize("name", ["hidden_layer_sizes", "activation", "n_draws"])
+@pytest.mark.parametrize("name", ["hidden_layer_sizes", "activation", "batch_size"])
 def test_other_strings_are_refused(name):
     with pytest.raises(ValueError, match=rf"(?s)'{name}' parameter.*'auto'"):
         BayesianMLPRegressor(**{name: "automatic"}).fit(X, y)

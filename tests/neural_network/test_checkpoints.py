@@ -23,7 +23,7 @@ from skvi.neural_network import (
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.posteriors import Ensemble
 from skvi.priors import Normal
-from skvi.solvers import SolverOptions
+from skvi.solvers import SolverOptions, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._stochastic import _resumable
 from skvi.solvers._stochastic._solver import solve_members
@@ -42,7 +42,7 @@ ONE = {
 
 pytestmark = quick
 N = 120
-SMALL = {"hidden_layer_sizes": (3,), "n_draws": 4, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (3,), "solver": Stochastic(n_draws=4), "random_state": 0}
 MLP = BayesianMLPRegressor(batch_size=13, max_iter=15, **(ONE | SMALL))
 #: Estimators, and checkpoints after which the fit is ended.
 FITS = {

@@ -20,6 +20,7 @@ from skvi.neural_network import (
     _mlp,
 )
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -29,7 +30,11 @@ pytestmark = pytest.mark.filterwarnings(
 SOURCE = np.random.default_rng(0)
 X = SOURCE.uniform(-2, 2, (120, 1))
 y = np.sin(2 * X[:, 0]) + 0.1 * SOURCE.standard_normal(120)
-SMALL = {"hidden_layer_sizes": 6, "random_state": 0, "learning_rate": 0.05}
+SMALL = {
+    "hidden_layer_sizes": 6,
+    "random_state": 0,
+    "solver": Stochastic(learning_rate=0.05),
+}
 
 
 @pytest.fixture
@@ -303,7 +308,9 @@ def test_batches_go_on_with_one_network_of_a_default_fit(model):
     network = model(**small).fit(X, target)
     mixture, sizes = network.posterior_, network.hidden_layer_sizes_
     with pytest.warns(SkviWarning, match="one of the networks of the fit"):
-        network.set_params(max_iter=1, learning_rate=1e-9).partial_fit(X, target)
+        network.set_params(max_iter=1, solver__learning_rate=1e-9).partial_fit(
+            X, target
+        )
     assert len(network.posterior_.components) == 1 < len(mixture.components)
     assert network.hidden_layer_sizes_ == sizes
     found, first = network.posterior_.as_normal(), mixture.components[0].as_normal()

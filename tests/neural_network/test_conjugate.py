@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import IWELBO, RenyiBound
 from skvi.predictors import MLPPredictor
+from skvi.solvers import Stochastic
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -25,9 +26,8 @@ PARTS = {
     "noise": "constant",
     "likelihood": "gaussian",
     "noise_scale": NOISE,
-    "n_draws": 50,
+    "solver": Stochastic(n_draws=50, learning_rate=0.05),
     "max_iter": 200,
-    "learning_rate": 0.05,
 }
 
 

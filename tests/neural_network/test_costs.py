@@ -7,6 +7,7 @@ from skvi import _estimator
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.predictors import ModulePredictor
+from skvi.solvers import Stochastic
 from tests.modules import relu_network
 
 #: One network with the whole divergence and the plainest noise.
@@ -49,7 +50,12 @@ def test_estimates_after_a_fit(monkeypatch):
     monkeypatch.setattr(ModulePredictor, "forward", counted)
     monkeypatch.setattr(_estimator, "conclude", judged)
     model = BayesianModuleRegressor(
-        relu_network, n_draws=2, max_iter=40, batch_size=250, tol=0, random_state=0
+        relu_network,
+        solver=Stochastic(n_draws=2),
+        max_iter=40,
+        batch_size=250,
+        tol=0,
+        random_state=0,
     ).fit(*data(3000))
     assert model.n_iter_ == 40
     assert counts["estimates"] < 0.2 * 2 * counts["fit"]  # with gradients twice as much

@@ -14,6 +14,7 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import remedies
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
+from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._ends import Validation
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
@@ -168,7 +169,7 @@ def test_a_narrow_prior_is_named():
     y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=80)
     model = BayesianMLPRegressor(
         prior=Normal(0.02),
-        learning_rate=0.05,
+        solver=Stochastic(learning_rate=0.05),
         max_iter=60,
         random_state=0,
         **(ONE | {"activation": "relu", "hidden_layer_sizes": 20}),
@@ -248,7 +249,7 @@ def test_steps_do_not_leave_where_the_divergence_is_finite():
         posterior="mean_field",
         hidden_layer_sizes=(10,),
         divergence=Renyi(3.0),
-        learning_rate=0.2,
+        solver=Stochastic(learning_rate=0.2),
         max_iter=60,
         random_state=0,
     )

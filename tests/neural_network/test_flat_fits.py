@@ -17,6 +17,7 @@ from skvi.neural_network._flatness import (
     unscaled_message,
 )
 from skvi.priors import Normal
+from skvi.solvers import Stochastic
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -51,7 +52,11 @@ def test_a_missed_wave_is_reported():
     """
     X, y = wave()
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=2, n_draws=20, tol=0.5, random_state=0, **ONE
+        hidden_layer_sizes=2,
+        solver=Stochastic(n_draws=20),
+        tol=0.5,
+        random_state=0,
+        **ONE,
     )
     with pytest.warns(SkviWarning, match=r"KL\(weight=0.1\)") as record:
         model.fit(X, y)
@@ -109,7 +114,12 @@ def test_the_remedies_help(options):
     assert model.diagnostics_["missed"] < 0.2
 
 
-QUICK = {"n_draws": 2, "batch_size": 10, "max_iter": 150, "random_state": 0}
+QUICK = {
+    "solver": Stochastic(n_draws=2),
+    "batch_size": 10,
+    "max_iter": 150,
+    "random_state": 0,
+}
 
 
 def test_noise_is_no_alarm():

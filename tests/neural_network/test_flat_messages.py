@@ -18,6 +18,7 @@ from skvi.neural_network._flatness import (
     without_outliers,
     worse_message,
 )
+from skvi.solvers import Stochastic
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -31,10 +32,9 @@ ONE = {
 
 LINEAR = {
     "hidden_layer_sizes": (),
-    "learning_rate": 0.1,
+    "solver": Stochastic(learning_rate=0.1, n_draws=2),
     "max_iter": 60,
     "tol": 0.1,
-    "n_draws": 2,
     "random_state": 0,
 }
 
@@ -218,7 +218,7 @@ def test_worse_than_a_constant(as_trained):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, 3 * X[:, 0])
-    model.set_params(max_iter=1, learning_rate=1e-6)
+    model.set_params(max_iter=1, solver__learning_rate=1e-6)
     with pytest.warns(ConvergenceWarning, match="worse than a constant: the sq"):
         model.fit(X, -3 * X[:, 0])
     assert "increase max_iter" in model.diagnostics_["message"]

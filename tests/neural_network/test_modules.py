@@ -19,6 +19,7 @@ from skvi.neural_network import (
 )
 from skvi.posteriors import Ensemble
 from skvi.priors import Laplace, Normal
+from skvi.solvers import Stochastic
 from tests.modules import relu_network
 
 #: One network with the whole divergence and the plainest noise.
@@ -104,8 +105,12 @@ def test_a_module_learns_what_the_mlp_learns():
     Wrong variants: rows of a batch that are not scaled up; a narrower prior.
     """
     X, y = wave()
-    settings = {"learning_rate": 0.05, "max_iter": 60, "random_state": 0}
-    own = BayesianModuleRegressor(relu_network, n_draws=10, **settings).fit(X, y)
+    settings = {
+        "solver": Stochastic(learning_rate=0.05, n_draws=10),
+        "max_iter": 60,
+        "random_state": 0,
+    }
+    own = BayesianModuleRegressor(relu_network, **settings).fit(X, y)
     mlp = BayesianMLPRegressor(prior="normal", **(ONE | settings)).fit(X, y)
     assert own.lower_bound_ > mlp.lower_bound_ - 10
     assert own.score(X, y) > 0.85
@@ -157,13 +162,20 @@ def test_a_template_is_the_start_and_stays_as_it_is(as_trained):
     X, y = wave(40)
     net = template()
     before = {k: v.clone() for k, v in net.state_dict().items()}
-    options = {**FAST, "max_iter": 1, "learning_rate": 1e-9, "module": net}
+    options = {
+        **FAST,
+        "max_iter": 1,
+        "solver": Stochastic(learning_rate=1e-9),
+        "module": net,
+    }
     model = BayesianModuleRegressor(**options).fit(X, y)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     draws = model.sample_posterior(50, random_state=0)
     weight = before["first.weight"].numpy()
     assert np.allclose(draws["first.weight"].mean(0), weight, atol=0.02)
-    trained = BayesianModuleRegressor(**{**options, "learning_rate": 0.1}).fit(X, y)
+    trained = BayesianModuleRegressor(
+        **{**options, "solver": Stochastic(learning_rate=0.1)}
+    ).fit(X, y)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert not np.allclose(trained.predict(X), model.predict(X))
 
@@ -223,7 +235,7 @@ def test_images():
     Wrong variants: the softmax of the mean output; rows that share a normalization.
     """
     X, y = digits()
-    settings = {**FAST, "max_iter": 15, "learning_rate": 0.05}
+    settings = {**FAST, "max_iter": 15, "solver": Stochastic(learning_rate=0.05)}
     model = BayesianModuleClassifier(module=convolution, **settings).fit(X, y)
     p = model.predict_proba(X)
     assert p.dtype == np.float32
@@ -259,7 +271,7 @@ def test_members_of_an_ensemble_start_elsewhere():
     model = BayesianModuleRegressor(
         module=Net,
         posterior=Ensemble(n_members=3),
-        **{**FAST, "max_iter": 1, "learning_rate": 1e-9},
+        **{**FAST, "max_iter": 1, "solver": Stochastic(learning_rate=1e-9)},
     ).fit(X, y)
     means = model.sample_posterior(300, random_state=0)["first.weight"]
     assert means.std(0).max() > 0.1
@@ -268,11 +280,11 @@ def test_members_of_an_ensemble_start_elsewhere():
 def test_warm_start_goes_on():
     """Points included. Wrong variant: points that start anew."""
     X, y = wave()
-    settings = {**FAST, "max_iter": 30, "learning_rate": 0.03}
+    settings = {**FAST, "max_iter": 30, "solver": Stochastic(learning_rate=0.03)}
     model = BayesianModuleRegressor(module=Net, deterministic="*.bias", **settings)
     cold = model.fit(X, y).loss_curve_[0]
     end, point = model.loss_curve_[-1], model.point_["first.bias"]
-    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-6).fit(X, y)
+    model.set_params(warm_start=True, max_iter=1, solver__learning_rate=1e-6).fit(X, y)
     assert abs(model.loss_curve_[0] - end) < 0.2 * (cold - end)
     assert np.allclose(model.point_["first.bias"], point, atol=1e-4)
 
@@ -286,7 +298,11 @@ def test_inputs_by_name():
     codes = np.random.default_rng(1).integers(5, size=150)
     X, y = np.c_[X[:, 0], codes, X[:, 1]], y + 100 * codes
     inputs = {"place": 1, "numbers": [0, 2]}
-    options = {"max_iter": 20, "learning_rate": 0.1, "n_draws": 2, "random_state": 0}
+    options = {
+        "max_iter": 20,
+        "solver": Stochastic(learning_rate=0.1, n_draws=2),
+        "random_state": 0,
+    }
     model = BayesianModuleRegressor(Places, inputs=inputs, **options).fit(X, y)
     other = BayesianModuleRegressor(PlacesInOne, **options).fit(X, y)
     np.testing.assert_allclose(model.predict(X), other.predict(X), rtol=1e-9)

@@ -51,7 +51,7 @@ def fitted():
     X, y = wave()
     model = BayesianMLPRegressor(
         hidden_layer_sizes=10,
-        learning_rate=0.03,
+        solver=Stochastic(learning_rate=0.03),
         random_state=0,
         max_iter=60,
         **(ONE | {"activation": "relu"}),
@@ -256,7 +256,7 @@ def test_warm_start_goes_on(fitted):
     cold = model.fit(X, y).loss_curve_[0]
     end, noise = model.loss_curve_[-1], model.noise_scale_
     # Steps so short that what moved is the start.
-    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-4).fit(X, y)
+    model.set_params(warm_start=True, max_iter=1, solver__learning_rate=1e-4).fit(X, y)
     assert abs(model.loss_curve_[0] - end) < 0.1 * (cold - end)
     assert abs(math.log(model.noise_scale_ / noise)) < 0.01
     with pytest.raises(ValueError, match="warm_start"):
@@ -287,7 +287,11 @@ def test_constant_target():
     """A target without scale keeps its units; the noise does not fall to zero."""
     X, _ = wave(30)
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=(), max_iter=60, learning_rate=0.1, random_state=0, **ONE
+        hidden_layer_sizes=(),
+        max_iter=60,
+        solver=Stochastic(learning_rate=0.1),
+        random_state=0,
+        **ONE,
     )
     with pytest.warns(SkviWarning, match="30 rows with equal values of y"):
         model.fit(X, np.full(30, 5.0))
@@ -324,7 +328,9 @@ def test_single_precision_with_weights_and_full_covariances(objective, loss):
     X, weight = X.astype(np.float32), np.linspace(0, 2, len(y))
     parts = {"objective": objective, "loss": loss, "posterior": "full_rank"}
     for estimator in (BayesianMLPRegressor, BayesianMLPClassifier):
-        model = estimator(hidden_layer_sizes=2, max_iter=1, n_draws=20, **parts)
+        model = estimator(
+            hidden_layer_sizes=2, max_iter=1, solver=Stochastic(n_draws=20), **parts
+        )
         model.fit(X, y, sample_weight=weight)
         assert model.posterior_.params.numpy().dtype == np.float32
         assert np.isfinite(model.lower_bound_)

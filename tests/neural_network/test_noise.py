@@ -12,6 +12,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import StudentTLikelihood
 from skvi.metrics import NegCRPS
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.solvers import Stochastic
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -31,7 +32,7 @@ SETTINGS = {
     "hidden_layer_sizes": 20,
     "activation": "relu",  # needs the fewest iterations
     "noise": "heteroscedastic",
-    "learning_rate": 0.02,
+    "solver": Stochastic(learning_rate=0.02),
     "max_iter": 150,
     "random_state": 0,
 }
@@ -111,7 +112,12 @@ def test_predictions_follow_from_the_likelihood(fitted, z_score):
 def test_it_starts_with_constant_noise(as_trained):
     """The first value is that of constant noise. Wrong variant: a random scale."""
     X, y = make_data(100, 0)
-    start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}
+    start = {
+        **SETTINGS,
+        "max_iter": 1,
+        "solver": Stochastic(learning_rate=1e-6),
+        "batch_size": 100,
+    }
     model = BayesianMLPRegressor(**(ONE | start)).fit(X, y)
     constant = BayesianMLPRegressor(**(ONE | {**start, "noise": "constant"})).fit(X, y)
     stds = model._predictive_normals(X)[1]

@@ -7,6 +7,7 @@ import pytest
 
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 from tests.modules import relu_network
 
 #: One network with the whole divergence and the plainest noise.
@@ -24,7 +25,12 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
-FAST = {"max_iter": 3, "learning_rate": 0.03, "n_predict_draws": 20, "random_state": 0}
+FAST = {
+    "max_iter": 3,
+    "solver": Stochastic(learning_rate=0.03),
+    "n_predict_draws": 20,
+    "random_state": 0,
+}
 NETWORKS = {
     "normal": BayesianMLPRegressor(**(ONE | FAST)),
     "heteroscedastic": BayesianMLPRegressor(

@@ -18,6 +18,7 @@ from skvi.likelihoods import (
 )
 from skvi.linear_model import BayesianPoissonRegressor
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.solvers import Stochastic
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -70,7 +71,7 @@ def test_a_linear_network_is_a_regression_of_counts(name):
     """
     y = COUNTS[name]
     model = BayesianMLPRegressor(
-        learning_rate=0.05, **(ONE | {"likelihood": name} | LINEAR)
+        solver=Stochastic(learning_rate=0.05), **(ONE | {"likelihood": name} | LINEAR)
     )
     model.fit(X, y)
     other = BayesianPoissonRegressor(likelihood=name).fit(X, y)
@@ -90,7 +91,12 @@ def test_a_linear_network_is_a_regression_of_counts(name):
 
 def test_outputs_start_at_the_best_constant(as_trained):
     """Of large counts, without which fits begin far away. Wrong variant: at rate 1."""
-    start = {**SMALL, "max_iter": 1, "learning_rate": 1e-9, "prior": "normal"}
+    start = {
+        **SMALL,
+        "max_iter": 1,
+        "solver": Stochastic(learning_rate=1e-9),
+        "prior": "normal",
+    }
     y = COUNTS["poisson"] + 10_000
     model = BayesianMLPRegressor(**(ONE | {"likelihood": "poisson"} | start)).fit(X, y)
     assert np.abs(np.log(model.predict(X) / y.mean())).max() < 1.0

@@ -16,6 +16,7 @@ from skvi.neural_network import (
     BayesianModuleRegressor,
 )
 from skvi.objectives._analytic import AnalyticSteps
+from skvi.solvers import Stochastic
 from tests.interrupts import interrupt, quick
 from tests.modules import relu_network
 from tests.neural_network.test_conjugate import closed_form, kl
@@ -31,7 +32,12 @@ ONE = {
 }
 
 pytestmark = quick
-SMALL = {"hidden_layer_sizes": (4,), "n_draws": 4, "max_iter": 10, "random_state": 0}
+SMALL = {
+    "hidden_layer_sizes": (4,),
+    "solver": Stochastic(n_draws=4),
+    "max_iter": 10,
+    "random_state": 0,
+}
 MLP = BayesianMLPRegressor(**(ONE | SMALL))
 CLASSES = ["a", "b", "c"]
 
@@ -63,8 +69,7 @@ def test_batches_come_to_the_posterior_of_all_rows():
         hidden_layer_sizes=(),
         noise_scale=0.5,
         normalize_y=False,
-        n_draws=20,
-        learning_rate=0.1,
+        solver=Stochastic(n_draws=20, learning_rate=0.1),
         max_iter=40,
         random_state=0,
         **ONE,
@@ -102,7 +107,7 @@ def test_a_batch_starts_where_the_last_one_ended():
     (X, y), (Z, z), _ = batches(*numbers())
     model = clone(MLP).set_params(max_iter=200).fit(X, y)
     before = model.posterior_.params
-    model.set_params(max_iter=1, learning_rate=1e-6).partial_fit(Z, z)
+    model.set_params(max_iter=1, solver__learning_rate=1e-6).partial_fit(Z, z)
     np.testing.assert_allclose(model.posterior_.params, before, atol=1e-3)
 
 
@@ -191,7 +196,7 @@ def test_new_classes_get_outputs_of_their_own(known):
     with pytest.raises(ValueError, match="not the same as on last call"):
         model.partial_fit(X[:1], ["b"], classes=["a", "b"])
     assert pickle.dumps(vars(model)) == before
-    model.set_params(max_iter=1, learning_rate=1e-12)  # it learns nothing
+    model.set_params(max_iter=1, solver__learning_rate=1e-12)  # it learns nothing
     model.partial_fit(X[:1], ["b"], classes=["b", *known])
     assert list(model.classes_) == sorted(["b", *known])
     where = np.searchsorted(model.classes_, known)

@@ -16,16 +16,16 @@ from skvi.neural_network._noises import (
     likely_shape,
     repeated_value,
 )
+from skvi.solvers import Stochastic
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 FAST = {
     "posterior": "mean_field",
     "divergence": "kl",
     "hidden_layer_sizes": (),
-    "learning_rate": 0.05,
+    "solver": Stochastic(learning_rate=0.05, n_draws=2),
     "max_iter": 60,
     "tol": 0.5,
-    "n_draws": 2,
     "random_state": 0,
 }
 

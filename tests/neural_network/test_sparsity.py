@@ -8,6 +8,7 @@ import torch
 
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 from tests.modules import relu_network
 
 #: One network with the whole divergence and the plainest noise.
@@ -39,8 +40,7 @@ def network():
     model = BayesianMLPRegressor(
         prior="horseshoe",
         hidden_layer_sizes=8,
-        learning_rate=0.1,
-        n_draws=4,
+        solver=Stochastic(learning_rate=0.1, n_draws=4),
         max_iter=40,
         random_state=0,
         **(ONE | {"activation": "relu"}),

@@ -13,6 +13,7 @@ from skvi.neural_network import (
     BayesianModuleClassifier,
 )
 from skvi.objectives._analytic import AnalyticSteps
+from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._ends import Validation
 from tests.interrupts import interrupt, quick, stop
 from tests.modules import relu_network
@@ -32,7 +33,7 @@ N = 100
 # As many draws as score a state: then the scores are what predictions have.
 SMALL = {
     "hidden_layer_sizes": (4,),
-    "n_draws": 4,
+    "solver": Stochastic(n_draws=4),
     "n_predict_draws": 20,
     "max_iter": 15,
     "validation_fraction": 0.2,
@@ -111,7 +112,7 @@ def test_scores_of_classes_and_of_columns():
 def test_the_best_state_is_returned():
     """Wrong variants: the last one; the average over the sweep that follows."""
     X, y = noise()
-    model = clone(MLP).set_params(max_iter=60, learning_rate=0.2).fit(X, y)
+    model = clone(MLP).set_params(max_iter=60, solver__learning_rate=0.2).fit(X, y)
     scores, (_, out) = model.validation_scores_, split()
     assert model.best_validation_score_ == scores.max() > scores[-1]
     assert score(model, X[out], y[out]) == pytest.approx(scores.max(), rel=1e-9)
@@ -222,10 +223,10 @@ def test_the_split():
 def test_fits_side_by_side():
     """Scores are those of each alone. Wrong variant: scores of the first member."""
     X, y = numbers()
-    grid = {"learning_rate": [0.02, 0.1]}
+    grid = {"solver__learning_rate": [0.02, 0.1]}
     search = BatchedGridSearchCV(MLP, grid, cv=2, refit=False).fit(X, y)
-    for i, rate in enumerate(grid["learning_rate"]):
-        model = clone(MLP).set_params(learning_rate=rate).fit(X[50:], y[50:])
+    for i, rate in enumerate(grid["solver__learning_rate"]):
+        model = clone(MLP).set_params(solver__learning_rate=rate).fit(X[50:], y[50:])
         found = search.cv_results_["split0_test_score"][i]
         assert found == pytest.approx(model.score(X[:50], y[:50]), rel=1e-6)
 
@@ -241,7 +242,7 @@ def test_ctrl_c_keeps_the_best_state(monkeypatch):
     (X, y), is_last = noise(), []
     for seed in range(3):
         model = clone(MLP).set_params(max_iter=200, random_state=seed).fit(X, y)
-        model.set_params(warm_start=True, learning_rate=0.5)
+        model.set_params(warm_start=True, solver__learning_rate=0.5)
         steps = interrupt(monkeypatch, AnalyticSteps, "differentiate", 90)
         stop(model, X, y)
         monkeypatch.undo()

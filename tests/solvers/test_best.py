@@ -202,7 +202,7 @@ def test_heteroscedastic_fits_with_long_steps(seed):
         noise="heteroscedastic",
         hidden_layer_sizes=20,
         prior={name: Normal("learn") for name in ("coef_0", "coef_1", "intercept")},
-        learning_rate=0.1,
+        solver=Stochastic(learning_rate=0.1),
         max_iter=500,
         tol=0.1,
         random_state=seed,

@@ -208,7 +208,7 @@ def test_a_second_fit_goes_on():
         posterior=Ensemble(n_members=2), noise="constant", **SMALL
     ).fit(X, y)
     before = [c.as_normal().mean for c in model.posterior_.components]
-    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-6)
+    model.set_params(warm_start=True, max_iter=1, solver__learning_rate=1e-6)
     families = {
         "ensemble": [0, 1, 0, 1, 0, 1, 0, 1],
         "mean_field": [0],

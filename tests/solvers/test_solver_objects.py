@@ -33,16 +33,20 @@ def waves(n=40):
 
 
 def test_settings_of_networks_are_those_of_their_solver():
-    """In either place, and not in both; "auto" is what suits the network.
+    """`batch_size` in either place, and not in both; "auto" is what suits the network.
 
     Wrong variants: settings of the object ignored; those of the network where both are
     given.
     """
-    settings = {"batch_size": 8, "n_draws": 3, "learning_rate": 0.1}
+    settings = {"n_draws": 3, "learning_rate": 0.1}
     X, y = waves()
-    given = clone(NETWORK).set_params(solver="stochastic", **settings).fit(X, y)
-    model = clone(NETWORK).set_params(solver=Stochastic(**settings)).fit(X, y)
-    assert np.array_equal(model.loss_curve_, given.loss_curve_)
+    beside = clone(NETWORK).set_params(solver=Stochastic(**settings), batch_size=8)
+    solver = Stochastic(batch_size=8, **settings)
+    model = clone(NETWORK).set_params(solver=solver).fit(X, y)
+    assert np.array_equal(model.loss_curve_, beside.fit(X, y).loss_curve_)
+    named = clone(NETWORK).set_params(solver="stochastic", batch_size=8)
+    named.set_params(**{f"solver__{name}": v for name, v in settings.items()})
+    assert np.array_equal(model.loss_curve_, named.fit(X, y).loss_curve_)
     assert model.diagnostics_["n_draws"] == 3 * 3  # of all rows, in as many epochs
     plain = clone(NETWORK).set_params(solver="stochastic").fit(X, y)
     assert plain.loss_curve_[0] != model.loss_curve_[0]
@@ -50,7 +54,7 @@ def test_settings_of_networks_are_those_of_their_solver():
     model = clone(NETWORK).set_params(solver=solver).fit(X, y)
     assert np.array_equal(model.loss_curve_, plain.loss_curve_)
     assert solver.n_draws == solver.batch_size == "auto"
-    twice = clone(NETWORK).set_params(solver=Stochastic(n_draws=3), batch_size=8)
+    twice = clone(NETWORK).set_params(solver=Stochastic(batch_size=3), batch_size=8)
     with pytest.raises(IncompatibleComponentsError, match="leave batch_size=8 out"):
         twice.fit(X, y)
 
