@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from skvi.changepoint._beta import _terms
+from skvi.changepoint._robust import _terms
 
 
 def expected_gain(c, error, leverage, a, b):

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import psi
 from scipy.stats import invgamma, norm
 
-from skvi.changepoint._beta import sites
+from skvi.changepoint._robust import sites
 from tests.changepoint.gains import expected_gain
 
 CASES = [

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from skvi.changepoint import BayesianChangepointDetector, ConstantHazard
-from skvi.changepoint._changes import find_changes
+from skvi.changepoint._records import find_changes
 from tests.changepoint.series import jump
 from tests.changepoint.test_recursion import CASES, Aging, fit, reference_of
 

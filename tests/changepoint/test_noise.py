@@ -7,7 +7,7 @@ from scipy.integrate import quad
 from sklearn.exceptions import NotFittedError
 
 from skvi.changepoint import BayesianChangepointDetector, PoissonCounts
-from skvi.changepoint._scores import NormalScore
+from skvi.changepoint._units import NormalScore
 
 
 def autoregression(coef):
@@ -49,7 +49,7 @@ def test_a_step_of_skewed_noise_is_found():
     x = np.random.default_rng(1).exponential(1.0, 300)
     x[150:] += 2.0
     detector = BayesianChangepointDetector().fit(x)
-    assert detector._scaling.n_knots > 0
+    assert detector._stream.scaling.n_knots > 0
     assert np.abs(detector.changepoints_ - 150).min() <= 5
     assert detector.predict_next()[0] == pytest.approx(x[150:].mean(), abs=0.3)
     assert detector.log_densities_.sum() == pytest.approx(
