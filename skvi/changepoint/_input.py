@@ -100,14 +100,6 @@ def resolve_models(models: Any) -> list[SegmentModel]:
     return found
 
 
-def resolve_hazard(hazard: float | Hazard) -> Hazard:
-    """Return a constant hazard for a mean length, or a copy of a given hazard."""
-    if not isinstance(hazard, Hazard):
-        return ConstantHazard(float(hazard))
-    hazard.validate()
-    return clone(hazard)
-
-
 def resolve_prior(prior: Any, n_models: int) -> np.ndarray:
     """Probabilities of the models at the start of a segment."""
     if prior is None:
@@ -182,7 +174,8 @@ def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> 
 class Settings:
     """Everything that a stream is made of, except its units.
 
-    `scaling` is None if the units are measured.
+    `scaling` is None if the units are measured; `power` and `run_power` are beta - 1 of
+    the losses, None for the log loss.
     """
 
     models: Sequence[SegmentModel]
@@ -192,6 +185,8 @@ class Settings:
     divergence: KL
     loss: Loss
     run_length_loss: Loss
+    power: float | None
+    run_power: float | None
     max_hypotheses: int | None
     min_probability: float
     history: int
@@ -219,30 +214,30 @@ class Settings:
                 f"run_length_loss={run_length_loss!r} needs a robust loss for the "
                 'parameters, too. Use loss="beta".'
             )
+        hazard = detector.hazard
+        if isinstance(hazard, Hazard):
+            hazard.validate()
+            hazard = clone(hazard)
+        else:
+            hazard = ConstantHazard(float(hazard))
         return cls(
             models,
             resolve_scaling(detector.scaling, series.shape[1], models[0].support),
-            resolve_hazard(detector.hazard),
+            hazard,
             resolve_prior(detector.model_prior, len(models)),
             resolve_divergence(detector.divergence, models),
             loss,
             run_length_loss,
+            *(
+                one.beta - 1 if isinstance(one, BetaLoss) else None
+                for one in (loss, run_length_loss)
+            ),
             detector.max_hypotheses,
             detector.min_probability,
             detector.history,
             is_auto and not is_robust and isinstance(detector.scaling, str),
             series.shape[1],
         )
-
-    @property
-    def power(self) -> float | None:
-        """Order of the loss of the parameters minus 1; None for the log loss."""
-        return power_of(self.loss)
-
-    @property
-    def run_power(self) -> float | None:
-        """The same of the loss by which rows weight hypotheses."""
-        return power_of(self.run_length_loss)
 
     def log_least(self, n_parameters: int) -> float:
         """Log probability below which hypotheses are dropped.
@@ -254,11 +249,6 @@ class Settings:
         if self.min_probability == 0:
             return -math.inf
         return max(1.0, n_parameters / 2) * math.log(self.min_probability)
-
-
-def power_of(loss: Loss) -> float | None:
-    """Return beta - 1, and None for the log loss."""
-    return loss.beta - 1 if isinstance(loss, BetaLoss) else None
 
 
 def find_columns(
@@ -372,35 +362,25 @@ def misfits(
 
     A column without values is reported only if the series is complete.
     """
-    found = []
-    for column, name in zip(columns, names, strict=True):
-        seen = column[np.isfinite(column)]
-        if is_complete and not len(seen):
-            found.append(f"{name} has no observed value: nothing is learned from it.")
-        elif (advice := misfit(seen, models)) is not None:
-            found.append(f"{name} {advice}")
-    if not found:
-        return None
-    more = len(found) - 1
-    return found[0] + (f" There are {more} more such columns." if more else "")
-
-
-def misfit(column: np.ndarray, models: Sequence[SegmentModel]) -> str | None:
-    """What the values are that the models do not suit, and what to do, if anything."""
-    support = models[0].support
-    if len(column) < LEAST_ROWS or support != "real":
-        return None
-    return tied(column, has_noise(models))
-
-
-def has_noise(models: Sequence[SegmentModel]) -> bool:
-    """Whether no segment can be without noise, whatever its rows."""
-    return all(
+    found, has_ties = [], models[0].support == "real"
+    # Whether no segment can be without noise, whatever its rows.
+    has_noise = all(
         isinstance(model, RegressionModel)
         and model.noise_scale != "auto"
         and model.noise_df >= ENOUGH_NOISE_DF
         for model in models
     )
+    for column, name in zip(columns, names, strict=True):
+        seen = column[np.isfinite(column)]
+        if is_complete and not len(seen):
+            found.append(f"{name} has no observed value: nothing is learned from it.")
+        elif has_ties and len(seen) >= LEAST_ROWS:
+            if (advice := tied(seen, has_noise)) is not None:
+                found.append(f"{name} {advice}")
+    if not found:
+        return None
+    more = len(found) - 1
+    return found[0] + (f" There are {more} more such columns." if more else "")
 
 
 def tied(column: np.ndarray, has_noise: bool) -> str | None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 
@@ -49,8 +50,15 @@ class Change:
     is_best: bool
 
 
+class Unchanging:
+    """What copies of a stream share."""
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self
+
+
 @dataclass(frozen=True)
-class RowResult:
+class RowResult(Unchanging):
     """Results of a row, in the units of the models; the `value` not yet scored.
 
     Arrays are (n_series,), `models`, the probabilities of the models, (n_models,).
@@ -66,7 +74,7 @@ class RowResult:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class Posterior(Unchanging):
     """Hypotheses after a row: first row of the segment, and probability; (K,).
 
     `ended`, of the hypotheses before the row, is the distribution of the segment that
@@ -109,11 +117,6 @@ class Records:
         else:
             self.first = self.n_frozen = self.n_rows
             self.frozen.append(0.0)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there are enough rows for a backward pass."""
-        return self.n_rows - self.first > 2 * self.lag
 
     def freeze(self, starts: Sequence[int]) -> None:
         """Finalize the oldest rows, and forget their posteriors.

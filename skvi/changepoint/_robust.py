@@ -29,7 +29,8 @@ phi^T w are
     m4 = E[log sigma^2]
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,8 @@ from skvi.changepoint.base import Row, State
 
 __all__ = ["RobustGroup", "sites"]
 
+# Axes of the rows of a window.
+AXES = {"index": 0, "time": 0, "values": 1, "design": 2, "usable": 1}
 NATURAL = ("precision", "shift", "const", "count")
 MOMENTS = ("mean", "cov", "a", "b")
 # Rows whose sites follow the posterior, and the most steps for each of them.
@@ -135,23 +138,14 @@ class Seen:
     design: np.ndarray
     usable: np.ndarray
 
-    def __getitem__(self, rows: slice) -> "Seen":
+    @staticmethod
+    def join(rows: Iterable["Seen"]) -> "Seen":
+        """Rows of several parts."""
         return Seen(
-            self.index[rows],
-            self.time[rows],
-            self.values[:, rows],
-            self.design[:, :, rows],
-            self.usable[:, rows],
-        )
-
-    def append(self, other: "Seen") -> "Seen":
-        """Rows before others."""
-        return Seen(
-            np.append(self.index, other.index),
-            np.append(self.time, other.time),
-            np.append(self.values, other.values, 1),
-            np.append(self.design, other.design, 2),
-            np.append(self.usable, other.usable, 1),
+            *(
+                np.concatenate([getattr(part, name) for part in rows], axis)
+                for name, axis in AXES.items()
+            )
         )
 
 
@@ -166,7 +160,7 @@ class RobustGroup(RegressionGroup):
         self.power, self.run_power = power, run_power
         # The loss depends on units: densities are taken in units of the noise.
         self.temper = self.temper * self.unit[:, None] ** power
-        self.window: Seen | None = None
+        self.window: deque[Seen] = deque(maxlen=WINDOW)
 
     def prior(self) -> State:
         """See `Group.prior`."""
@@ -192,7 +186,7 @@ class RobustGroup(RegressionGroup):
         seen = Seen(*place, row.values[:, None], design, usable[:, None])
         phi = self._regressors(state, seen)[:, :, 0]
         fit = (phi * state["mean"]).sum(-1)
-        leverage = quadratic(state["cov"], phi)
+        leverage = ((state["cov"] @ phi[..., None])[..., 0] * phi).sum(-1)
         a, b = state["a"], state["b"]
         # Rows that contradict a hypothesis reduce its degrees of freedom. Below 3 a
         # finite, continuous extension replaces the variance.
@@ -206,11 +200,12 @@ class RobustGroup(RegressionGroup):
 
     def _learn(self, state: State, seen: Seen) -> None:
         """Update the state with a row, in place."""
-        window = seen if self.window is None else self.window.append(seen)
-        if len(window.index) > WINDOW:
-            self._freeze(state, window[:1])
-        self.window = window[-WINDOW:]
-        self._settle(state, self.window)
+        if len(self.window) == WINDOW:
+            # The sites of a row that leaves the window stay at their current values.
+            self._add_sites(state, "frozen_", state, self.window[0], drops=True)
+            keep_valid(state)
+        self.window.append(seen)
+        self._settle(state, Seen.join(self.window))
 
     def _regressors(self, state: State, seen: Seen) -> np.ndarray:
         """Regressors of rows by hypotheses, (K, n_series, w, p)."""
@@ -241,11 +236,6 @@ class RobustGroup(RegressionGroup):
         target[f"{prefix}shift"] += shift[..., 0, :]
         target[f"{prefix}const"] += (weight * found.const).sum(-1)
 
-    def _freeze(self, state: State, oldest: Seen) -> None:
-        """Fix the sites of a row that leaves the window at their current values."""
-        self._add_sites(state, "frozen_", state, oldest, drops=True)
-        keep_valid(state)
-
     def _settle(self, state: State, seen: Seen) -> None:
         """Find posterior and sites of the window's rows, for all hypotheses."""
         active = np.arange(len(state["start"]))
@@ -265,11 +255,6 @@ class RobustGroup(RegressionGroup):
 def along(array: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Append axes, so that it broadcasts."""
     return array.reshape(array.shape + (1,) * (other.ndim - array.ndim))
-
-
-def quadratic(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """v^T M v, over the last axes."""
-    return ((matrix @ vector[..., None])[..., 0] * vector).sum(-1)
 
 
 def keep_valid(state: State) -> None:

@@ -153,7 +153,7 @@ class Stream:
         length = row.index - float(p @ start)
         result = RowResult(units, mean, std, usable, change + slope, models, length)
         self.records.add(result, Posterior(start, p, ended))
-        if self.records.is_full:
+        if self.records.n_rows - self.records.first > 2 * self.settings.history:
             self.records.freeze(self.starts())
         if filter_.t % COLLECT_EVERY == 0:
             self._collect()

@@ -348,11 +348,11 @@ VARIANTS = [
         test="tests/changepoint/test_noise.py::"
              "test_the_index_is_the_time_of_trends[None]"),
     Variant("changepoint-site-fit", where="sites", find="2 * fit", put="fit",
-        test="tests/changepoint/test_beta.py::"
-             "test_sites_are_gradients_in_the_moments[case2]"),
+        test="tests/changepoint/test_robust.py::"
+             "test_short_segments_have_the_optimal_posterior[1.0-1.5-1]"),
     Variant("changepoint-integral-power", where="_terms", find="1.5", put="0.5",
-        test="tests/changepoint/test_beta.py::"
-             "test_expected_gain_is_the_expectation[case1]"),
+        test="tests/changepoint/test_robust.py::"
+             "test_short_segments_have_the_optimal_posterior[1.0-1.5-1]"),
     Variant("changepoint-predict-std", where="Reading.moments",
         find="(self.mean - mean) ** 2", put="0.0",
         test="tests/changepoint/test_truth.py::test_moments_of_counts[model1]"),
