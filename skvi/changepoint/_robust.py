@@ -42,8 +42,6 @@ from skvi.changepoint.base import Row, State
 
 __all__ = ["RobustGroup", "sites"]
 
-# Axes of the rows of a window.
-AXES = {"index": 0, "time": 0, "values": 1, "design": 2, "usable": 1}
 NATURAL = ("precision", "shift", "const", "count")
 MOMENTS = ("mean", "cov", "a", "b")
 # Rows whose sites follow the posterior, and the most steps for each of them.
@@ -141,12 +139,9 @@ class Seen:
     @staticmethod
     def join(rows: Iterable["Seen"]) -> "Seen":
         """Rows of several parts."""
-        return Seen(
-            *(
-                np.concatenate([getattr(part, name) for part in rows], axis)
-                for name, axis in AXES.items()
-            )
-        )
+        columns = zip(*(vars(part).values() for part in rows), strict=True)
+        axes = 0, 0, 1, 2, 1
+        return Seen(*map(np.concatenate, columns, axes))
 
 
 class RobustGroup(RegressionGroup):

@@ -39,8 +39,6 @@ N_BETWEEN = 50
 # Predictive quantiles whose moments are those of a prediction: the tails of the inverse
 # are exponential, and the moments of a t distribution there infinite.
 N_NODES = 100
-# Rows whose moments are computed together: all of a long series would fill the memory.
-MOST_TOGETHER = 1000
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,8 @@ def moments(
         if score is None:
             continue
         finite = np.flatnonzero(np.isfinite(std[:, j]))
-        for i in np.array_split(finite, 1 + len(finite) // MOST_TOGETHER):
+        # In parts: nodes of all rows of a long series would fill the memory.
+        for i in np.array_split(finite, 1 + len(finite) // N_NODES):
             x = score.inverse(mean[i, j, None] + std[i, j, None] * nodes)
             mean[i, j], std[i, j] = x.mean(1), x.std(1)
     return mean, std
