@@ -1,10 +1,14 @@
 """Changepoint detection: when, and how probably, the behavior of a series changes."""
 
-from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._detector import BayesianChangepointDetector
 from skvi.changepoint._display import ChangepointDisplay
-from skvi.changepoint._regression import Regression, RegressionModel
-from skvi.changepoint._table import ChangepointTable
+from skvi.changepoint._models import (
+    BernoulliTrials,
+    PoissonCounts,
+    Regression,
+    RegressionModel,
+)
+from skvi.changepoint._results import ChangepointTable
 from skvi.changepoint.base import (
     BurnIn,
     ConstantHazard,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.special import betaln, gammaln
 
-from skvi.changepoint._groups import Group, assign
-from skvi.changepoint._regression import RegressionModel
+from skvi.changepoint._filter import Group, assign
+from skvi.changepoint._models import RegressionModel
 from skvi.changepoint.base import BurnIn, Row, State
 
 __all__ = [
@@ -182,10 +182,8 @@ class ConjugateGroup(RegressionGroup):
             "rate": self.rate.reshape(n_models, self.n_sets, -1),
         }
 
-    def read_one(
-        self, state: State, row: Row, usable: np.ndarray
-    ) -> Sequence[np.ndarray]:
-        """See `Group.read_one`."""
+    def read(self, state: State, row: Row, usable: np.ndarray) -> Sequence[np.ndarray]:
+        """See `Group.read`."""
         design = self.designs.of_hypotheses(
             self.designs.of_row(row, self.n_sets),
             state["member"],
@@ -208,8 +206,7 @@ class ConjugateGroup(RegressionGroup):
                 "shape": shape + 0.5 * self.temper,
                 "factor": downdate(factor, self.temper**0.5 * direction),
             }
-            for name, array in learned.items():
-                assign(state[name], array, usable)
+            assign(state, learned, usable)
         return found
 
 

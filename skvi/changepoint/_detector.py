@@ -1,17 +1,17 @@
 """The detector as a scikit-learn estimator."""
 
 from collections.abc import Sequence
+from copy import copy
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skvi.changepoint._assembly import Settings
-from skvi.changepoint._feed import Batch, Feed
 from skvi.changepoint._input import (
+    Settings,
     as_table,
     check_values,
     find_columns,
@@ -20,6 +20,7 @@ from skvi.changepoint._input import (
     times_of,
 )
 from skvi.changepoint._results import Results
+from skvi.changepoint._stream import Batch, Feed
 from skvi.changepoint.base import Hazard, SegmentModel
 from skvi.divergences import KL
 from skvi.exceptions import SkviWarning
@@ -275,12 +276,12 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         ValueError
             X, a parameter or a combination is not valid; the message says what to do.
         KeyboardInterrupt
-            Ctrl-C was pressed. The rows so far, and up to 31 more, have been processed,
-            and `partial_fit` can continue with row ``n_rows_seen_``.
+            Ctrl-C was pressed. The rows so far have been processed, and `partial_fit`
+            can continue with row ``n_rows_seen_``.
         """
         rows = self._batch(X, reset=True, is_series=True)
         n = len(rows)
-        self._begin(rows, self.burn_in or n, max(n, self.history))
+        self._feed = Feed(self._settings, self.burn_in or n, max(n, self.history))
         name = type(self).__name__ if self.verbose else None
         try:
             self._feed.push(rows, closes=True, name=name)
@@ -323,10 +324,96 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             rows = self._batch(X)
         else:
             rows = self._batch(X, reset=True)
-            self._begin(rows, self.burn_in or STREAM_BURN_IN, self.history)
+            burn_in = self.burn_in or STREAM_BURN_IN
+            self._feed = Feed(self._settings, burn_in, self.history)
         self._feed.push(rows, name=type(self).__name__ if self.verbose else None)
         self._warn(is_complete=False)
         return self
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Number of the segment of every row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            A series from its first row on; priors are scaled as in the fit. The
+            detector itself learns nothing from it.
+
+        Returns
+        -------
+        ndarray of int of shape (n_samples,)
+        """
+        return self._replay(X).labels_
+
+    def fit_predict(self, X: ArrayLike, y: Any = None) -> np.ndarray:
+        """Fit, and return `labels_`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            As for `fit`.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of int of shape (n_samples,)
+        """
+        return self.fit(X).labels_
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Probability of a change at every row, and length of its segment so far.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            A series from its first row on; priors are scaled as in the fit.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            The probability that a new segment begins at a row, given all rows; and the
+            expected number of earlier rows of its segment, given the rows up to this
+            one.
+        """
+        detector = self._replay(X)
+        return np.column_stack(
+            [
+                detector.change_probability_,
+                detector._stream.records.column("run_length"),
+            ]
+        )
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        return np.array(["change_probability", "run_length"], dtype=object)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Mean log density of a row, given the rows before it: larger is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            A series from its first row on; priors are scaled as in the fit.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return float(self._replay(X).log_densities_.mean())
 
     def __sklearn_is_fitted__(self) -> bool:
         return "_feed" in vars(self)
@@ -362,8 +449,13 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         check_values(series, self.models_[0].support)
         return Batch(series, X[:, self._features], labels, times)
 
-    def _begin(self, rows: Batch, burn_in: int, n_kept: int) -> None:
-        self._feed = Feed(self._settings, burn_in, n_kept, rows.values.shape[1])
+    def _replay(self, X: ArrayLike) -> Self:
+        """Run a series from its first row, with the priors of the fit."""
+        check_is_fitted(self)
+        rows = self._batch(X)
+        other = copy(self)
+        other._feed = self._feed.replay(rows)
+        return other
 
     def _warn(self, is_complete: bool) -> None:
         """Warn once of columns that the models do not suit."""

@@ -246,7 +246,7 @@ class ChangepointDisplay:
     def _image(self) -> tuple[np.ndarray, int]:
         """Largest probability of the run lengths and rows within a pixel."""
         records = self.detector._stream.records
-        posteriors = records.posteriors()[-len(self._x) :]
+        posteriors = list(records.posteriors)[-len(self._x) :]
         offset = len(self._x) - len(posteriors)
         n = self.detector.n_rows_seen_ - len(posteriors)
         lengths = [n + i + 1 - p.start for i, p in enumerate(posteriors)]

@@ -3,11 +3,6 @@
 A hypothesis states when the current segment began, and which model its rows follow. Its
 weight is the posterior probability, and its path the joint probability of the best
 segmentation that ends in it.
-
-Hypotheses are stored in blocks of rows: a block begins with the remaining hypotheses,
-and has slots for all that begin in it. Within a block nothing moves, so that many rows
-are computed in one operation; the blocks do not depend on how the rows are divided into
-calls.
 """
 
 import math
@@ -16,96 +11,95 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._groups import Group, Reading, Window
-from skvi.changepoint.base import Hazard
+from skvi.changepoint.base import BurnIn, Hazard, ObservationModel, Row, State
 
-__all__ = ["Block", "Filter", "Passed", "Posterior"]
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """Hypotheses after a row: first row of the segment, model, probability; (K,)."""
-
-    start: np.ndarray
-    model: np.ndarray
-    probability: np.ndarray
+__all__ = ["Filter", "Group", "Reading", "SingleModel", "assign"]
 
 
-@dataclass(frozen=True)
-class Block:
-    """Positions of hypotheses for a block of rows, one group of models after another.
+class Group:
+    """Some of a detector's models, with the arithmetic of their hypotheses."""
 
-    In a group, those older than the block come first, then those that begin in its
-    first row, and so on: at `places`, (n_rows, n_models). `probability` is (n_rows, K).
-    """
+    models: Sequence[int]  # their indices among the detector's models
 
-    first: int
-    start: np.ndarray
-    model: np.ndarray
-    places: np.ndarray
-    groups: Sequence[tuple[int, Sequence[int]]]
-    probability: np.ndarray
+    def prior(self) -> State:
+        """State of one new hypothesis for each model, (n_models, ...)."""
+        raise NotImplementedError
 
-    @classmethod
-    def empty(cls, groups: Sequence[Sequence[int]]) -> "Block":
-        """Return a block without rows."""
-        nothing = np.zeros(0, int)
-        places = np.zeros((0, sum(len(models) for models in groups)), int)
-        sizes = [(0, models) for models in groups]
-        return cls(0, nothing, nothing, places, sizes, np.zeros((0, 0)))
+    def n_parameters(self) -> int:
+        """Number of parameters of a segment, of all series, under the largest model."""
+        raise NotImplementedError
 
-    @property
-    def end(self) -> int:
-        """The row after the last one."""
-        return self.first + len(self.places)
+    def read(self, state: State, row: Row, usable: np.ndarray) -> Sequence[np.ndarray]:
+        """What a `Reading` has of a row, (K, n_series) each; learn the row, in place.
 
-    def slices(self) -> list[slice]:
-        """Positions of each group's hypotheses."""
-        found, place = [], 0
-        for n_older, models in self.groups:
-            end = place + n_older + len(self.places) * len(models)
-            found.append(slice(place, end))
-            place = end
-        return found
+        Only series that are `usable`, (n_series,), change.
+        """
+        raise NotImplementedError
 
-    def next(self, first: int, n_rows: int, left: np.ndarray) -> "Block":
-        """Return the block from a later row on, with the hypotheses left, (K,)."""
-        start, model, places, groups = [], [], [], []
-        end = 0
-        for part, (_, models) in zip(self.slices(), self.groups, strict=True):
-            older = left[part]
-            start += [
-                self.start[part][older],
-                first + np.arange(n_rows).repeat(len(models)),
-            ]
-            model += [self.model[part][older], np.tile(models, n_rows)]
-            n = len(start[-2])
-            places.append(end + n + np.arange(n_rows * len(models)))
-            groups.append((n, models))
-            end += n + n_rows * len(models)
-        by_number = np.argsort(np.concatenate([models for _, models in groups]))
-        by_row = [part.reshape(n_rows, -1) for part in places]
-        return Block(
-            first,
-            np.concatenate(start),
-            np.concatenate(model),
-            np.concatenate(by_row, axis=1)[:, by_number],
-            groups,
-            np.zeros((n_rows, end)),
+
+class SingleModel(Group):
+    """One model with its own arithmetic."""
+
+    def __init__(
+        self, number: int, model: ObservationModel, burn_in: BurnIn, temper: float = 1.0
+    ) -> None:
+        self.models = [number]
+        self.model, self.burn_in, self.temper = model, burn_in, temper
+
+    def prior(self) -> State:
+        """See `Group.prior`."""
+        prior = self.model.prior(self.burn_in)
+        return {name: np.asarray(a, float)[None] for name, a in prior.items()}
+
+    def n_parameters(self) -> int:
+        """See `Group.n_parameters`; a model keeps at least one statistic for each."""
+        return sum(array.size for array in self.prior().values())
+
+    def read(self, state: State, row: Row, usable: np.ndarray) -> Sequence[np.ndarray]:
+        """See `Group.read`."""
+        # Copies: a model may return the state itself, which is about to change.
+        density = np.array(self.model.log_predictive(state, row))
+        mean, variance = map(np.array, self.model.moments(state, row))
+        learned = (
+            self.model.update(state, row)
+            if self.temper == 1
+            else self.model.update_part(state, row, self.temper)
         )
+        assign(state, learned, usable)
+        return density, mean, variance
+
+
+def assign(state: State, learned: State, usable: np.ndarray) -> None:
+    """Write new values of the usable series, on axis 1, over the old ones."""
+    for name, array in learned.items():
+        place = state[name]
+        if usable.all() or place.shape[1] != len(usable):
+            place[...] = array
+        else:
+            place[:, usable] = array[:, usable]
 
 
 @dataclass(frozen=True)
-class Passed:
-    """Results for R processed rows.
+class Reading:
+    """Predictions of a row by all hypotheses, (K, n_series), before it is seen.
 
-    Probabilities of hypotheses before and after each row, (R, K), and increments of the
-    log evidence, (R,), in nats.
+    `probability`, (K,), are those of the hypotheses. `integral`, under a robust
+    run-length loss only, is the log of the integral of the density to the power beta.
     """
 
-    predictive: np.ndarray
-    posterior: np.ndarray
-    log_total: np.ndarray
+    probability: np.ndarray
+    log_density: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    integral: np.ndarray | None = None
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Predictive mean and standard deviation over all hypotheses, (n_series,)."""
+        p, variance = self.probability[:, None], self.variance
+        mean = (p * self.mean).sum(0)
+        # Infinite variances without weight do not count.
+        variance = np.where(p > 0, variance, 0.0) + (self.mean - mean) ** 2
+        return mean, np.sqrt((p * variance).sum(0))
 
 
 class Filter:
@@ -124,242 +118,147 @@ class Filter:
         first: int,
     ) -> None:
         self.groups, self.hazard, self.first = groups, hazard, first
-        self.model_prior = model_prior
-        with np.errstate(divide="ignore"):
-            self.log_prior = np.log(model_prior)
         self.max_hypotheses = math.inf if max_hypotheses is None else max_hypotheses
-        self.log_least = log_least
-        self._prunes = log_least > -math.inf or max_hypotheses is not None
-        self.n_rows = min(group.rows_at_once for group in groups)
-        self.fresh = [group.fresh(self.n_rows) for group in groups]
+        self.log_least, self.model_prior = log_least, model_prior
+        # What a new segment adds, and the group of each model.
+        possible = [[m for m in group.models if model_prior[m] > 0] for group in groups]
+        self.new = np.array([m for models in possible for m in models], int)
+        self.fresh = []
+        self.group_of = np.zeros(len(model_prior), int)
+        for i, (group, models) in enumerate(zip(groups, possible, strict=True)):
+            member = np.flatnonzero(np.isin(group.models, models))
+            fresh = {name: array[member] for name, array in group.prior().items()}
+            nan = np.full(len(member), np.nan)
+            self.fresh.append(fresh | {"member": member, "begin": nan, "start": nan})
+            self.group_of[list(group.models)] = i
         self.states = [{n: a[:0] for n, a in state.items()} for state in self.fresh]
-        # Log weights and paths, relative to each other, and the log of the sum of the
-        # former.
+        # Of every hypothesis: first row, model, log probability, log path up to a
+        # constant, and probability.
+        self.start = self.model = np.zeros(0, int)
         self.weights = np.zeros((2, 0))
-        self.log_total = 0.0
-        self.n_alive = 0
-        self.before = np.zeros(0)
-        self.block = Block.empty([group.models for group in groups])
+        self.probability = np.zeros(0)
         self.t = 0
-        self.settled_evidence = 0.0
-        self.dropped_mass = 0.0
+        self.log_evidence = self.dropped_mass = 0.0
         # First row of a segment -> first row and model of the best one before it.
         self.parents: dict[int, tuple[int, int]] = {}
 
-    # --- what is known ----------------------------------------------------------------
-
-    @property
-    def log_evidence(self) -> float:
-        """Log density of all rows so far."""
-        return self.settled_evidence + self.log_total
-
-    def current(self) -> np.ndarray:
-        """Probabilities after the last row, (K,)."""
-        passed = self.t - self.block.first
-        return self.block.probability[passed - 1] if passed else self.before
-
-    def posterior(self) -> Posterior:
-        """Remaining hypotheses after the last row."""
-        if not self.n_alive:
-            return Posterior(self.block.start, self.block.model, np.zeros(0))
-        alive = self.weights[0] > -np.inf
-        start, model = self.block.start[alive], self.block.model[alive]
-        return Posterior(start, model, self.current()[alive])
-
     def segmentation(self) -> list[tuple[int, int]]:
         """First row and model of every segment of the most probable segmentation."""
-        if not self.n_alive:
+        if not len(self.start):
             return [(0, 0)]
         best = int(self.weights[1].argmax())
-        node = int(self.block.start[best]), int(self.block.model[best])
-        found = [node]
-        while node[0] in self.parents:
-            node = self.parents[node[0]]
-            found.append(node)
+        found = [(self.start.item(best), self.model.item(best))]
+        while found[-1][0] in self.parents:
+            found.append(self.parents[found[-1][0]])
         return found[::-1]
 
-    # --- blocks -----------------------------------------------------------------------
+    def branch(self) -> np.ndarray:
+        """Let segments continue or end before the next row.
 
-    def make_room(self) -> int:
-        """Begin a new block if the current one is full; return the free rows."""
-        if self.t >= self.block.end:
-            self._compact()
-        return self.block.end - self.t
-
-    def _compact(self) -> None:
-        """Begin the next block with the remaining hypotheses."""
-        alive = self.weights[0] > -np.inf
-        block = self.block.next(self.t, self.n_rows, alive)
+        Returns which segment has ended if one has: probabilities of the hypotheses
+        before, (K,), or all 0.
+        """
         if self.t == self.first:  # the first segment begins with the series
-            block.start[block.places[0]] = 0
-        for state, new, old, place in zip(
-            self.states, self.fresh, self.block.slices(), block.slices(), strict=True
-        ):
-            kept = alive[old]
-            for name, array in new.items():
-                state[name] = np.concatenate([state[name][kept], array])
-            state["start"] = block.start[place]
-        weights = np.full((2, len(block.start)), -np.inf)
-        old = np.ones(len(block.start), bool)
-        old[block.places.ravel()] = False
-        weights[:, old] = self.weights[:, alive] - self.log_total
-        # The row before the block, for the step to its first row.
-        before = np.zeros(len(block.start))
-        if self.n_alive:
-            before[old] = self.current()[alive]
-        self.before = before
-        self.settled_evidence += self.log_total
-        self.log_total = 0.0
-        self.block, self.weights = block, weights
-
-    # --- rows -------------------------------------------------------------------------
-
-    def read(self, rows: Window, usable: np.ndarray) -> list[Reading]:
-        """Predictions of rows by each group's hypotheses, none beyond the block."""
-        j = np.arange(self.t, self.t + len(rows)) - self.block.first
-        return [
-            group.read(state, rows, usable, n_older + (j + 1) * len(models))
-            for group, state, (n_older, models) in zip(
-                self.groups, self.states, self.block.groups, strict=True
-            )
-        ]
-
-    def predictive(self) -> np.ndarray:
-        """Probabilities of hypotheses at the next row, (1, K)."""
-        before = self.current()
-        return self._predictive(before, self.block.probability[:0], self._hazards(1))
-
-    def _predictive(
-        self, before: np.ndarray, posterior: np.ndarray, ends: np.ndarray
-    ) -> np.ndarray:
-        """The same at the next R rows: from (K,) before, and (R - 1, K) inside."""
-        j = self.t - self.block.first
-        found = np.concatenate([before[None], posterior])
-        ended = (found * ends).sum(1)
-        found *= 1 - ends
-        if self.t == self.first:
-            ended[0] = 1.0
-        rows = np.arange(len(found))[:, None]
-        found[rows, self.block.places[j : j + len(found)]] = (
-            ended[:, None] * self.model_prior
-        )
-        return found
-
-    def advance(self, gain: np.ndarray, judged: np.ndarray) -> Passed:
-        """Let segments continue or end, and reweight them by rows within the block.
-
-        `gain`, (R, K), are log factors of probabilities. Rows that are not `judged`
-        change no probability.
-        """
-        n, block = len(gain), self.block
-        j = self.t - block.first
-        ends = self._hazards(n)
-        with np.errstate(divide="ignore"):
-            leaves, stays = np.log(ends), np.log1p(-ends)
-        posterior, total = block.probability[j : j + n], np.zeros(n)
-        before, places = self.current(), block.places[j : j + n]
-        # Existing hypotheses continue; those that begin later still have weight 0.
-        new = np.arange(n)[:, None], places
-        moves = gain + stays
-        moves[new] = gain[new]
-        sums, weights, weight = np.empty(n), self.weights, self.weights[0]
-        prior = self.log_prior.tolist()
-        for i, (row, move, p) in enumerate(
-            zip(places.tolist(), moves, posterior, strict=True)
-        ):
-            self._branch(leaves[i] if leaves.ndim else float(leaves), row, prior, i)
-            weights += move
-            top = weight.item(weight.argmax())
-            if not math.isfinite(top):
-                raise ValueError(
-                    f"Row {self.t + i} is impossible under every model of the detector "
-                    "(its log density is not finite). Add a model that can produce "
-                    "such values, or mark the row as missing (NaN)."
-                )
-            np.subtract(weight, top, out=p)
-            np.exp(p, out=p)
-            sums[i] = size = float(np.add.reduce(p))
-            after = top + math.log(size)
-            if judged[i]:
-                total[i] = after - self.log_total
-                self.log_total = after
-            if self._prunes:
-                sums[i] = self._prune(p, size, after + self.log_least)
-        posterior /= sums[:, None]
-        predictive = self._predictive(before, posterior[:-1], ends)
-        self.t += n
-        return Passed(predictive, posterior, total)
-
-    def _branch(
-        self, leaves: np.ndarray | float, places: list[int], prior: list[float], i: int
-    ) -> None:
-        """Start new segments in row i of the coming rows."""
-        weight, path = self.weights
-        mass = value = 0.0
-        if self.n_alive:
-            if isinstance(leaves, float):
-                best = int(path.argmax())
-                mass, value = self.log_total + leaves, path.item(best) + leaves
-            else:
-                leaving = path + leaves
-                mass, best = log_sum(weight + leaves), int(leaving.argmax())
-                value = leaving.item(best)
-            if mass == -math.inf:
-                return
-            block = self.block
-            self.parents[self.t + i] = block.start.item(best), block.model.item(best)
-        for place, log_prior in zip(places, prior, strict=True):
-            weight[place], path[place] = mass + log_prior, value + log_prior
-        self.n_alive += len(places)
-
-    def _prune(self, probability: np.ndarray, size: float, least: float) -> float:
-        """Drop hypotheses that are too many or too improbable; return the sum kept.
-
-        Takes probabilities times their sum, the size, and the least log weight.
-        """
-        n, weight = len(probability), self.weights[0]
-        crowded = self.n_alive > self.max_hypotheses
-        few = weight < least
-        if not crowded and np.count_nonzero(few) <= n - self.n_alive:
-            return size
-        if crowded:
-            excess = n - int(self.max_hypotheses)
-            few[weight.argpartition(excess - 1)[:excess]] = True
-        few[weight.argmax()] = False
-        places = few.nonzero()[0]
-        lost = float(probability[places].sum()) / size
-        probability[places] = 0.0
-        self.weights[:, places] = -np.inf
-        self.n_alive = n - len(places)
-        self.dropped_mass += lost
-        self.log_total += math.log1p(-lost)
-        return size * (1 - lost)
-
-    def _hazards(self, n_rows: int) -> np.ndarray:
-        """Probabilities that segments end before rows, (R, K); one if all are equal."""
-        rows = np.arange(self.t, self.t + n_rows)[:, None]
-        length = np.maximum(rows - self.block.start, 1)
-        p = np.asarray(self.hazard.probability(length.ravel()), float)
-        if p.shape != (length.size,) or not (p.min() >= 0 and p.max() <= 1):
+            self._begin(0, 0.0, 0.0)
+            return np.zeros(0)
+        p = np.asarray(self.hazard.probability(self.t - self.start), float)
+        if p.shape != self.start.shape or not (p.min() >= 0 and p.max() <= 1):
             raise ValueError(
                 f"{type(self.hazard).__name__}.probability must return one "
                 "probability, between 0 and 1, for each length."
             )
-        return p[0] if p.min() == p.max() else p.reshape(length.shape)
+        ended = self.probability * p
+        total = ended.sum()
+        with np.errstate(divide="ignore"):
+            leaving, stays = self.weights + np.log(p), np.log1p(-p)
+        self.weights += stays
+        self.probability = self.probability * (1 - p)
+        best = int(leaving[1].argmax())
+        top = leaving[0].max()
+        if top > -math.inf:
+            self.parents[self.t] = self.start.item(best), self.model.item(best)
+            mass = float(top + np.log(np.exp(leaving[0] - top).sum()))
+            self._begin(self.t, mass, leaving.item((1, best)))
+        return ended / total if total > 0 else ended
+
+    def _begin(self, start: int, mass: float, path: float) -> None:
+        """Add the hypotheses of a segment that begins, from their logarithms."""
+        n, prior = len(self.new), self.model_prior[self.new]
+        self.start = np.append(self.start, np.full(n, start))
+        self.model = np.append(self.model, self.new)
+        new = np.log(prior) + np.array([[mass], [path]])
+        self.weights = np.concatenate([self.weights, new], axis=1)
+        self.probability = np.append(self.probability, math.exp(mass) * prior)
+        for state, fresh in zip(self.states, self.fresh, strict=True):
+            for name, array in fresh.items():
+                state[name] = np.concatenate([state[name], array])
+            state["start"][len(state["start"]) - len(fresh["start"]) :] = start
+
+    def read(self, row: Row, usable: np.ndarray) -> Reading:
+        """Predictions of a row by all hypotheses, which learn it."""
+        if len(self.groups) == 1:
+            found = self.groups[0].read(self.states[0], row, usable)
+            return Reading(self.probability, *found)
+        n, of = len(self.start), self.group_of[self.model]
+        parts: list[np.ndarray] = []
+        for i, (group, state) in enumerate(zip(self.groups, self.states, strict=True)):
+            read = group.read(state, row, usable)
+            parts = parts or [np.zeros((n, len(usable))) for _ in read]
+            for whole, part in zip(parts, read, strict=True):
+                whole[of == i] = part
+        return Reading(self.probability, *parts)
+
+    def advance(self, gain: np.ndarray, judged: bool) -> float:
+        """Reweight hypotheses by a row; return the increment of the log evidence.
+
+        `gain`, (K,), are log factors of probabilities, in nats. A row that is not
+        `judged` changes no probability.
+        """
+        self.weights += gain
+        weight = self.weights[0]
+        top = weight.max()
+        if not math.isfinite(top):
+            raise ValueError(
+                f"Row {self.t} is impossible under every model of the detector "
+                "(its log density is not finite). Add a model that can produce "
+                "such values, or mark the row as missing (NaN)."
+            )
+        p = np.exp(weight - top)
+        size = float(p.sum())
+        self.probability = p / size
+        change = top + math.log(size) if judged else 0.0
+        self.weights -= change
+        self.log_evidence += change
+        self._prune()
+        self.t += 1
+        return change
+
+    def _prune(self) -> None:
+        """Drop hypotheses that are too many or too improbable."""
+        weight = self.weights[0]
+        few = (weight < self.log_least) | (weight == -math.inf)
+        if (excess := len(weight) - self.max_hypotheses) > 0:
+            few[weight.argpartition(int(excess) - 1)[: int(excess)]] = True
+        few[weight.argmax()] = False
+        if not few.any():
+            return
+        lost, kept = float(self.probability[few].sum()), ~few
+        of = self.group_of[self.model]
+        for i, state in enumerate(self.states):
+            left = kept if len(self.states) == 1 else kept[of == i]
+            for name, array in state.items():
+                state[name] = array[left]
+        self.start, self.model = self.start[kept], self.model[kept]
+        self.probability = self.probability[kept] / (1 - lost)
+        self.weights = self.weights[:, kept] - math.log1p(-lost)
+        self.dropped_mass += lost
+        self.log_evidence += math.log1p(-lost)
 
     def collect(self) -> None:
         """Forget segments that precede no kept hypothesis."""
         reachable: set[int] = set()
-        for start in set(self.posterior().start.tolist()):
+        for start in set(self.start.tolist()):
             while start in self.parents and start not in reachable:
                 reachable.add(start)
                 start = self.parents[start][0]
         self.parents = {key: self.parents[key] for key in sorted(reachable)}
-
-
-def log_sum(values: np.ndarray) -> float:
-    """Return log sum exp."""
-    top = values.max()
-    if not np.isfinite(top):
-        return float(top)
-    return float(top + np.log(np.exp(values - top).sum()))

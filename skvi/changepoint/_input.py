@@ -1,15 +1,28 @@
-"""Columns of X: series and features, labels, and values that do not suit the models."""
+"""Parameters and columns of a detector, checked before the first row."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
-from skvi.changepoint._regression import RegressionModel
-from skvi.changepoint._scaling import LEAST_ROWS, dispersion_of
-from skvi.changepoint.base import SegmentModel
+from skvi.changepoint._models import (
+    BernoulliTrials,
+    PoissonCounts,
+    Regression,
+    RegressionModel,
+)
+from skvi.changepoint._units import LEAST_ROWS, dispersion_of
+from skvi.changepoint.base import ConstantHazard, Hazard, SegmentModel
+from skvi.divergences import KL
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.losses import BetaLoss, LogLoss
+from skvi.losses.base import Loss
 
 __all__ = [
+    "Settings",
     "as_table",
     "check_order",
     "check_values",
@@ -19,6 +32,26 @@ __all__ = [
     "times_of",
 ]
 
+# A row has the largest influence at 2 standard deviations from its prediction.
+LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
+# The largest order of those tried on the five autoregressions (benchmarks/
+# changepoints.py) that finds both changes where they are.
+RUN_LENGTH_LOSSES = {"log": LogLoss(), "beta": BetaLoss(1.75)}
+# Autoregressions leave out the rows after missing values: too many if more are missing.
+MOST_MISSING = 0.1
+# Beyond it the arithmetic overflows.
+LARGEST_BETA = 10.0
+
+MODELS = {
+    "constant_mean": Regression(),
+    "known_noise": Regression(noise_df=math.inf),
+    "poisson": PoissonCounts(),
+    "bernoulli": BernoulliTrials(),
+    "autoregression": Regression(order=1),
+    "vector_autoregression": Regression(order=1, across=True),
+    "linear_regression": Regression(features=True),
+    "linear_trend": Regression(trend=True),
+}
 # If two rows are equal with more than this probability, the default model reports false
 # changes: series rounded to steps of one and two standard deviations have 0.28 and
 # 0.51, Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
@@ -33,6 +66,189 @@ NO_DENSITY = (
     "noise: changes and log_evidence_ mean little, and log_evidence_ is not comparable "
     "with that of probabilities. "
 )
+
+
+def resolve_models(models: Any) -> list[SegmentModel]:
+    """Return copies of the requested models, checked to be comparable."""
+    if isinstance(models, str) and models == "auto":
+        models = "constant_mean", "autoregression"
+    given = [models] if isinstance(models, (str, SegmentModel)) else list(models)
+    if not given:
+        raise ValueError("models is empty. Give at least one, such as Regression().")
+    found = []
+    for model in given:
+        if isinstance(model, str):
+            if model not in MODELS:
+                raise ValueError(
+                    f"models has {model!r}, which is not one of {sorted(MODELS)}."
+                )
+            model = MODELS[model]
+        elif not isinstance(model, SegmentModel):
+            raise TypeError(
+                f"models has a {type(model).__name__}. Give names or models, such as "
+                "Regression(); a custom model extends ObservationModel."
+            )
+        model.validate()
+        found.append(clone(model))
+    supports = sorted({model.support for model in found})
+    if len(supports) > 1:
+        raise IncompatibleComponentsError(
+            f"The models are of different kinds of values ({', '.join(supports)}): "
+            "densities and probabilities have no common unit and cannot be compared. "
+            "Use models of one kind."
+        )
+    return found
+
+
+def resolve_prior(prior: Any, n_models: int) -> np.ndarray:
+    """Probabilities of the models at the start of a segment."""
+    if prior is None:
+        return np.full(n_models, 1 / n_models)
+    found = np.asarray(prior, dtype=float)
+    if found.shape != (n_models,) or not (found >= 0).all() or found.sum() <= 0:
+        raise ValueError(
+            f"model_prior must have one probability for each of the {n_models} "
+            f"model(s); got {prior!r}."
+        )
+    return found / found.sum()
+
+
+def resolve_scaling(
+    scaling: Any, n_series: int, support: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return location and scale; None if they are measured, of real numbers only."""
+    if scaling is None or (isinstance(scaling, str) and support != "real"):
+        scaling = 0.0, 1.0
+    if isinstance(scaling, str):
+        return None
+    if len(scaling) != 2:
+        raise ValueError("scaling must be 'auto', None or a pair (location, scale).")
+    location, scale = (np.full(n_series, part, dtype=float) for part in scaling)
+    if not ((scale > 0) & np.isfinite(scale) & np.isfinite(location)).all():
+        raise ValueError(
+            "scaling must have a finite location and a positive, finite scale; got "
+            f"{scaling!r}."
+        )
+    return location, scale
+
+
+def resolve_loss(
+    loss: str | Loss, by_name: Mapping[str, Loss], models: Sequence[SegmentModel]
+) -> Loss:
+    """Resolve a loss; raise if a model does not support it."""
+    found = by_name[loss] if isinstance(loss, str) else loss
+    found.validate()
+    if isinstance(found, BetaLoss):
+        if found.beta > LARGEST_BETA:
+            raise ValueError(
+                f"loss={found!r}: with so large an order no row has any influence. A "
+                "row has its largest influence at 1 / sqrt(beta - 1) standard "
+                "deviations from its prediction: use a beta between 1 and 2."
+            )
+        for model in models:
+            if model.instead_of_beta:
+                raise IncompatibleComponentsError(
+                    f"loss={found!r} and {model!r} cannot be combined: the posterior "
+                    "that minimizes the beta loss is known for regressions with "
+                    f"unknown noise only. {model.instead_of_beta}"
+                )
+    return clone(found)
+
+
+def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> KL:
+    """Resolve the divergence; raise if a model does not support it."""
+    if isinstance(divergence, str):
+        return KL()
+    divergence.check_regularizer()
+    for model in models:
+        if divergence.weight != 1 and not model.takes_parts:
+            raise IncompatibleComponentsError(
+                f"divergence={divergence!r} and {type(model).__name__} cannot be "
+                "combined: the model has no update for a fraction of a row. Use "
+                "weight=1, or give the model an update_part and takes_parts = True."
+            )
+    return clone(divergence)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a stream is made of, except its units.
+
+    `scaling` is None if the units are measured; `power` and `run_power` are beta - 1 of
+    the losses, None for the log loss.
+    """
+
+    models: Sequence[SegmentModel]
+    scaling: tuple[np.ndarray, np.ndarray] | None
+    hazard: Hazard
+    model_prior: np.ndarray
+    divergence: KL
+    loss: Loss
+    run_length_loss: Loss
+    power: float | None
+    run_power: float | None
+    max_hypotheses: int | None
+    min_probability: float
+    history: int
+    normalizes: bool
+    n_series: int
+
+    @classmethod
+    def of(cls, detector: Any, series: np.ndarray) -> "Settings":
+        """Resolve the parameters of a detector; raise if they do not fit together.
+
+        Takes the first rows of the series, (n, n_series).
+        """
+        given = detector.models
+        is_robust = detector.loss == "beta" or isinstance(detector.loss, BetaLoss)
+        is_auto = isinstance(given, str) and given == "auto"
+        if is_auto and (is_robust or np.isnan(series).mean(0).max() > MOST_MISSING):
+            given = "constant_mean"
+        models = resolve_models(given)
+        loss = resolve_loss(detector.loss, LOSSES, models)
+        given = detector.run_length_loss
+        given = detector.loss if isinstance(given, str) and given == "auto" else given
+        run_length_loss = resolve_loss(given, RUN_LENGTH_LOSSES, models)
+        if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
+            raise IncompatibleComponentsError(
+                f"run_length_loss={run_length_loss!r} needs a robust loss for the "
+                'parameters, too. Use loss="beta".'
+            )
+        hazard = detector.hazard
+        if isinstance(hazard, Hazard):
+            hazard.validate()
+            hazard = clone(hazard)
+        else:
+            hazard = ConstantHazard(float(hazard))
+        return cls(
+            models,
+            resolve_scaling(detector.scaling, series.shape[1], models[0].support),
+            hazard,
+            resolve_prior(detector.model_prior, len(models)),
+            resolve_divergence(detector.divergence, models),
+            loss,
+            run_length_loss,
+            *(
+                one.beta - 1 if isinstance(one, BetaLoss) else None
+                for one in (loss, run_length_loss)
+            ),
+            detector.max_hypotheses,
+            detector.min_probability,
+            detector.history,
+            is_auto and not is_robust and isinstance(detector.scaling, str),
+            series.shape[1],
+        )
+
+    def log_least(self, n_parameters: int) -> float:
+        """Log probability below which hypotheses are dropped.
+
+        A segment that has just begun pays a few nats for each of its parameters before
+        it can gain anything: the power grows with their number. It is 1 for a level and
+        its noise.
+        """
+        if self.min_probability == 0:
+            return -math.inf
+        return max(1.0, n_parameters / 2) * math.log(self.min_probability)
 
 
 def find_columns(
@@ -146,35 +362,25 @@ def misfits(
 
     A column without values is reported only if the series is complete.
     """
-    found = []
-    for column, name in zip(columns, names, strict=True):
-        seen = column[np.isfinite(column)]
-        if is_complete and not len(seen):
-            found.append(f"{name} has no observed value: nothing is learned from it.")
-        elif (advice := misfit(seen, models)) is not None:
-            found.append(f"{name} {advice}")
-    if not found:
-        return None
-    more = len(found) - 1
-    return found[0] + (f" There are {more} more such columns." if more else "")
-
-
-def misfit(column: np.ndarray, models: Sequence[SegmentModel]) -> str | None:
-    """What the values are that the models do not suit, and what to do, if anything."""
-    support = models[0].support
-    if len(column) < LEAST_ROWS or support != "real":
-        return None
-    return tied(column, has_noise(models))
-
-
-def has_noise(models: Sequence[SegmentModel]) -> bool:
-    """Whether no segment can be without noise, whatever its rows."""
-    return all(
+    found, has_ties = [], models[0].support == "real"
+    # Whether no segment can be without noise, whatever its rows.
+    has_noise = all(
         isinstance(model, RegressionModel)
         and model.noise_scale != "auto"
         and model.noise_df >= ENOUGH_NOISE_DF
         for model in models
     )
+    for column, name in zip(columns, names, strict=True):
+        seen = column[np.isfinite(column)]
+        if is_complete and not len(seen):
+            found.append(f"{name} has no observed value: nothing is learned from it.")
+        elif has_ties and len(seen) >= LEAST_ROWS:
+            if (advice := tied(seen, has_noise)) is not None:
+                found.append(f"{name} {advice}")
+    if not found:
+        return None
+    more = len(found) - 1
+    return found[0] + (f" There are {more} more such columns." if more else "")
 
 
 def tied(column: np.ndarray, has_noise: bool) -> str | None:

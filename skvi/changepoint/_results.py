@@ -1,6 +1,7 @@
 """Results of a detector for the rows that it has seen."""
 
-from copy import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,155 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.changepoint._changes import Change
-from skvi.changepoint._feed import Batch, Feed
-from skvi.changepoint._scaling import Scaling
-from skvi.changepoint._stream import Stream
-from skvi.changepoint._table import ChangepointTable, make_table
+from skvi.changepoint._records import Change
+from skvi.changepoint._stream import Feed, Stream
 
-__all__ = ["Results"]
+__all__ = ["ChangepointTable", "Results"]
+
+# Maximum number of printed rows.
+MAX_PRINTED = 40
+
+
+@dataclass(frozen=True)
+class ChangepointTable:
+    """Changepoints with their probabilities, intervals and neighboring means.
+
+    Prints as a table; ``to_dict`` is what pandas and others read.
+
+    Parameters
+    ----------
+    row, low, high : ndarray of shape (n_changes,)
+        First row of the new segment, and the first and the last row of the shortest
+        interval around it that has 90 % of the probability.
+    probability : ndarray of shape (n_changes,)
+        Probability of at least one change in the region of the changepoint: the rows
+        around `row` that are most probably set off by rows without a change.
+    mean_before, mean_after : ndarray of shape (n_changes, n_series)
+        Means of the rows of the segments on either side that are kept; NaN if there are
+        none.
+    labels : ndarray of shape (n_changes, 3) or None
+        Labels of `row`, `low` and `high` in the index of X, such as dates.
+    names : tuple of str
+        Names of the series.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector
+    >>> x = np.random.default_rng(0).standard_normal(400)
+    >>> x[150:] += 0.8
+    >>> x[300:] += 4.0
+    >>> print(BayesianChangepointDetector().fit(x).summary())
+    row  low  high  probability  mean_before  mean_after
+    160  147   168        0.992     0.068758     0.70181
+    300  300   300        1.000      0.70181       4.761
+    """
+
+    row: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    probability: np.ndarray
+    mean_before: np.ndarray
+    mean_after: np.ndarray
+    labels: np.ndarray | None = None
+    names: tuple[str, ...] = ("",)
+
+    def to_dict(self) -> dict[str, list]:
+        """Return one list for each column.
+
+        Returns
+        -------
+        dict of str to list
+            "row", "low" and "high", the labels instead if there are any; "probability";
+            "mean_before" and "mean_after", with the name of the series if there are
+            several.
+        """
+        columns = [self.row, self.low, self.high]
+        if self.labels is not None:
+            columns = [*self.labels.T]
+        names = ["row", "low", "high", "probability"]
+        columns.append(self.probability)
+        for j, name in enumerate(self.names):
+            end = f" {name}" if len(self.names) > 1 else ""
+            names += [f"mean_before{end}", f"mean_after{end}"]
+            columns += [self.mean_before[:, j], self.mean_after[:, j]]
+        return {n: column.tolist() for n, column in zip(names, columns, strict=True)}
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict())
+
+    def __len__(self) -> int:
+        """Return the number of changepoints."""
+        return len(self.row)
+
+    def __str__(self) -> str:
+        """Return one line for each changepoint, up to a maximum."""
+        columns = []
+        for name, values in self.to_dict().items():
+            cells = [name, *(as_text(name, value) for value in values[:MAX_PRINTED])]
+            width = max(map(len, cells))
+            columns.append([cell.rjust(width) for cell in cells])
+        lines = ["  ".join(cells) for cells in zip(*columns, strict=True)]
+        if len(self) > MAX_PRINTED:
+            lines.append(f"... and {len(self) - MAX_PRINTED} more")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def as_text(name: str, value: Any) -> str:
+    """Text of a cell."""
+    if isinstance(value, np.datetime64):
+        return str(np.datetime_as_string(value, unit="auto"))
+    if name == "probability":
+        return f"{value:.3f}"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def make_table(
+    changes: Sequence[Change],
+    values: np.ndarray,
+    first: int,
+    label_of: Callable[[int], Any] | None,
+    names: Sequence[str],
+) -> ChangepointTable:
+    """Table of changes in the kept rows, (n, n_series), NaN where missing.
+
+    The first of them has the index `first`; `label_of` gives the label of a row, or is
+    None.
+    """
+    places = np.array([(c.row, c.low, c.high) for c in changes], int).reshape(-1, 3)
+    edges = [0, *np.clip(places[:, 0] - first, 0, None).tolist(), len(values)]
+    means = np.full((len(changes) + 1, values.shape[1]), np.nan)
+    for mean, start, end in zip(means, edges, edges[1:], strict=False):
+        for j, column in enumerate(values[start:end].T):
+            seen = column[np.isfinite(column)]
+            mean[j] = seen.mean() if len(seen) else np.nan
+    labels = None
+    if label_of is not None:
+        labels = np.empty(places.shape, dtype=object)
+        labels.flat = [label_of(row) for row in places.ravel().tolist()]
+    return ChangepointTable(
+        *places.T,
+        np.array([change.probability for change in changes], float),
+        means[:-1],
+        means[1:],
+        labels,
+        tuple(names),
+    )
 
 
 class Results(BaseEstimator):
@@ -24,99 +167,6 @@ class Results(BaseEstimator):
     _series: np.ndarray
     _features: np.ndarray
     threshold: float
-
-    def _batch(self, X: ArrayLike) -> Batch:
-        raise NotImplementedError
-
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """Number of the segment of every row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            A series from its first row on; priors are scaled as in the fit. The
-            detector itself learns nothing from it.
-
-        Returns
-        -------
-        ndarray of int of shape (n_samples,)
-        """
-        detector = self._replay(X)
-        return detector.labels_
-
-    def fit(self, X: ArrayLike, y: Any = None) -> "Results":
-        """Detect the changepoints of a series."""
-        raise NotImplementedError
-
-    def fit_predict(self, X: ArrayLike, y: Any = None) -> np.ndarray:
-        """Fit, and return `labels_`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            As for `fit`.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        ndarray of int of shape (n_samples,)
-        """
-        return self.fit(X).labels_
-
-    def transform(self, X: ArrayLike) -> np.ndarray:
-        """Probability of a change at every row, and length of its segment so far.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            A series from its first row on; priors are scaled as in the fit.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, 2)
-            The probability that a new segment begins at a row, given all rows; and the
-            expected number of earlier rows of its segment, given the rows up to this
-            one.
-        """
-        detector = self._replay(X)
-        return np.column_stack(
-            [
-                detector.change_probability_,
-                detector._stream.records.column("run_length"),
-            ]
-        )
-
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of `transform`.
-
-        Parameters
-        ----------
-        input_features : None
-            Ignored.
-
-        Returns
-        -------
-        ndarray of str
-        """
-        return np.array(["change_probability", "run_length"], dtype=object)
-
-    def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Mean log density of a row, given the rows before it: larger is better.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            A series from its first row on; priors are scaled as in the fit.
-        y : None
-            Ignored.
-
-        Returns
-        -------
-        float
-            In nats per row.
-        """
-        return float(self._replay(X).log_densities_.mean())
 
     def predict_next(
         self, features: ArrayLike | None = None, return_std: bool = False
@@ -178,14 +228,6 @@ class Results(BaseEstimator):
         known = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
         return [str(name) for name in known[self._series]]
 
-    def _replay(self, X: ArrayLike) -> "Results":
-        """Run a series from its first row, with the priors of the fit."""
-        check_is_fitted(self)
-        rows = self._batch(X)
-        other = copy(self)
-        other._feed = self._feed.replay(rows)
-        return other
-
     def _fitted(self) -> Feed:
         if "_feed" not in vars(self):
             raise AttributeError(
@@ -198,18 +240,14 @@ class Results(BaseEstimator):
         return self._fitted().current
 
     @property
-    def _scaling(self) -> Scaling:
-        return self._stream.scaling
-
-    @property
     def location_(self) -> np.ndarray:
         """Zero of the units in which models see the series, (n_series,)."""
-        return self._scaling.location
+        return self._stream.scaling.location
 
     @property
     def scale_(self) -> np.ndarray:
         """Size of these units, (n_series,)."""
-        return self._scaling.scale
+        return self._stream.scaling.scale
 
     @property
     def n_rows_seen_(self) -> int:
@@ -220,7 +258,7 @@ class Results(BaseEstimator):
     def first_row_(self) -> int:
         """Index of the row that the first entry of the per-row arrays refers to."""
         records = self._stream.records
-        return records.n_rows - records.n_known()
+        return records.n_rows - len(records.rows)
 
     @property
     def changepoints_(self) -> np.ndarray:
@@ -264,11 +302,11 @@ class Results(BaseEstimator):
     @property
     def model_posterior_(self) -> np.ndarray:
         """Probability of every model in the current segment."""
-        stream = self._stream
-        posterior = stream.filter.posterior()
-        if not len(posterior.start):
-            return stream.filter.model_prior.copy()
-        return np.bincount(posterior.model, posterior.probability, len(stream.models))
+        filter_ = self._stream.filter
+        if not len(filter_.start):
+            return filter_.model_prior.copy()
+        n_models = len(filter_.model_prior)
+        return np.bincount(filter_.model, filter_.probability, n_models)
 
     @property
     def log_evidence_(self) -> float:
@@ -289,13 +327,12 @@ class Results(BaseEstimator):
     @property
     def predictions_(self) -> np.ndarray:
         """Prediction of every kept row from those before it: (n_samples, n_series)."""
-        mean = self._stream.records.column("mean")
-        return self.location_ + self.scale_ * mean
+        return self._stream.predictions()[0]
 
     @property
     def prediction_stds_(self) -> np.ndarray:
         """Standard deviations of `predictions_`."""
-        return self.scale_ * self._stream.records.column("std")
+        return self._stream.predictions()[1]
 
     @property
     def model_posteriors_(self) -> np.ndarray:
@@ -310,9 +347,6 @@ class Results(BaseEstimator):
         return [change for change in found if change.isolated >= self.threshold]
 
     def _run_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        stream = self._stream
-        posterior = stream.filter.posterior()
-        lengths, place = np.unique(
-            stream.filter.t - posterior.start, return_inverse=True
-        )
-        return lengths, np.bincount(place, posterior.probability, len(lengths))
+        filter_ = self._stream.filter
+        lengths, place = np.unique(filter_.t - filter_.start, return_inverse=True)
+        return lengths, np.bincount(place, filter_.probability, len(lengths))

@@ -1,46 +1,83 @@
 """A series that arrives row by row, and everything computed from its rows."""
 
-from collections.abc import Sequence
-from copy import deepcopy
-from typing import Any
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
-from skvi.changepoint._changes import Change
-from skvi.changepoint._filter import Filter, Passed
-from skvi.changepoint._groups import Reading, Window
-from skvi.changepoint._records import Records
-from skvi.changepoint._scaling import Scaling
-from skvi.changepoint.base import SegmentModel
+from skvi.changepoint._conjugate import ConjugateGroup
+from skvi.changepoint._filter import Filter, Group, Reading, SingleModel
+from skvi.changepoint._input import Settings, check_order
+from skvi.changepoint._models import RegressionModel
+from skvi.changepoint._records import Change, Posterior, Records, RowResult
+from skvi.changepoint._robust import RobustGroup
+from skvi.changepoint._units import (
+    Scaling,
+    clock_of,
+    first_change,
+    first_observed,
+    measure,
+    moments,
+    scale_of,
+)
+from skvi.changepoint.base import BurnIn, ObservationModel, Row
 
-__all__ = ["Stream"]
+__all__ = ["Batch", "Feed", "Stream"]
 
 # Rows between two searches for past segments that can still be part of the best
 # segmentation.
 COLLECT_EVERY = 1000
-# Predictions that are computed together: more would not fit into the cache.
-MOST_TOGETHER = 2**15
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive rows: (n, n_series), (n, n_features), and (n,) or None the others."""
+
+    values: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray | None
+    times: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        return Batch(*(None if c is None else c[rows] for c in vars(self).values()))
+
+    def append(self, other: "Batch") -> "Batch":
+        """Rows before others, with labels and times if all have some."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Batch(
+            *(
+                None if any(c is None for c in pair) else np.concatenate(pair)
+                for pair in pairs
+            )
+        )
 
 
 class Stream:
     """The state of a detector within a stream: all that is needed to continue."""
 
-    def __init__(
-        self,
-        models: Sequence[SegmentModel],
-        scaling: Scaling,
-        filter_: Filter,
-        records: Records,
-        run_power: float | None,
-    ) -> None:
-        self.models, self.scaling = models, scaling
-        self.filter, self.records = filter_, records
-        # That of the loss by which rows weight hypotheses; None for the log loss.
-        self.run_power = run_power
-        self.order = filter_.first
+    def __init__(self, settings: Settings, scaling: Scaling, n_kept: int) -> None:
+        self.settings, self.scaling = settings, scaling
+        groups = make_groups(settings, scaling.burn_in)
+        self.order = max(model.order for model in settings.models)
+        self.filter = Filter(
+            groups,
+            settings.hazard,
+            settings.model_prior,
+            settings.max_hypotheses,
+            settings.log_least(max(group.n_parameters() for group in groups)),
+            self.order,
+        )
+        self.records = Records(settings.history, n_kept)
         n_series = scaling.burn_in.n_series
-        # Whether a row counts either completely or not at all.
-        self.joint = any(model.shares_design for model in models)
         # The rows before the next one, in order; missing values replaced by
         # predictions.
         self.past = np.zeros((self.order, n_series))
@@ -49,56 +86,115 @@ class Stream:
         # of their normal scores.
         self.n_scored = np.zeros(n_series)
         self.log_slope = 0.0
-        self.next_collection = COLLECT_EVERY
         # That of the last row, in typical steps; rows without times are one apart.
         self.time = -1.0
         # Labels of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
 
-    def push(
-        self,
-        values: np.ndarray,
-        features: np.ndarray,
-        labels: np.ndarray | None,
-        times: np.ndarray | None = None,
-    ) -> int:
-        """Process as many of the next rows as can be computed together; their number.
+    def push(self, batch: "Batch", name: str | None = None) -> None:
+        """Process rows, until the last one or Ctrl-C; print the progress under a name.
 
-        Values, (n, n_series), are in the units of the series, NaN where missing;
-        labels and times, (n,), may be None.
+        Values are in the units of the series, NaN where missing.
         """
-        filter_, scaling = self.filter, self.scaling
-        n = self._n_together(values)
-        index = filter_.t
-        if labels is not None:
-            self.labels.update(zip(range(index, index + n), labels[:n], strict=True))
-        steps = self.time + np.arange(1.0, n + 1)
-        if times is not None and scaling.clock is not None:
-            steps = (times[:n] - scaling.clock[0]) / scaling.clock[1]
-        self.time = float(steps[-1])
-        units = (values[:n] - scaling.location) / scaling.scale
+        scaling, told = self.scaling, time.monotonic()
+        units = (batch.values - scaling.location) / scaling.scale
         values, slopes = scaling.score(units)
         seen = np.isfinite(values)
-        if index < self.order:
-            self._wait(units, values, seen)
-            return n
-        rows, usable = self._rows(values, seen, features[:n], steps)
-        readings = filter_.read(rows, usable)
-        density = joined([total(reading.log_density, usable) for reading in readings])
-        gain = density
-        if self.run_power is not None:
-            gain = self._robust_gain(readings, usable, self.run_power)
-        passed = filter_.advance(gain, usable.any(1))
-        mean, std = predict(readings, passed.predictive)
-        self._shift(np.where(seen, values, mean), seen)
-        slope = np.where(usable, slopes, 0.0).sum(1)
-        density = self._densities(density, passed, usable) + slope
-        self.n_scored += usable.sum(0)
-        self.log_slope += float(slope.sum())
-        mean, std = scaling.unscored(mean, std)
-        row = {"mean": mean, "std": std, "scored": usable, "log_density": density}
-        self._remember(row | {"value": units}, passed)
-        return n
+        usable = self._usable(seen, batch.features)
+        slopes = np.where(usable, slopes, 0.0).sum(1)
+        known = np.where(usable, values, 0.0)
+        with interrupts_between_rows() as interrupt:
+            for i in range(len(batch)):
+                if interrupt.is_set():
+                    break
+                index = self.filter.t
+                if batch.labels is not None:
+                    self.labels[index] = batch.labels[i]
+                self.time += 1
+                if batch.times is not None and scaling.clock is not None:
+                    first, step = scaling.clock
+                    self.time = float((batch.times[i] - first) / step)
+                past, features = self.past[::-1], batch.features[i]
+                row = Row(known[i], past, features, index, self.time)
+                mean = self._take(row, usable[i], units[i], float(slopes[i]))
+                self._shift(np.where(seen[i], values[i], mean), seen[i])
+                if name and time.monotonic() > told + 1:
+                    told = time.monotonic()
+                    print(f"[{name}] row {i + 1} of {len(batch)}", flush=True)  # noqa: T201
+
+    def _take(
+        self, row: Row, usable: np.ndarray, units: np.ndarray, slope: float
+    ) -> np.ndarray:
+        """Process a row; return its prediction, as models see it."""
+        filter_, n_models = self.filter, len(self.settings.models)
+        if filter_.t < self.order:  # it only serves as the past of others
+            nothing, n_series = np.zeros(n_models), len(usable)
+            mean, std = np.zeros(n_series), np.full(n_series, np.inf)
+            scored = np.zeros(n_series, bool)
+            result = RowResult(units, mean, std, scored, 0.0, nothing, 0.0)
+            self.records.add(result, None)
+            filter_.t += 1
+            return mean
+        ended = filter_.branch()
+        reading = filter_.read(row, usable)
+        density = gain = np.where(usable, reading.log_density, 0.0).sum(1)
+        if (power := self.settings.run_power) is not None:
+            gain = self._robust_gain(reading, power)
+            gain = np.where(usable, gain, 0.0).sum(1)
+        mean, std = reading.moments()
+        change = filter_.advance(gain, bool(usable.any()))
+        if power is not None and usable.any():
+            top = density.max()
+            change = top + np.log(reading.probability @ np.exp(density - top))
+        self.n_scored += usable
+        self.log_slope += slope
+        p, start = filter_.probability, filter_.start
+        models = np.bincount(filter_.model, p, n_models)
+        length = row.index - float(p @ start)
+        result = RowResult(units, mean, std, usable, change + slope, models, length)
+        self.records.add(result, Posterior(start, p, ended))
+        if self.records.n_rows - self.records.first > 2 * self.settings.history:
+            self.records.freeze(self.starts())
+        if filter_.t % COLLECT_EVERY == 0:
+            self._collect()
+        return mean
+
+    def _robust_gain(self, reading: Reading, power: float) -> np.ndarray:
+        """Minus the beta loss of a row, (K, n_series), in units of the noise.
+
+        A constant is added, so that it is the log density at power 0.
+        """
+        log_unit = np.log(self.scaling.burn_in.noise)
+        score = power * (reading.log_density + log_unit)
+        integral = reading.integral + power * log_unit
+        gain = np.expm1(score) / power - np.expm1(integral) / (1 + power)
+        return gain - log_unit
+
+    def _usable(self, seen: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """Which values, (n, n_series), all models can score."""
+        observed = np.concatenate([self.observed, seen])
+        windows = np.lib.stride_tricks.sliding_window_view(
+            observed, self.order + 1, axis=0
+        )
+        windows = np.swapaxes(windows, 1, 2)[:, ::-1]
+        usable = seen
+        for model in self.settings.models:
+            usable = usable & model.usable(windows[:, : model.order + 1], features)
+        if any(model.shares_design for model in self.settings.models):
+            usable = usable & usable.all(1, keepdims=True)
+        return usable
+
+    def _shift(self, values: np.ndarray, seen: np.ndarray) -> None:
+        if self.order:
+            self.past = np.concatenate([self.past[1:], values[None]])
+            self.observed = np.concatenate([self.observed[1:], seen[None]])
+
+    def _collect(self) -> None:
+        """Forget past segments, and labels, that can play no part any more."""
+        self.filter.collect()
+        kept = {row for c in self.records.settled for row in (c.row, c.low, c.high)}
+        first = self.records.first
+        self.labels = {s: x for s, x in self.labels.items() if s >= first or s in kept}
 
     def starts(self) -> list[int]:
         """First rows of the segments of the most probable segmentation after row 0."""
@@ -108,159 +204,225 @@ class Stream:
         """Changes, of the most probable segmentation and others."""
         return self.records.changes(self.starts())
 
-    def predict_next(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of the next row, in the units of the series."""
-        filter_, scaling = deepcopy(self.filter), self.scaling
-        filter_.t = max(filter_.t, self.order)
-        filter_.make_room()
-        nothing = np.zeros((1, scaling.burn_in.n_series), bool)
-        past = np.concatenate([self.past, np.zeros(nothing.shape)])
-        time = np.array([self.time + 1])
-        row = Window(np.zeros(nothing.shape), past, features[None], filter_.t, time)
-        readings = filter_.read(row, nothing)
-        mean, std = scaling.unscored(*predict(readings, filter_.predictive()))
-        return scaling.location + scaling.scale * mean[0], scaling.scale * std[0]
-
-    def _n_together(self, values: np.ndarray) -> int:
-        """How many of the next rows can be computed together."""
-        index = self.filter.t
-        if index < self.order:
-            return min(len(values), self.order - index)
-        n = min(len(values), self.filter.make_room(), self.records.room())
-        in_a_row = self.filter.block.probability.shape[1] * values.shape[1]
-        n = min(n, 1 + MOST_TOGETHER // in_a_row)
-        if self.order:  # missing values are predicted before the next row
-            missing = ~np.isfinite(values[:n]).all(1)
-            n = int(missing.argmax()) + 1 if missing.any() else n
-        return n
-
-    def _rows(
-        self,
-        values: np.ndarray,
-        seen: np.ndarray,
-        features: np.ndarray,
-        times: np.ndarray,
-    ) -> tuple[Window, np.ndarray]:
-        """Rows in the units of the models, and which values all models can score."""
-        observed = np.concatenate([self.observed, seen])
-        windows = np.lib.stride_tricks.sliding_window_view(
-            observed, self.order + 1, axis=0
-        )
-        windows = np.swapaxes(windows, 1, 2)[:, ::-1]
-        usable = seen
-        for model in self.models:
-            usable = usable & model.usable(windows[:, : model.order + 1], features)
-        if self.joint:
-            usable = usable & usable.all(1, keepdims=True)
-        past = np.concatenate([self.past, values])
-        known = np.where(usable, values, 0.0)
-        return Window(known, past, features, self.filter.t, times), usable
-
     @property
     def log_evidence(self) -> float:
         """Joint log density of all rows, in units of the series."""
-        log_jacobian = self.log_slope - float(
-            self.n_scored @ np.log(self.scaling.scale)
-        )
-        return self.filter.log_evidence + log_jacobian
+        log_unit = float(self.n_scored @ np.log(self.scaling.scale))
+        return self.filter.log_evidence + self.log_slope - log_unit
 
-    def _robust_gain(
-        self, readings: Sequence[Reading], usable: np.ndarray, power: float
-    ) -> np.ndarray:
-        """Minus the beta loss of rows, (R, K), in units of the noise.
+    def predictions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Predictive means and standard deviations of the rows, in their own units."""
+        mean, std = self.records.column("mean"), self.records.column("std")
+        return self._in_units(mean, std)
 
-        A constant is added, so that it is the log density at power 0.
-        """
-        log_unit = np.log(self.scaling.burn_in.noise)[:, None]
-        found = []
-        for reading in readings:
-            score = power * (reading.log_density + log_unit)
-            integral = reading.integral + power * log_unit
-            gain = np.expm1(score) / power - np.expm1(integral) / (1 + power)
-            found.append(total(gain - log_unit, usable))
-        return joined(found)
+    def predict_next(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the next row, in the units of the series."""
+        filter_ = deepcopy(self.filter)
+        filter_.t = max(filter_.t, self.order)
+        filter_.branch()
+        nothing = np.zeros(self.scaling.burn_in.n_series)
+        row = Row(nothing, self.past[::-1], features, filter_.t, self.time + 1)
+        mean, std = filter_.read(row, nothing > 0).moments()
+        mean, std = self._in_units(mean[None], std[None])
+        return mean[0], std[0]
 
-    def _densities(
-        self, density: np.ndarray, passed: Passed, usable: np.ndarray
-    ) -> np.ndarray:
-        """Log densities of rows, given those before them, in units of the models."""
-        if self.run_power is None:
-            return passed.log_total
-        density = np.where(passed.predictive > 0, density, -np.inf)
-        top = density.max(1)
-        mean = (passed.predictive * np.exp(density - top[:, None])).sum(1)
-        return np.where(usable.any(1), top + np.log(mean), 0.0)
-
-    def _wait(self, units: np.ndarray, values: np.ndarray, seen: np.ndarray) -> None:
-        """Rows that only serve as the past of others."""
-        n, n_series = values.shape
-        self.filter.t += n
-        row = {
-            "mean": np.zeros((n, n_series)),
-            "std": np.full((n, n_series), np.inf),
-            "scored": np.zeros((n, n_series), bool),
-            "value": units,
-            "log_density": np.zeros(n),
-            "models": np.zeros((n, len(self.models))),
-            "run_length": np.zeros(n),
-        }
-        self.records.wait(row)
-        self._shift(np.where(seen, values, 0.0), seen)
-
-    def _remember(self, rows: dict[str, np.ndarray], passed: Passed) -> None:
-        """Record rows, in units of the models, whose scale may still be measured."""
-        filter_, p = self.filter, passed.posterior
-        block, n_models = filter_.block, len(self.models)
-        models = np.ones((len(p), 1))
-        if n_models > 1:
-            of = [np.where(block.model == m, p, 0.0).sum(1) for m in range(n_models)]
-            models = np.stack(of, -1)
-        index = np.arange(filter_.t - len(p), filter_.t)
-        lengths = index - np.einsum("rk,k->r", p, 1.0 * block.start)
-        self.records.add(block, rows | {"models": models, "run_length": lengths})
-        if self.records.is_full:
-            self.records.freeze(self.starts())
-        if filter_.t >= self.next_collection and filter_.t == block.end:
-            self.next_collection = filter_.t + COLLECT_EVERY
-            filter_.collect()
-            first, settled = self.records.first, self.records.settled
-            kept = {row for c in settled for row in (c.row, c.low, c.high)}
-            self.labels = {
-                s: x for s, x in self.labels.items() if s >= first or s in kept
-            }
-
-    def _shift(self, values: np.ndarray, seen: np.ndarray) -> None:
-        if self.order:
-            self.past = np.concatenate([self.past, values])[-self.order :]
-            self.observed = np.concatenate([self.observed, seen])[-self.order :]
+    def _in_units(
+        self, mean: np.ndarray, std: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        mean, std = moments(self.scaling.scores, mean, std)
+        location, scale = self.scaling.location, self.scaling.scale
+        return location + scale * mean, scale * std
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """One array of all hypotheses of all groups."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+def make_groups(settings: Settings, burn_in: BurnIn) -> list[Group]:
+    """Models of one kind share their arithmetic."""
+    temper, power = 1 / settings.divergence.weight, settings.power
+    kinds: dict[bool, list[int]] = {}
+    groups: list[Group] = []
+    for i, model in enumerate(settings.models):
+        if isinstance(model, ObservationModel):
+            groups.append(SingleModel(i, model, burn_in, temper))
+        elif isinstance(model, RegressionModel):
+            kinds.setdefault(power is None and model.shares_design, []).append(i)
+    for numbers in kinds.values():
+        given = numbers, [settings.models[i] for i in numbers], burn_in, temper
+        if power is None:
+            groups.append(ConjugateGroup(*given))
+        else:
+            run_power = settings.run_power
+            groups.append(RobustGroup(*given, power=power, run_power=run_power))
+    return groups
 
 
-def total(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
-    """Sum over those series of rows that are usable: (R, K)."""
-    if not usable.all():
-        values = np.where(usable[..., None], values, 0.0)
-    return values[:, 0] if values.shape[1] == 1 else values.sum(1)
+class Feed:
+    """A stream, and the rows after it whose units are not settled yet.
 
-
-def predict(
-    readings: Sequence[Reading], weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Predictive mean and standard deviation over all hypotheses, (R, n_series) each.
-
-    In units in which models see the series, from probabilities (R, K) before the rows.
+    Units are measured from `burn_in` rows, those from which the series begins to vary:
+    a constant series is 0 in any scale, and the rows since it varies wait once more.
+    The stream of waiting rows, in units of those so far, is computed on request.
     """
-    means = joined([reading.mean for reading in readings])
-    variances = joined([reading.variance for reading in readings])
-    mean = np.einsum("rk,rsk->rs", weight, means)
-    gap = means - mean[..., None]
-    variance = np.einsum("rk,rsk->rs", weight, variances)
-    if np.isnan(variance).any():  # infinite ones without weight do not count
-        variances = np.where(weight[:, None] > 0, variances, 0.0)
-        variance = np.einsum("rk,rsk->rs", weight, variances)
-    gap *= gap
-    return mean, np.sqrt(variance + np.einsum("rk,rsk->rs", weight, gap))
+
+    def __init__(self, settings: Settings, burn_in: int, n_kept: int) -> None:
+        self.settings, self.burn_in, self.n_kept = settings, burn_in, n_kept
+        # The stream up to the first row that waits.
+        self.settled: Stream | None = None
+        self.waiting: Batch | None = None
+        self.last_time = -np.inf
+        # Series that have not varied so far, and their constants; NaN: never observed.
+        self.is_constant = np.full(settings.n_series, settings.scaling is None)
+        self.level = np.full(settings.n_series, np.nan)
+        self._current: Stream | None = None
+        # The rows of every series from which units were measured, until they are read.
+        self.measured: Sequence[np.ndarray] = ()
+
+    def push(self, rows: Batch, closes: bool = False, name: str | None = None) -> None:
+        """Take the next rows; process those whose units are known.
+
+        With `closes` units are settled now, however few rows there are. Progress is
+        printed under `name`.
+        """
+        if rows.times is not None and len(rows):
+            check_order(np.append(self.last_time, rows.times[0]))
+            self.last_time = float(rows.times[-1])
+        if self.waiting is not None:
+            rows = self.waiting.append(rows)
+        self.waiting = self._current = None
+        while len(rows):
+            begins = self._begins(rows)
+            n = self._n_settled(begins, len(rows))
+            if n > len(rows) and not closes:
+                self.waiting = rows
+                return
+            now, rows = rows[:n], rows[n:]
+            if self.settled is None:
+                self.measured = self._burn_in_of(now, begins)
+            is_first = self.settled is None
+            self.settled = self._settle(self.settled, now, begins)
+            self._notice(now, begins)
+            self.settled.push(now, name)
+            if is_first:
+                self.settled = self._normalized(self.settled, now, begins)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows so far."""
+        n = 0 if self.settled is None else self.settled.filter.t
+        return n + (0 if self.waiting is None else len(self.waiting))
+
+    @property
+    def current(self) -> Stream:
+        """The stream after all rows, in units measured from those so far."""
+        if self.waiting is None and self.settled is not None:
+            return self.settled
+        if self._current is None:
+            rows = self.waiting
+            stream = deepcopy(self.settled)
+            begins, is_first = self._begins(rows), stream is None
+            stream = self._settle(stream, rows, begins)
+            stream.push(rows)
+            self._current = (
+                self._normalized(stream, rows, begins) if is_first else stream
+            )
+        return self._current
+
+    def replay(self, rows: Batch) -> Self:
+        """Return a feed of other rows in the same units, from the first row on."""
+        other = copy(self)
+        other.settled = Stream(self.settings, self.current.scaling, len(rows))
+        other.waiting = other._current = None
+        other.settled.push(rows)
+        return other
+
+    def _begins(self, rows: Batch) -> np.ndarray:
+        """First of the rows in which each series varies, if it did not before."""
+        n = len(rows)
+        return np.array(
+            [
+                first_change(column, level) if is_constant else n
+                for column, level, is_constant in zip(
+                    rows.values.T, self.level, self.is_constant, strict=True
+                )
+            ]
+        )
+
+    def _n_settled(self, begins: np.ndarray, n_rows: int) -> int:
+        """Number of rows to process next; more than there are if they wait."""
+        begins = begins[self.is_constant]
+        if self.settled is not None:
+            first = int(begins.min(initial=n_rows))
+            if first > 0:
+                return first
+        n = 0 if self.settled is not None else self.burn_in
+        for begin in np.sort(begins[begins < n_rows]).tolist():
+            if begin < max(n, 1):
+                n = max(n, begin + max(self.burn_in - 1, 1))
+        return n
+
+    def _settle(self, stream: Stream | None, rows: Batch, begins: np.ndarray) -> Stream:
+        """Stream in units that suit the rows, which it has not processed yet."""
+        columns = rows.values.T
+        if stream is None:
+            parts = self._burn_in_of(rows, begins)
+            scaling = measure(parts, self.settings.scaling, rows.features.shape[1])
+            scaling = replace(scaling, clock=clock_of(rows.times))
+            return Stream(self.settings, scaling, self.n_kept)
+        location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
+        for j in np.flatnonzero(self.is_constant).tolist():
+            if np.isnan(self.level[j]):
+                location[j] = first_observed(columns[j], location[j])
+            if begins[j] < len(rows):
+                varied = columns[j, begins[j] :][: max(self.burn_in - 1, 1)]
+                scale[j] = scale_of(np.append(location[j], varied))
+        stream.scaling = replace(stream.scaling, location=location, scale=scale)
+        return stream
+
+    def _normalized(self, stream: Stream, rows: Batch, begins: np.ndarray) -> Stream:
+        """The stream of the first rows, or that of their normal scores if it is better.
+
+        The evidence pays a nat for each knot, as in Akaike's criterion.
+        """
+        if not self.settings.normalizes:
+            return stream
+        parts, n_features = self._burn_in_of(rows, begins), rows.features.shape[1]
+        scaling = measure(parts, self.settings.scaling, n_features, scores=True)
+        if not scaling.n_knots:
+            return stream
+        other = Stream(self.settings, scaling, self.n_kept)
+        other.push(rows)
+        gain = other.log_evidence - stream.log_evidence
+        return other if gain > scaling.n_knots else stream
+
+    def _burn_in_of(self, rows: Batch, begins: np.ndarray) -> Sequence[np.ndarray]:
+        """First rows of every series, from the last one before it varies."""
+        starts = np.where(begins < len(rows), np.maximum(begins - 1, 0), 0)
+        return [
+            column[start : start + self.burn_in]
+            for column, start in zip(rows.values.T, starts.tolist(), strict=True)
+        ]
+
+    def _notice(self, rows: Batch, begins: np.ndarray) -> None:
+        """Remember which series have varied, and the constants of the others."""
+        for j in np.flatnonzero(self.is_constant & np.isnan(self.level)).tolist():
+            self.level[j] = first_observed(rows.values[:, j], np.nan)
+        self.is_constant &= begins >= len(rows)
+
+
+@contextmanager
+def interrupts_between_rows() -> Iterator[threading.Event]:
+    """Defer Ctrl-C until the current rows are finished: it sets the event.
+
+    The block checks it after every row, and returns; then KeyboardInterrupt is raised.
+    Only in the main thread, and if the user has no handler installed.
+    """
+    interrupt = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    installs = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if installs:
+        signal.signal(signal.SIGINT, lambda *_: interrupt.set())
+    try:
+        yield interrupt
+    finally:
+        if installs:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupt.is_set():
+        raise KeyboardInterrupt

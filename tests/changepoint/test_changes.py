@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skvi.changepoint import BayesianChangepointDetector, ConstantHazard
-from skvi.changepoint._changes import find_changes
+from skvi.changepoint import BayesianChangepointDetector, ConstantHazard, Hazard
+from skvi.exceptions import SkviWarning
 from tests.changepoint.series import jump
 from tests.changepoint.test_recursion import CASES, Aging, fit, reference_of
 
@@ -85,30 +85,30 @@ def test_a_change_has_rows_without_any_beside_it():
     """Independent improbable changes in very many rows are none; one that is somewhere
     among a hundred rows, and in no others, is one.
 
-    Wrong variant: rows beside an interval do not matter.
+    Rows without values leave the prior as it is. Wrong variant: rows beside an interval
+    do not matter.
     """
 
-    def sums(mass, intervals):
-        return np.array([mass[low : high + 1].sum() for low, high in intervals])
+    class Somewhere(Hazard):
+        def probability(self, length):
+            before = np.clip(length - 200, 0, 100)
+            inside = (length >= 200) & (length < 300)
+            return np.where(inside, 0.0095 / (1 - 0.0095 * before), 0.0)
 
-    for background in (np.full(3000, 5e-4), np.full(3000, 9e-3)):
-        independent = find_changes(
-            background, [], 0, lambda pairs, c=background: -np.expm1(-sums(c, pairs))
-        )
-        anchored = find_changes(
-            background,
-            [1500],
-            0,
-            lambda pairs, c=background: -np.expm1(-sums(c, pairs)),
-        )
-        assert all(change.isolated < 0.5 for change in independent + anchored)
-    alone = np.zeros(3000)
-    alone[1000:1100] = 0.0095
-    found = find_changes(alone, [], 0, lambda pairs: sums(alone, pairs))
-    assert len(found) == 1
-    assert found[0].high - found[0].low + 1 == pytest.approx(90, abs=3)
-    assert 1000 <= found[0].row < 1100
-    assert found[0].probability == pytest.approx(0.95)
+    exact = {"max_hypotheses": None, "min_probability": 0.0}
+    nothing = np.full((1500, 1), np.nan)
+    for hazard in (2000.0, 111.0):
+        detector = BayesianChangepointDetector("known_noise", hazard=hazard, **exact)
+        with pytest.warns(SkviWarning, match="no observed value"):
+            assert not len(detector.fit(nothing).changepoints_)
+        np.testing.assert_allclose(detector.change_probability_[1:], 1 / hazard)
+    detector = BayesianChangepointDetector("known_noise", hazard=Somewhere(), **exact)
+    with pytest.warns(SkviWarning, match="no observed value"):
+        table = detector.fit(nothing[:399]).summary()
+    assert len(table) == 1
+    assert table.high[0] - table.low[0] + 1 == pytest.approx(90, abs=3)
+    assert 200 <= table.row[0] < 300
+    assert table.probability[0] == pytest.approx(0.95)
 
 
 def test_streams_settle_changes_as_fits_do():

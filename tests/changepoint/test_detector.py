@@ -105,7 +105,7 @@ def test_results_have_the_rows_of_the_fit():
     transformed = detector.transform(X)
     np.testing.assert_array_equal(transformed[:, 0], detector.change_probability_)
     part = BayesianChangepointDetector(
-        Regression(noise_scale=detector._scaling.burn_in.noise[0]),
+        Regression(noise_scale=detector._stream.scaling.burn_in.noise[0]),
         scaling=(detector.location_, detector.scale_),
     ).fit(X[:103])
     expected = (part.run_lengths_ - 1) @ part.run_length_posterior_
@@ -144,7 +144,7 @@ def test_streams_keep_their_last_rows_only():
     assert detector.first_row_ == 360
     assert detector.change_probability_.shape == (40,)
     assert detector.changepoints_.tolist() == [200]
-    assert len(detector._stream.records.posteriors()) <= 80
+    assert len(detector._stream.records.posteriors) <= 80
 
 
 def test_dates_are_kept():
@@ -196,8 +196,8 @@ def test_interrupts_keep_the_rows_so_far():
     detector.set_params(models=Slow())
     with pytest.raises(KeyboardInterrupt):
         detector.fit(X)
-    n = detector.n_rows_seen_  # with those that were computed together with it
-    assert 131 <= n <= 162
+    n = detector.n_rows_seen_
+    assert n == 131
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     detector.partial_fit(X[n:])
     expected = BayesianChangepointDetector(Slow(), burn_in=50).fit(X)
@@ -229,4 +229,4 @@ def test_long_fits_report(capsys, monkeypatch):
     clock = iter(np.arange(0.0, 1e4, 0.6))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     BayesianChangepointDetector("constant_mean", verbose=1).fit(jump(100))
-    assert "row 64 of 100" in capsys.readouterr().out
+    assert "row 4 of 100" in capsys.readouterr().out

@@ -187,7 +187,7 @@ def test_impossible_rows_and_hazards_are_named():
     with pytest.raises(IncompatibleComponentsError, match="Positive"):
         BayesianChangepointDetector(Positive(), loss="beta").fit([[1.0]])
     with pytest.raises(ValueError, match="Loud"):
-        BayesianChangepointDetector(hazard=Loud()).fit([[1.0], [-1.0]])
+        BayesianChangepointDetector(hazard=Loud()).fit([[1.0], [-1.0], [0.5]])
 
 
 def test_none_is_a_missing_value_in_a_list():

@@ -1,5 +1,7 @@
 """Noise that is not independent and normal: no changes where there are none."""
 
+from copy import deepcopy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,6 @@ from scipy.integrate import quad
 from sklearn.exceptions import NotFittedError
 
 from skvi.changepoint import BayesianChangepointDetector, PoissonCounts
-from skvi.changepoint._scores import NormalScore
 
 
 def autoregression(coef):
@@ -49,7 +50,7 @@ def test_a_step_of_skewed_noise_is_found():
     x = np.random.default_rng(1).exponential(1.0, 300)
     x[150:] += 2.0
     detector = BayesianChangepointDetector().fit(x)
-    assert detector._scaling.n_knots > 0
+    assert detector._stream.scaling.n_knots > 0
     assert np.abs(detector.changepoints_ - 150).min() <= 5
     assert detector.predict_next()[0] == pytest.approx(x[150:].mean(), abs=0.3)
     assert detector.log_densities_.sum() == pytest.approx(
@@ -59,21 +60,25 @@ def test_a_step_of_skewed_noise_is_found():
 
 @pytest.mark.parametrize("shape", [0.5, 4.0])
 def test_normal_scores(shape):
-    """Slopes are those of the scores, the inverse undoes them, and they are normal.
+    """The density of the next row integrates to 1, and has about the moments that are
+    predicted: those of a score with the same mean and spread that is exactly normal.
 
     Wrong variants: the slope at the end of the knots for all beyond; no log.
     """
     x = np.random.default_rng(2).gamma(shape, 1.0, 400)
-    score = NormalScore.of(x)
-    at = np.concatenate([np.quantile(x, [0.01, 0.3, 0.8]), [-0.5, 2 * x.max()]])
-    z, log_slope = score(at)
-    step = 1e-6
-    slope = (score(at + step)[0] - score(at - step)[0]) / (2 * step)
-    np.testing.assert_allclose(np.exp(log_slope), slope, rtol=1e-6)
-    np.testing.assert_allclose(score.inverse(z), at, rtol=0, atol=2e-3 * x.max())
-    z = score(x)[0]
-    assert abs(np.mean(z**3)) < 0.2
-    assert np.mean(z**2) == pytest.approx(1, abs=0.15)
+    detector = BayesianChangepointDetector(max_hypotheses=3).fit(x)
+    u = np.linspace(-7.0, 12.0, 150)
+    y = np.median(x) + 0.2 * np.sinh(u)
+    log_density = [
+        deepcopy(detector).partial_fit([[value]]).log_densities_[-1] for value in y
+    ]
+    mass = np.exp(log_density) * 0.2 * np.cosh(u) * (u[1] - u[0])
+    assert mass.sum() == pytest.approx(1, abs=5e-3)
+    below = np.cumsum(mass) - 0.5 * mass
+    middles = np.interp((np.arange(100) + 0.5) / 100, below, y)
+    mean, std = detector.predict_next(return_std=True)
+    assert mean[0] == pytest.approx(middles.mean(), rel=0.2)
+    assert std[0] == pytest.approx(middles.std(), rel=0.25)
 
 
 def test_overdispersed_counts():

@@ -116,7 +116,7 @@ def fit(models, X, features, hazard, **params):
 
 
 def reference_of(detector, models, X, features, hazard, **params):
-    burn_in = detector._scaling.burn_in
+    burn_in = detector._stream.scaling.burn_in
     noise, mean = burn_in.noise, burn_in.mean
     return make_reference(
         models, X, hazard=hazard, features=features, noise=noise, mean=mean, **params

@@ -28,7 +28,7 @@ def never(X, model, beta, **params):
     found = detector._stream.filter.states[0]
     first = int(np.flatnonzero(found["start"] == 0)[0])
     state = {name: array[first] for name, array in found.items()}
-    return state | {"noise": detector._scaling.burn_in.noise[0]}
+    return state | {"noise": detector._stream.scaling.burn_in.noise[0]}
 
 
 def kl_of_gaussian_inverse_gamma(mean, root, a, b, mean0, root0, a0, b0):

@@ -308,21 +308,21 @@ VARIANTS = [
         test="tests/model_selection/test_batched_search.py::"
              "test_continuous_hyperparameters"),
     # changepoint
-    Variant("changepoint-survival", where="Filter.advance", find="np.log1p(-ends)",
-        put="np.log(ends)",
+    Variant("changepoint-survival", where="Filter.branch", find="np.log1p(-p)",
+        put="np.log(p)",
         test="tests/changepoint/test_truth.py::test_moments_of_counts[model1]"),
-    Variant("changepoint-length", where="Filter._hazards",
-        find="rows - self.block.start", put="rows - self.block.start - 1",
+    Variant("changepoint-length", where="Filter.branch",
+        find="self.t - self.start", put="self.t - self.start + 1",
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-trials]"),
     Variant("changepoint-dropped-evidence", where="Filter._prune",
-        find="self.log_total += math.log1p(-lost)",
-        put="self.weights -= math.log1p(-lost)",
+        find="self.log_evidence += math.log1p(-lost)",
+        put="self.log_evidence += 0 * lost",
         test="tests/changepoint/test_truth.py::"
              "test_dropped_mass_bounds_what_pruning_does"),
-    Variant("changepoint-threshold-power", where="log_threshold",
-        find="max(1.0, n_parameters / 2) * math.log(min_probability)",
-        put="math.log(min_probability)",
+    Variant("changepoint-threshold-power", where="Settings.log_least",
+        find="max(1.0, n_parameters / 2) * math.log(self.min_probability)",
+        put="math.log(self.min_probability)",
         test="tests/changepoint/test_pruning.py::"
              "test_other_models_of_many_series[BernoulliTrials()-0.7]"),
     Variant("changepoint-rank-one", where="downdate",
@@ -334,8 +334,7 @@ VARIANTS = [
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-regression]"),
     Variant("changepoint-jacobian", where="Stream.log_evidence",
-        find="self.log_slope - float(self.n_scored @ np.log(self.scaling.scale))",
-        put="self.log_slope + float(self.n_scored @ np.log(self.scaling.scale))",
+        find="self.log_slope - log_unit", put="self.log_slope + log_unit",
         test="tests/changepoint/test_units.py::"
              "test_streams_that_begin_with_a_constant[2]"),
     Variant("changepoint-score-slope", where="NormalScore.__call__",
@@ -349,13 +348,13 @@ VARIANTS = [
         test="tests/changepoint/test_noise.py::"
              "test_the_index_is_the_time_of_trends[None]"),
     Variant("changepoint-site-fit", where="sites", find="2 * fit", put="fit",
-        test="tests/changepoint/test_beta.py::"
-             "test_sites_are_gradients_in_the_moments[case2]"),
+        test="tests/changepoint/test_robust.py::"
+             "test_short_segments_have_the_optimal_posterior[1.0-1.5-1]"),
     Variant("changepoint-integral-power", where="_terms", find="1.5", put="0.5",
-        test="tests/changepoint/test_beta.py::"
-             "test_expected_gain_is_the_expectation[case1]"),
-    Variant("changepoint-predict-std", where="predict",
-        find="variance + np.einsum('rk,rsk->rs', weight, gap)", put="variance",
+        test="tests/changepoint/test_robust.py::"
+             "test_short_segments_have_the_optimal_posterior[1.0-1.5-1]"),
+    Variant("changepoint-predict-std", where="Reading.moments",
+        find="(self.mean - mean) ** 2", put="0.0",
         test="tests/changepoint/test_truth.py::test_moments_of_counts[model1]"),
     Variant("changepoint-trend-age", where="ages", find="row.time - begin",
         put="row.time + 0 * begin",
@@ -365,8 +364,8 @@ VARIANTS = [
         find="KNOWN_DF", put="1000.0",
         test="tests/changepoint/test_truth.py::"
              "test_all_segmentations_of_eighteen_rows[hazard0]"),
-    Variant("changepoint-smoothing-hazard", where="Records._look_back",
-        find="before * hazard", put="before.copy()",
+    Variant("changepoint-smoothing-hazard", where="Filter.branch",
+        find="self.probability * p", put="self.probability",
         test="tests/changepoint/test_changes.py::"
              "test_probability_of_a_change_in_an_interval"),
     # plotting
