@@ -203,6 +203,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         # Set at once; evidence and predictions use only this.
         self._model, self._fingerprint = model, data.fingerprint
         self._had_weights = sample_weight is not None
+        self._total_weight = data.total_weight
         self._had_exposure = offset is not None and bool(offset.any())
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 

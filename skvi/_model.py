@@ -152,11 +152,14 @@ class TrainingData:
         taken = (None if column is None else column[rows] for column in columns)
         return TrainingData(*taken, self.fingerprint)
 
+    @property
+    def total_weight(self) -> float:
+        """Rows, or the sum of their weights."""
+        return float(len(self.y) if self.weight is None else self.weight.sum())
+
     def few_rows_message(self) -> str:
         """Say that the weights amount to next to no data; empty if they do not."""
-        if self.weight is None:
-            return ""
-        total, n = float(self.weight.sum()), len(self.weight)
+        total, n = self.total_weight, len(self.y)
         if total >= FEW or total >= 0.5 * n:
             return ""
         return (

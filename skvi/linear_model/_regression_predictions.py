@@ -74,7 +74,7 @@ class RegressionPredictionMixin:
         if "noise_precision" not in self.posterior_.layout:
             return unit * self._noise_scale_of_fit() ** 2
         tail = exponent(self._model.gammas["noise_hyperprior"])
-        if tail + 0.5 * self._fingerprint[0] < LEAST_SHAPE:
+        if tail + 0.5 * self._total_weight < LEAST_SHAPE:
             return math.inf
         variances = torch.exp(-self._log_precisions())
         if isinstance(self.posterior_, MixtureOverScales):

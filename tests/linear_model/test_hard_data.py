@@ -11,11 +11,12 @@ from benchmarks import fuzz_linear
 from skvi.exceptions import SkviWarning
 from skvi.expectations._poisson import smallest_counts
 from skvi.linear_model import (
+    BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
     _fitted,
 )
-from skvi.priors import Normal
+from skvi.priors import Laplace, Normal
 
 
 def test_a_row_without_features_has_even_odds():
@@ -81,6 +82,20 @@ def test_predictions_in_chunks_are_those_of_all_rows(monkeypatch):
     monkeypatch.setattr(_fitted, "CHUNK_ROWS", 7)
     for one, other in zip(whole, predictions(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
+def test_weights_repeat_a_row_of_unknown_noise(likelihood):
+    """One row of weight 7 is seven rows: their noise has a variance.
+
+    Wrong variant: rows that are counted without their weights (an infinite deviation).
+    """
+    own = {"prior": Laplace(0.1), "fit_intercept": False, "normalize_y": False}
+    model = BayesianLinearRegression(likelihood=likelihood, **own)
+    X, y = np.ones((1, 1)), np.array([3.0])
+    std = model.fit(X, y, sample_weight=[7]).predict(X, return_std=True)[1]
+    model.fit(np.repeat(X, 7, 0), np.repeat(y, 7))
+    np.testing.assert_allclose(std, model.predict(X, return_std=True)[1], rtol=1e-4)
 
 
 def test_features_whose_squares_overflow_are_refused():
