@@ -204,7 +204,7 @@ def test_finer_nodes_change_no_prediction(monkeypatch):
     far = new @ np.ones(3) + 10
     density = found.predict_log_density(new, far)
     monkeypatch.setattr(
-        _exact, "find_nodes", lambda form, by=1.0: find_nodes(form, 3 * by)
+        _exact, "find_nodes", lambda form, by=1.0, *_: find_nodes(form, 3 * by)
     )
     finer = MODEL().fit(X, y)
     quantiles = finer.predict_quantiles(new, levels)
