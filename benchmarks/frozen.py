@@ -39,7 +39,6 @@ from skvi.linear_model import (
     BayesianPoissonRegressor as Counts,
 )
 from skvi.priors import (
-    ARD,
     GammaHyperprior,
     HalfCauchy,
     HierarchicalNormal,
@@ -106,7 +105,7 @@ def problems():
         "sparse laplace": (Logistic(prior=Laplace(1.0)), "sparse"),
         "weights": (Logistic(prior=one, class_weight="balanced"), "cancer"),
         "learned scale": (Logistic(prior=Normal("learn")), "small"),
-        "ard": (Logistic(prior=ARD()), "small"),
+        "ard": (Logistic(prior="ard"), "small"),
         "regression": (Linear(**gammas), "diabetes"),
         "regression unit": (Linear(prior=one, noise_scale=54.0), "diabetes"),
         "regression laplace": (

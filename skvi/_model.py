@@ -159,9 +159,7 @@ class TrainingData:
 
     def few_rows_message(self) -> str:
         """Say that the weights amount to next to no data; empty if they do not."""
-        if self.weight is None:
-            return ""
-        total, n = self.total_weight, len(self.weight)
+        total, n = self.total_weight, len(self.y)
         if total >= FEW or total >= 0.5 * n:
             return ""
         return (

@@ -311,9 +311,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _relative_to(self):
         """What scales of coefficients are relative to; see `Prior.relative_to`."""
-        named = {"auto": "each", "hierarchical": "all"}
-        if isinstance(self.prior, str) and self.prior in named:
-            return named[self.prior]
+        named = {"auto": "each", "ard": "each", "hierarchical": "all"}
+        given = self._coef_prior_in(self.prior)
+        if isinstance(given, str) and given in named:
+            return named[given]
         return getattr(self._coef_prior(), "relative_to", None)
 
     def _find_units(self, data):

@@ -77,8 +77,9 @@ class ARD(Prior):
     shape, rate : float, default=1e-6
         Parameters of the Gamma density; small values are nearly scale-free, as in
         `sklearn.linear_model.ARDRegression`. Coefficients are in units of the block's
-        natural size (`Block.scale`); in linear models each is that of its column
-        divided by the column's unit, so that units do not matter.
+        natural size (`Block.scale`). In linear models they are those of the columns as
+        they are; ``prior="ard"`` is relative to each column, so that units do not
+        matter.
 
     Notes
     -----
@@ -100,7 +101,7 @@ class ARD(Prior):
     """
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
-    relative_to = "each"
+    relative_to = None
     intercept_scale = VAGUE_SCALE
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:
@@ -119,8 +120,8 @@ class ARD(Prior):
         ----------
         mean, std : array-like of shape (P,) or any other
             Posterior means and standard deviations in units of `Block.scale`: for
-            linear models ``coef_`` and ``coef_std_`` times the units of the columns,
-            ``posterior_.units.x_scale``.
+            linear models ``coef_`` and ``coef_std_``, with ``prior="ard"`` times the
+            units of the columns, ``posterior_.units.x_scale``.
 
         Returns
         -------

@@ -4,7 +4,9 @@ import math
 from dataclasses import replace
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 
 from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
@@ -19,12 +21,10 @@ from skvi.targets._numbers import numbers_of
 __all__ = ["EmpiricalBayes"]
 
 # The fit at fixed scales is this much more accurate than requested, so that its
-# gradients can be differentiated.
-INNER_ACCURACY = 1e-4
-INNER_ITER = 100
-# Steps of the logarithms of scales: for finite differences of values and gradients, and
-# the maximum.
-NEAR, DIFFERENCE, LONGEST = 1e-4, 1e-3, 1.5
+# gradients can be differentiated; and the gradient to reach, by roots of nats.
+INNER_ACCURACY, INNER_ITER, SMALL_GRADIENT = 1e-4, 100, 0.01
+# Steps of the logarithms of scales, for finite differences of values and gradients.
+NEAR, DIFFERENCE = 1e-4, 1e-3
 # Nats per squared log scale: smaller curvatures are replaced by this value, and mean
 # that the scale has no effect near the fit.
 LEAST_CURVATURE = 1e-3
@@ -40,8 +40,8 @@ class EmpiricalBayes(Solver):
     the scales. For the ELBO, -F is a lower bound on the log evidence at eta, and equal
     to it if q is exact. The fit at a fixed eta is that of `NaturalGradient`, each
     started at the last one. By the envelope theorem the gradient of F is the one at
-    fixed q; its finite differences give the few second derivatives of a damped Newton
-    iteration.
+    fixed q, which a BFGS iteration follows; its finite differences at the end say how
+    much is left.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class EmpiricalBayes(Solver):
         return missing or NaturalGradient.missing(known)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit without draws; `max_iter` counts Newton steps of the scales."""
+        """Fit without draws; `max_iter` counts steps of the scales."""
         return _Search(problem, options).run()
 
 
@@ -94,62 +94,88 @@ class _Search(Run):
         self.start = problem.target.hyper.detach().clone()
         self.low = torch.minimum(low, self.start)
         self.high = torch.maximum(high, self.start)
-        self.kept: list[_Scales] = []  # none or one
-        self.drift = torch.zeros_like(self.start)
+        self.best: _Scales | None = None
         self.inner_options = replace(
             options,
             max_iter=INNER_ITER,
             tol=INNER_ACCURACY * options.tol,
             progress=no_progress,
         )
-        self.gap, self.stalled = math.inf, False
 
     @property
     def is_usable(self) -> bool:  # type: ignore[override]
-        return bool(self.kept)
+        return self.best is not None
 
     @property
     def known(self) -> dict:  # type: ignore[override]
-        return self.kept[0].inner.diagnostics
+        return self._best.inner.diagnostics
 
     @property
     def value(self) -> float:
-        return self.kept[0].inner.value
+        return self._best.inner.value
+
+    @property
+    def _best(self) -> "_Scales":
+        return cast(_Scales, self.best)
 
     def state(self) -> State:
-        best = self.kept[0]
+        best = self._best
         return State(best.inner.posterior, self.given.target.at(best.hyper))
 
     def improve(self) -> Solution:
-        best = self._fit(self.start, self.given.posterior)
-        self.kept = [best]
+        self.best = self._fit(self.start)
         self.inner_options = replace(self.inner_options, warm_start=True)
-        best = self._descend(best)
-        if isinstance(best.inner.posterior, MixtureOverScales) and self.may_go_on:
-            best = self._fit(best.hyper, best.inner.posterior, NaturalGradient())
-            self.kept, self.gap = [best], math.inf
-            best = self._descend(best)
-        return self._finish(best)
+        self._descend()
+        if isinstance(self._best.inner.posterior, MixtureOverScales) and self.may_go_on:
+            placed = self._fit(self._best.hyper, NaturalGradient())  # places anew
+            if placed.inner.value <= self.value:
+                self.best = placed
+                self._descend()
+        return self._finish()
 
-    def _descend(self, best: "_Scales") -> "_Scales":
-        """Newton steps until there is nothing left to gain."""
-        self.stalled = False
-        # The gap is the one before the last step, which has reduced it.
-        while self.may_go_on and self.gap > self.options.tol and not self.stalled:
-            best = self._move(best, self._newton_step(best))
-            self.kept = [best]
+    def _descend(self) -> None:
+        """Quasi-Newton steps until the gradient is small."""
+
+        def report(_: np.ndarray) -> None:
             self.report()
-        return best
+            if not self.may_go_on:
+                raise StopIteration
 
-    def _fit(
-        self, hyper: torch.Tensor, start: Posterior, solver: Solver | None = None
-    ) -> "_Scales":
+        gtol = SMALL_GRADIENT * math.sqrt(self.options.tol)
+        start = self._best.hyper.cpu().numpy()
+        options = {"gtol": gtol, "maxiter": self.options.max_iter}
+        minimize(
+            self._evaluate,
+            start,
+            jac=True,
+            method="BFGS",
+            callback=report,
+            options=options,
+        )
+        if not self.history:  # it was at the optimum
+            self.report()
+
+    def _evaluate(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """The objective, and its slopes; level beyond the range."""
+        given = self.start.new_tensor(x)
+        hyper = given.clamp(self.low, self.high)
+        try:
+            found = self._fit(hyper)
+        except ValueError:  # singular at much too large a scale
+            return math.inf, np.zeros_like(x)
+        if found.inner.value < self.value:
+            self.best = found
+        return found.inner.value, (found.gradient * (given == hyper)).cpu().numpy()
+
+    def _fit(self, hyper: torch.Tensor, solver: Solver | None = None) -> "_Scales":
         """Best posterior at these scales, and the gradient of its value in them."""
-        target = self.given.linear_target.at(hyper).frozen()
-        inner = self.given.at(State(start, target))
+        if self.best is not None and solver is None and hyper.equal(self.best.hyper):
+            return self.best
+        start = self.given.posterior if self.best is None else self.best.inner.posterior
+        inner = self.given.at(State(start, self.given.linear_target.at(hyper).frozen()))
         found = (solver or AtPlaces()).solve(inner, self.inner_options)
-        if not self.kept:  # the only state, if Ctrl-C comes now
-            self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
+        if self.best is None:  # the only state, if Ctrl-C comes now
+            self.best = _Scales(hyper, found, torch.zeros_like(hyper))
         found.raise_interrupt()
         nodes = _nodes(found.posterior, self.given)
         near = NEAR * hyper.new_ones(len(hyper)).diag()
@@ -175,74 +201,47 @@ class _Search(Run):
             total += weight * float(value)
         return total
 
-    def _newton_step(self, best: "_Scales") -> torch.Tensor:
-        """Step of the free scales, by differences of gradients."""
-        free = self._free(best)
-        step = torch.zeros_like(best.hyper)
+    def _newton_step(self) -> tuple[torch.Tensor, float]:
+        """Step that is left of the scales that are not at a limit, and its gain.
+
+        By differences of gradients; a unit where a scale has no effect.
+        """
+        best, step, columns = self._best, torch.zeros_like(self.start), []
+        held = (best.hyper <= self.low) & (best.gradient > 0)
+        held |= (best.hyper >= self.high) & (best.gradient < 0)
+        free = (~held).nonzero()[:, 0]
         if not len(free):
-            self.gap = 0.0
-            return step
-        columns = []
+            return step, 0.0
         for i in free:
             # Away from the nearer end of the range.
             middle = 0.5 * (self.low[i] + self.high[i])
-            delta = DIFFERENCE if best.hyper[i] < middle else -DIFFERENCE
             shifted = best.hyper.clone()
-            shifted[i] += delta
-            change = self._fit(shifted, best.inner.posterior).gradient - best.gradient
-            columns.append(change[free] / delta)
+            shifted[i] += DIFFERENCE if best.hyper[i] < middle else -DIFFERENCE
+            change = self._fit(shifted).gradient - best.gradient
+            columns.append(change[free] / (shifted - best.hyper)[i])
         hessian = torch.stack(columns, 1)
         values, vectors = torch.linalg.eigh(0.5 * (hessian + hessian.T))
         flat = (vectors[:, values.abs() < LEAST_CURVATURE].abs() > 0.5).any(1)
         values = values.abs().clamp(min=LEAST_CURVATURE)
         along = vectors.T @ best.gradient[free]
-        self.gap = 0.5 * float((along.square() / values).sum())
-        step[free] = -(vectors @ (along / values))
-        self.drift = step.clone()
-        self.drift[free[flat]] = -best.gradient[free[flat]].sign()
-        longest = float(step.abs().max())
-        return step * min(1.0, LONGEST / longest) if longest > 0 else step
+        newton = -(vectors @ (along / values))
+        step[free] = torch.where(flat, -best.gradient[free].sign(), newton)
+        return step, 0.5 * float((along.square() / values).sum())
 
-    def _free(self, best: "_Scales") -> torch.Tensor:
-        """Scales that are not at a limit of their range."""
-        held = (best.hyper <= self.low) & (best.gradient > 0)
-        held = held | ((best.hyper >= self.high) & (best.gradient < 0))
-        return (~held).nonzero()[:, 0]
-
-    def _move(self, best: "_Scales", step: torch.Tensor) -> "_Scales":
-        """Take the step, shortened until it lowers the objective."""
-        value = best.inner.value
-        highest = value + 1e-12 * abs(value) + INNER_ACCURACY * self.options.tol
-        rho = 1.0
-        while rho > 1e-4:
-            trial = (best.hyper + rho * step).clamp(self.low, self.high)
-            try:
-                found = self._fit(trial, best.inner.posterior)
-            except ValueError:  # singular at much too large a scale
-                found = None
-            if found is not None and found.inner.value <= highest:
-                return found
-            rho /= 4
-        self.stalled = True
-        return best
-
-    def _runaway(self, hyper: torch.Tensor) -> str:
-        """Name the scales without optimum: at a limit, or diverging."""
-        still = self.drift * (self.gap <= self.options.tol)
-        to_zero = (hyper <= self.low) | (still < -STILL_MOVING)
-        to_infinity = (hyper >= self.high) | (still > STILL_MOVING)
-        return runaway_message(self.given.target, to_zero, to_infinity)
-
-    def _finish(self, best: "_Scales") -> Solution:
-        tol, message = self.options.tol, self._runaway(best.hyper)
-        inner = best.inner
-        gap = self.gap + inner.diagnostics["gap"]
+    def _finish(self) -> Solution:
+        tol, message, best, inner = self.options.tol, "", self._best, self._best.inner
+        gap = math.inf
+        if not self.stopped:
+            step, gain = self._newton_step()
+            gap = gain + inner.diagnostics["gap"]
+            still = step * (gain <= tol)
+            to_zero = (best.hyper <= self.low) | (still < -STILL_MOVING)
+            to_infinity = (best.hyper >= self.high) | (still > STILL_MOVING)
+            message = runaway_message(self.given.target, to_zero, to_infinity)
+            if inner.diagnostics["gap"] > tol or inner.converged:
+                # Problems at fixed scales are reported as for fixed scales.
+                message = message or inner.message
         converged = gap <= 2 * tol and not message
-        if self.stopped:
-            message = ""
-        elif inner.diagnostics["gap"] > tol or inner.converged:
-            # Problems at fixed scales are reported as for fixed scales.
-            message = message or inner.message
         if not (converged or message or self.stopped):
             message = (
                 f"after {len(self.history)} steps of the learned scales the objective "

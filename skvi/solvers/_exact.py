@@ -165,7 +165,7 @@ class MixtureOverPrecisions(Posterior):
     @cached_property
     def log_evidence(self) -> float:
         """Log of the integral over coefficients and precisions, in nats."""
-        return find_nodes(self.form, FINE).log_evidence
+        return find_nodes(self.form, FINE, self.nodes).log_evidence
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
@@ -189,7 +189,9 @@ class MixtureOverPrecisions(Posterior):
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw coefficients, intercept and the log of an unknown noise precision."""
         form, basis = self.form, self.basis()
-        t, s = _draw_precisions(find_nodes(form, FINEST), n_draws, generator)
+        t, s = _draw_precisions(
+            find_nodes(form, FINEST, self.nodes), n_draws, generator
+        )
         means, variances, outside = _normals_given(form, t, s)
         theta = (means + variances.sqrt() * randn(generator, *means.shape)) @ basis.T
         if self.has_outside:

@@ -6,6 +6,7 @@ Sums over equally spaced nodes in their logarithms, which converge exponentially
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -21,12 +22,27 @@ EMPTY = 40.0
 # How far beyond the data the first look goes, in logarithms, by steps of one; the next
 # ones go on in both directions, to the range of floats.
 REACH, FARTHEST, CHUNK = 40.0, 700.0, 2.0
-# Refinements of the mode by ten, the largest width, widths over which the curvature is
-# taken, and standard deviations at which an end is looked for.
-N_ZOOMS, WIDEST, WIDTHS = 9, 3.0, 2.0 ** np.arange(1, -17, -1)
+# Refinements of the mode by ten, nats at which it is found, the largest width, widths
+# over which the curvature is taken, and standard deviations at which an end is looked
+# for.
+N_ZOOMS, LEVEL, WIDEST, WIDTHS = 9, 1e-3, 3.0, 2.0 ** np.arange(1, -17, -1)
 ENDS = np.array([2, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30])
 
 LogDensity = Callable[[np.ndarray], np.ndarray]
+
+
+class Axis(NamedTuple):
+    """Mode of a density, where it becomes empty, and the distance of nodes."""
+
+    mode: float
+    low: float
+    high: float
+    step: float
+
+    def nodes(self, fineness: float) -> np.ndarray:
+        """Equally spaced nodes."""
+        step = self.step / fineness
+        return np.arange(self.low, self.high + step, step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +58,7 @@ class PrecisionNodes:
     coef: np.ndarray
     weights: np.ndarray
     log_evidence: float
+    axes: tuple[Axis, ...]
 
 
 def has_nodes(form: ConjugateForm | None) -> bool:
@@ -53,80 +70,76 @@ def has_nodes(form: ConjugateForm | None) -> bool:
     return is_free and all(len(node.value) == 1 for node in nodes)
 
 
-def find_nodes(form: ConjugateForm, fineness: float = 1.0) -> PrecisionNodes:
+def find_nodes(
+    form: ConjugateForm, fineness: float = 1.0, near: PrecisionNodes | None = None
+) -> PrecisionNodes:
     """Place nodes where the posterior of the precisions is.
 
-    `fineness` divides the distances of the nodes.
+    `fineness` divides the distances of the nodes. Others of the same posterior, `near`,
+    say where it is.
     """
     t, s = (np.log(node.value.numpy()) for node in (form.noise, form.coef))
+    axes = near.axes if near else _axes(form, t, s)
+    (x, *others), ratio = (axis.nodes(fineness) for axis in axes), None
+    if form.coef.hyperprior is None:
+        t = x[None]
+    elif not others:
+        s = x[:, None]
+    else:
+        ratio = x[:, None]
+        t = form.noise_at_ratio(ratio) + others[0]
+        s = t + ratio
+    t, s = np.broadcast_arrays(t, s)
+    w = form.log_density(t, s, ratio)
+    total = float(logsumexp(w))
+    log_cell = sum(math.log(axis.step / fineness) for axis in axes)
+    return PrecisionNodes(t, s, np.exp(w - total), total + log_cell, axes)
+
+
+def _axes(form: ConjugateForm, t: np.ndarray, s: np.ndarray) -> tuple[Axis, ...]:
+    """Those of one unknown precision; of the ratio of two, and of the noise beside.
+
+    The map from ratio and distance to both log precisions has determinant one. At every
+    ratio the noise has about the distribution that it has at the best one.
+    """
     log_e = np.log(form.data.values.numpy())
     if form.coef.hyperprior is None:
         # About the likeliest noise with and without what the features explain.
         near = np.concatenate([form.noise_at_ratio(s - t), s - log_e])
         look = np.arange(near.min() - REACH, near.max() + REACH + 1)
-        t, step = _line(lambda t: form.log_density(t, s), look, fineness)
-        return _weigh(form, t[None], s, None, math.log(step))
+        return (_axis(lambda t: form.log_density(t, s), look),)
     look = np.arange(log_e.min() - REACH, log_e.max() + REACH + 1)
     if form.noise.hyperprior is None:
-        s, step = _line(lambda s: form.log_density(t, s), t + look, fineness)
-        return _weigh(form, t, s[:, None], None, math.log(step))
-    t, ratio, log_cell = _plane(form, look, fineness)
-    return _weigh(form, t, t + ratio, ratio, log_cell)
-
-
-def _weigh(
-    form: ConjugateForm,
-    t: np.ndarray,
-    s: np.ndarray,
-    ratio: np.ndarray | None,
-    log_cell: float,
-) -> PrecisionNodes:
-    """Nodes with the weights of cells of equal size."""
-    t, s = np.broadcast_arrays(t, s)
-    w = form.log_density(t, s, ratio)
-    total = float(logsumexp(w))
-    return PrecisionNodes(t, s, np.exp(w - total), total + log_cell)
-
-
-def _plane(
-    form: ConjugateForm, look: np.ndarray, fineness: float
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Noises around the likeliest for every ratio, log ratios, (n, 1), log of a cell.
-
-    The map from ratio and distance to both log precisions has determinant one. At every
-    ratio the noise has about the distribution that it has at the best one.
-    """
+        return (_axis(lambda s: form.log_density(t, s), t + look),)
 
     def along(u: np.ndarray) -> np.ndarray:
         t = form.noise_at_ratio(u)
         return form.log_density(t, t + u, u)
 
-    u, across = _line(along, look, fineness)
+    across = _axis(along, look)
+    u = np.array([across.mode])
     middle = form.noise_at_ratio(u)
-    best = int(np.argmax(form.log_density(middle, middle + u, u)))
 
     def around(v: np.ndarray) -> np.ndarray:
-        return form.log_density(middle[best] + v, middle[best] + v + u[best], u[best])
+        return form.log_density(middle + v, middle + v + u, u)
 
-    v, step = _line(around, np.arange(-2 * REACH, 5.0), fineness)
-    log_cell = math.log(across) + math.log(step)
-    return middle[:, None] + v, u[:, None], log_cell
+    return across, _axis(around, np.arange(-2 * REACH, 5.0))
 
 
-def _line(
-    log_density: LogDensity, look: np.ndarray, fineness: float
-) -> tuple[np.ndarray, float]:
-    """Equally spaced nodes where a density is not empty, and their distance."""
-    if np.argmax(log_density(look)) in (0, len(look) - 1):  # it goes on to rise
-        look = np.union1d(look, np.arange(-FARTHEST, FARTHEST, CHUNK))
-    mode, width = _peak(log_density, look)
-    look = np.sort(np.concatenate([look, mode - width * ENDS, mode + width * ENDS]))
+def _axis(log_density: LogDensity, look: np.ndarray) -> Axis:
+    """Where a density is not empty."""
     values = log_density(look)
+    if np.argmax(values) in (0, len(look) - 1):  # it goes on to rise
+        look = np.union1d(look, np.arange(-FARTHEST, FARTHEST, CHUNK))
+        values = log_density(look)
+    mode, width = _peak(log_density, float(look[np.argmax(values)]))
+    further = np.concatenate([mode - width * ENDS, mode + width * ENDS])
+    look = np.concatenate([look, further])
+    values = np.concatenate([values, log_density(further)])
     empty = values.max() - EMPTY
     low = _end(log_density, look, values, empty, -1)
     high = _end(log_density, look, values, empty, 1)
-    step = min(STEP * width, LONGEST) / fineness
-    return np.arange(low, high + step, step), step
+    return Axis(mode, low, high, min(STEP * width, LONGEST))
 
 
 def _end(
@@ -146,12 +159,15 @@ def _end(
     return float(sign * (beyond.min() if len(beyond) else FARTHEST))
 
 
-def _peak(log_density: LogDensity, look: np.ndarray) -> tuple[float, float]:
-    """Mode, and the standard deviation there."""
-    mode, step = look[np.argmax(log_density(look))], 1.0
+def _peak(log_density: LogDensity, mode: float) -> tuple[float, float]:
+    """Mode, near a place, and the standard deviation there."""
+    step = 1.0
     for _ in range(N_ZOOMS):
         near = mode + step * np.linspace(-1, 1, 21)
-        mode, step = near[np.argmax(log_density(near))], step / 10
+        values = log_density(near)
+        mode, step = float(near[np.argmax(values)]), step / 10
+        if np.ptp(values) < LEVEL:
+            break
     near = log_density(np.concatenate([[mode], mode - WIDTHS, mode + WIDTHS]))
     drop = near[0] - 0.5 * np.add(*np.split(near[1:], 2))
     # The widest step over which the density has little curvature.

@@ -7,6 +7,8 @@ from itertools import cycle
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from scipy import stats
+from scipy.special import logsumexp
 
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
@@ -404,7 +406,7 @@ def test_priors_without_an_optimum_or_by_draws(prior):
 
 
 def test_scales_of_hyperpriors_are_relative_to_the_columns():
-    """That of a given half-Cauchy to all of them, that of Gamma priors to each.
+    """That of a given half-Cauchy to all of them, those of "ard" to each.
 
     Wrong variants: in units of X; constant columns in the mean of the squares.
     """
@@ -414,7 +416,7 @@ def test_scales_of_hyperpriors_are_relative_to_the_columns():
     model = LOGISTIC(prior=Normal(HalfCauchy(0.2))).fit(wide, CLASSES)
     assert model.posterior_.units.x_scale == pytest.approx(rms)
     assert model.posterior_.units.x_mean[-1] == 0.1
-    model = LOGISTIC(prior=ARD(1.0, 1.0)).fit(wide, CLASSES)
+    model = LOGISTIC(prior="ard").fit(wide, CLASSES)
     assert model.posterior_.units.x_scale == pytest.approx([*(3 * X.std(0)), 1.0])
     weight = rng.uniform(size=60)
     model = LOGISTIC(prior=Normal(HalfCauchy()))
@@ -422,4 +424,28 @@ def test_scales_of_hyperpriors_are_relative_to_the_columns():
     mean = np.average(wide[:, :3], axis=0, weights=weight)
     square = np.average((wide[:, :3] - mean) ** 2, axis=0, weights=weight)
     assert model.posterior_.units.x_scale == pytest.approx(np.sqrt(square.mean()))
-    assert LOGISTIC(prior="normal").fit(wide, CLASSES).posterior_.units.x_scale == 1.0
+    for given in "normal", ARD(1.0, 1.0):
+        assert LOGISTIC(prior=given).fit(wide, CLASSES).posterior_.units.x_scale == 1.0
+
+
+@pytest.mark.parametrize("scales", [(0.2, 5.0), (0.05, 1.0)])
+def test_gamma_priors_that_are_given_hold_for_columns_as_they_are(scales):
+    """Their evidence, on columns of unequal scale, is that of quadrature.
+
+    Wrong variant: relative to each column (off by more than a nat).
+    """
+    rng, at = np.random.default_rng(3), np.linspace(-15, 15, 1501)
+    wide = rng.normal(size=(30, 2)) * scales
+    y = wide @ [1.0, -0.5] + 0.5 * rng.normal(size=30)
+    prior, noise = stats.t(4, 0, np.sqrt(0.25)), stats.norm(0, 0.5)
+    given = y[:, None] - wide[:, :1] * at  # linear in the second one: by sums
+    one, two, apart = (given**2).sum(0), (wide[:, 1] ** 2).sum(), wide[:, 1] @ given
+    squares = one[:, None] - 2 * apart[:, None] * at + two * at**2
+    log_p = 30 * noise.logpdf(0) - squares / (2 * 0.25)
+    log_p += prior.logpdf(at)[:, None] + prior.logpdf(at)
+    exact = logsumexp(log_p) + 2 * np.log(at[1] - at[0])
+    own = {"fit_intercept": False, "normalize_y": False, "noise_scale": 0.5}
+    model = BayesianLinearRegression(prior=ARD(2.0, 0.5), **own).fit(wide, y)
+    found = model.evidence_bounds(wide, y, random_state=0)
+    assert found.estimate == pytest.approx(exact, abs=0.05)
+    assert found.lower - 5 * found.lower_se < exact < found.upper + 5 * found.upper_se
