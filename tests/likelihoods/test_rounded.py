@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 from scipy.special import log_ndtr
+from sklearn.base import clone
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
@@ -216,7 +217,7 @@ def test_the_step_is_found(normalize_y, step, origin):
 
 def clone_with_step(model, step, origin):
     likelihood = RoundedLikelihood(step=step, origin=origin)
-    return BayesianMLPRegressor(**{**model.get_params(), "likelihood": likelihood})
+    return clone(model).set_params(likelihood=likelihood)
 
 
 def test_what_has_no_step():

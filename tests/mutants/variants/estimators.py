@@ -11,7 +11,8 @@ VARIANTS = [
              "test_a_mixture_has_the_modes_that_starts_find"),
     Variant("solver-settings-of-the-network-ignored",
         where="solver_for",
-        find="Stochastic(**given)", put="Stochastic()",
+        find="Stochastic() if is_named else clone(network.solver)",
+        put="Stochastic()",
         test="tests/solvers/test_solver_objects.py::"
              "test_settings_of_networks_are_those_of_their_solver[Stochastic]"),
     Variant("averages-of-the-first-node", where="CoefficientsMixin._average",
@@ -83,7 +84,7 @@ VARIANTS = [
         find="f\"{_name(type(value))}({', '.join(parts)})\"", put="_name(type(value))",
         test="tests/neural_network/test_checkpoints.py::test_other_fits_are_refused"),
     # linear_model
-    Variant("nodes-without-hyperpriors", where="_weigh",
+    Variant("nodes-without-hyperpriors", where="find_nodes",
         find="form.log_density(t, s, ratio)", put="form.log_evidence(t, s, ratio)",
         test="tests/linear_model/test_exact_posterior.py::"
              "test_student_t_of_a_flat_prior[20]"),
@@ -334,7 +335,8 @@ VARIANTS = [
         test="tests/changepoint/test_recursion.py::"
              "test_posteriors_and_evidence[age-regression]"),
     Variant("changepoint-jacobian", where="Stream.log_evidence",
-        find="self.log_slope - log_unit", put="self.log_slope + log_unit",
+        find="self.filter.log_evidence + self.log_slope - log_unit",
+        put="self.filter.log_evidence + self.log_slope + log_unit",
         test="tests/changepoint/test_units.py::"
              "test_streams_that_begin_with_a_constant[2]"),
     Variant("changepoint-score-slope", where="NormalScore.__call__",
