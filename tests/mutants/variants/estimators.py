@@ -14,7 +14,7 @@ VARIANTS = [
         find="Stochastic() if is_named else clone(network.solver)",
         put="Stochastic()",
         test="tests/solvers/test_solver_objects.py::"
-             "test_settings_of_networks_are_those_of_their_solver[Stochastic]"),
+             "test_settings_of_networks_are_those_of_their_solver"),
     Variant("averages-of-the-first-node", where="CoefficientsMixin._average",
         find="mean, variance.sqrt(), self._log_weights",
         put="mean[:1], variance[:1].sqrt(), 0 * self._log_weights[:1]",
