@@ -109,7 +109,7 @@ class FDivergence(Divergence):
     def score_factor(
         self, log_q: torch.Tensor, log_prior: torch.Tensor
     ) -> torch.Tensor:
-        """As of every mean over q: g is f(q/pi) pi/q."""
+        """That of g = f(q/pi) pi/q, (S,), in nats; see `Divergence.score_factor`."""
         with torch.enable_grad():
             ratio = (log_q - log_prior).detach().requires_grad_()
             value = self._weighted(ratio)

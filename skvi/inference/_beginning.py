@@ -105,7 +105,13 @@ def each_draw(density: Callable) -> Callable:
         except RuntimeError:  # vmap knows torch functions only
             n_draws = len(next(iter(values.values())))
             singles = ({k: v[i] for k, v in values.items()} for i in range(n_draws))
-            return torch.stack([torch.as_tensor(density(p, *data)) for p in singles])
+            found = [density(p, *data) for p in singles]
+            if not isinstance(found[0], Mapping):
+                return torch.stack([torch.as_tensor(value) for value in found])
+            return {
+                key: torch.stack([torch.as_tensor(factors[key]) for factors in found])
+                for key in found[0]
+            }
 
     return of_all
 
@@ -129,7 +135,7 @@ def begin_near(
         find_starts(problem.target, problem.source_of_draws, report, starts, first)
     except ValueError:
         # Steps in a density have no slopes, which "score" does not need.
-        if problem.objective.gradient != "score":
+        if problem.target.is_differentiable or problem.objective.gradient != "score":
             raise
         if first is None:
             return problem.posterior

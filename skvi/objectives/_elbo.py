@@ -171,8 +171,8 @@ class ELBO(Objective):
     def _check_score(self, posterior: Any, divergence: Any, prior: Any) -> None:
         normal = posterior is None or posterior.as_normal() is not None
         closed = normal and divergence.has_closed_form(prior)
-        at = torch.zeros(1, dtype=torch.float64, device=CPU)
         if divergence.kl_weight is None and not closed:
+            at = torch.zeros(1, dtype=torch.float64, device=CPU)
             if divergence.score_factor(at, at) is None:
                 refuse_score(divergence)
         if self.rao_blackwell:
@@ -260,17 +260,19 @@ class ELBO(Objective):
         theta, log_q = draw.theta, draw.log_q
         self._check_score(posterior, divergence, prior)
         log_prior = prior.log_prob(theta)
-        log_joint, terms = target.log_joint_by_coordinate(theta, rows)
-        loss = log_prior - log_joint
-        terms = terms if self.rao_blackwell else log_joint[:, None]
-        losses = log_prior[:, None] - terms
-        factor = divergence.score_factor(log_q, log_prior)
-        if weight is None and factor is None:
-            value = loss.mean() + divergence.closed_form(posterior.normal(), prior)
+        if self.rao_blackwell:
+            log_joint, terms = target.log_joint_by_coordinate(theta, rows)
         else:
-            value = loss.mean() + divergence.monte_carlo(log_q, log_prior)
+            log_joint = target.log_joint(theta, rows)
+            terms = log_joint[:, None]
+        losses, value = log_prior[:, None] - terms, (log_prior - log_joint).mean()
+        factor = divergence.score_factor(log_q, log_prior) if weight is None else None
         if factor is not None:
             losses = losses + factor[:, None]
+        if weight is None and factor is None:
+            value = value + divergence.closed_form(posterior.normal(), prior)
+        else:
+            value = value + divergence.monte_carlo(log_q, log_prior)
         control_variate = self.control_variate is not False
         form = ScoreFunction(posterior, theta, self.rao_blackwell, control_variate)
         surrogate = form.surrogate(form.reward(losses, weight, prior))

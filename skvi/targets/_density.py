@@ -113,8 +113,15 @@ class DensityTarget(Target):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log density, and its factors that a coordinate is in, Jacobians included."""
         values, jacobians = self._on_supports(theta)
-        with unchecked():
-            factors = self.factors(values, rows)
+        try:
+            with unchecked():
+                factors = self.factors(values, rows)
+        except FAILURES:
+            if len(theta) == 1:
+                return theta[:, 0] - torch.inf, theta - torch.inf
+            halves = (theta[half] for half in _halves(theta))
+            found = [self.log_joint_by_coordinate(half, rows) for half in halves]
+            return torch.cat([v for v, _ in found]), torch.cat([t for _, t in found])
         terms, total = torch.zeros_like(theta), torch.zeros_like(theta[:, 0])
         own = [((name,), jacobian) for name, jacobian in jacobians.items()]
         for names, factor in [*factors, *own]:
@@ -193,7 +200,8 @@ class _Differences(torch.autograd.Function):
             both = torch.cat([theta + step, theta - step])
             ahead, behind = ctx.target.log_joint(both, ctx.rows).chunk(2)
             width = both[: len(theta), k] - both[len(theta) :, k]
-            slopes[:, k] = (ahead - behind) / width
+            slope = (ahead - behind) / width
+            slopes[:, k] = slope.where(~slope.isnan(), 0.0)  # where it is 0 around
         return weight[:, None] * slopes, None, None
 
 

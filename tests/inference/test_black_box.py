@@ -125,6 +125,22 @@ def test_coordinates_get_their_jacobians_and_factors():
     torch.testing.assert_close(total, -(mu**2) + shared - sigma + log_sigma)
 
 
+def test_draws_at_which_a_factor_fails_have_no_density():
+    """Others keep theirs. Wrong variant: the error of one draw is raised for all."""
+
+    def log_density(p):
+        if (p["sigma"] > 50).any():
+            raise ValueError("far out")
+        return {"mu": -(p["mu"] ** 2), "sigma": -p["sigma"]}
+
+    target = DensityTarget(log_density, SHAPES, SUPPORTS)
+    theta = torch.tensor([[1.0, 0.0], [1.0, 9.0], [2.0, 0.0]], dtype=torch.float64)
+    total, terms = target.log_joint_by_coordinate(theta)
+    torch.testing.assert_close(total, target.log_joint(theta))
+    assert total.tolist() == [-2.0, -np.inf, -5.0]
+    assert terms[2].tolist() == [-4.0, -1.0]
+
+
 @pytest.mark.slow
 def test_a_density_of_steps_has_a_score():
     """Rounded arguments: all slopes are 0. Moments by a sum over a fine grid."""
