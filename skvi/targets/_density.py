@@ -232,11 +232,12 @@ def _halves(draws: torch.Tensor) -> tuple[slice, slice]:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Let torch's distributions take any arguments."""
+    """Let torch's distributions take any arguments, and numpy overflow in silence."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     finally:
         Distribution.set_default_validate_args(before)
 

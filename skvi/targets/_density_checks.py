@@ -24,8 +24,9 @@ NATS, ROUNDING_OF_SUMS = 1e-3, 1e4
 # Points where gradients are compared, beyond the number of parameters; they are
 # uniform in this range, as the starts of a fit.
 N_POINTS, RANGE = 32, 2.0
-# Fraction of points that may have no density, and smallest share of a gradient.
-FEW, FLAT = 0.05, 1e-12
+# Fraction of points that may have no density, and smallest share of a gradient, of one
+# by differences.
+FEW, FLAT, FLAT_DIFFERENCES = 0.05, 1e-12, 1e-7
 # Nats, in the mean of draws, that rounding may change a density by.
 ROUNDED = 0.003
 # Powers of ten of deviations, between which a density with an integral falls by log 10.
@@ -66,8 +67,8 @@ def check_density(
     target.is_differentiable = found is not None
     if found is None:
         _check_differences(target, theta)
-        return
-    _check_use(target, values, found)
+    else:
+        _check_use(target, values, found)
     if len(smooth) <= MAX_PARAMS:
         _check_directions(target, theta, smooth)
 
@@ -277,11 +278,15 @@ def _check_directions(
     slopes = slopes[slopes.isfinite().all(1)]
     if len(slopes) < len(smooth) or not len(smooth):
         return
-    size = slopes.norm(dim=0)
+    size, flat = slopes.norm(dim=0), FLAT
+    if not target.is_differentiable:
+        if not bool(size.all()):  # it may have steps
+            return
+        flat = FLAT_DIFFERENCES
     scaled = slopes / torch.where(size > 0, size, 1.0)
     scaled = scaled / scaled.norm(dim=1, keepdim=True).clamp(min=1e-300)
     _, values, rows = torch.linalg.svd(scaled, full_matrices=False)
-    if float(values[-1]) > FLAT * float(values[0]):
+    if float(values[-1]) > flat * float(values[0]):
         return
     share = rows[-1].abs() / rows[-1].abs().max()
     names = _names_at(target, smooth[share > 0.1])

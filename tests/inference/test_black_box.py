@@ -164,6 +164,7 @@ def test_a_density_of_steps_has_a_score():
     [
         (lambda p: norm.logpdf(p["mu"]), {}, r"does not depend on \['sigma'\]"),
         (lambda p: {"nu": -(p["mu"] ** 2)}, {}, "does not name"),
+        (lambda p: -((p["mu"] + p["sigma"]).numpy() ** 2), {}, "one combination"),
         (lambda p: -(p["mu"].numpy()[0] ** 2), {}, "one number a draw"),
         (
             lambda p, rows: -((p["mu"].numpy()[:, None] - rows.numpy()) ** 2).sum(1),
