@@ -274,6 +274,17 @@ def test_networks_leave_rows_without_weight_out(name):
         fit(name, weight=np.zeros(len(y)))
 
 
+@pytest.mark.parametrize("name", ["mlp, binary", "mlp, classes"])
+def test_weights_of_networks_of_classes_are_repetitions(name):
+    """To rounding, which steps amplify; wrong variant: the weights' square."""
+    X, y = data(name)
+    weight = np.arange(len(y)) % 3
+    repeated = fit(name, np.repeat(X, weight, 0), np.repeat(y, weight))
+    weighted = fit(name, X, y, weight)
+    expected, found = repeated.predict_proba(X), weighted.predict_proba(X)
+    np.testing.assert_allclose(found, expected, rtol=5e-3)
+
+
 @every_classifier
 def test_labels_may_be_renamed(name):
     """Names of classes permute columns; two classes mirror the coefficients.

@@ -28,7 +28,7 @@ def test_regressions():
     student = distill(teacher, X[:200], (10,), 1000, random_state=0)
     expected, std = teacher.predict(X[200:], return_std=True)
     mean, own = student.predict(X[200:], return_std=True)
-    assert np.abs((mean - expected) / std).max() < 0.1
+    assert np.sqrt(np.mean(((mean - expected) / std) ** 2)) < 0.05
     np.testing.assert_allclose(own, std, rtol=0.03)
     scores = [log_predictive_density_scorer(m, X, y) for m in (teacher, student)]
     assert scores[0] == pytest.approx(scores[1], abs=0.002)
