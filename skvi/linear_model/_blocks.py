@@ -6,6 +6,7 @@ from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Family, MixtureOverScales, Posterior
 from skvi.priors import HalfCauchy
+from skvi.solvers._exact import MixtureOverPrecisions
 from skvi.targets._precisions import Hyperprior
 
 __all__ = [
@@ -43,6 +44,8 @@ def mean_log_number(posterior: Posterior) -> float:
     """Posterior mean of the log of the number of a likelihood, which comes last."""
     if isinstance(posterior, MixtureOverScales):
         return float(posterior.log_weights.exp() @ posterior.places()[:, -1])
+    if isinstance(posterior, MixtureOverPrecisions):  # whose normal is large
+        return posterior.mean_of(lambda t: t, "noise")
     normal = posterior.as_prior().as_normal()
     if normal is not None:
         return float(normal.mean[-1])

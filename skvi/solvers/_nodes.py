@@ -35,7 +35,8 @@ __all__ = ["Nodes", "PlacedNodes"]
 STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 0.8, 1.5
 # Most places that are tried, and the longest move in z.
 MAX_PLACES, FARTHEST = 30, 2.0
-# Nats by scale, with minus sign, that are none; most draws for weights, times rows.
+# Nats by scale, with minus sign, that are none; most draws for weights, and times rows
+# or, as every node weighs every draw, four times the parameters.
 OPEN, MAX_DRAWS, MAX_VALUES = 0.5, 2**13, 2**24
 
 
@@ -60,7 +61,8 @@ class Nodes(NodeRun):
             while missing := self._edges():
                 self._extend(missing)
             if self._is_open():
-                n_draws = min(MAX_DRAWS, MAX_VALUES // self.target.n_rows)
+                size = max(self.target.n_rows, 4 * self.target.layout.size)
+                n_draws = min(MAX_DRAWS, MAX_VALUES // size)
                 with torch.inference_mode(False), torch.no_grad():
                     nodes, share = super()._mixture(), n_draws // len(self.fits)
                     self.weighed = nodes.weighed(self.given.target, max(share, 1))
