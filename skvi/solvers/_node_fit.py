@@ -35,11 +35,12 @@ class Fit:
         prior = cast(NormalForm, target.prior.as_normal())
         last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
         change, away = precision_of(prior) - last, self.normal.mean - prior.mean
-        pull = -change * away if change.ndim == 1 else -change @ away
         if self.precision.ndim == 1:
-            precision = self.precision
-            precision = precision + (change if change.ndim == 1 else change.diagonal())
-            return self.normal.mean + pull / precision, precision
+            # Variances do not tell where the mean moves: with more columns than rows
+            # it would be many times too far.
+            own = change if change.ndim == 1 else change.diagonal()
+            return self.normal.mean, self.precision + own
+        pull = -change * away if change.ndim == 1 else -change @ away
         precision = add(self.precision, change)
         move = torch.cholesky_solve(pull[:, None], factorize(precision))[:, 0]
         return self.normal.mean + move, precision

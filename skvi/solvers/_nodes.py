@@ -20,7 +20,15 @@ from skvi.posteriors._over_scales import leading
 from skvi.solvers._mode import start_at_mode
 from skvi.solvers._newton import Descent
 from skvi.solvers._node_fit import Fit, Start, extrapolated
-from skvi.solvers._node_run import FALL, MAX_NODES, ROUGH, Index, NodeRun, Parts
+from skvi.solvers._node_run import (
+    FALL,
+    MAX_NODES,
+    NODE_TOL,
+    ROUGH,
+    Index,
+    NodeRun,
+    Parts,
+)
 from skvi.solvers._run import known_error
 from skvi.solvers._scale_grid import ScaleGrid
 from skvi.solvers._solution import Solution
@@ -30,8 +38,8 @@ from skvi.targets._numbers import Scale
 
 __all__ = ["Nodes", "PlacedNodes"]
 
-# Step in posterior deviations, its limits, and how much longer than a first guess it
-# must be to begin again.
+# Step in posterior deviations, its limits, and by which factor a first guess must be
+# wrong to begin again.
 STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 0.8, 1.5
 # Most places that are tried, and the longest move in z.
 MAX_PLACES, FARTHEST = 30, 2.0
@@ -120,24 +128,32 @@ class Nodes(NodeRun):
 
     def _climb(self, z: tuple[float, ...], start: Start) -> Fit:
         """The fit about where the integrand is largest."""
+        factor, farthest = ROUGH, FARTHEST
+        best = self._watched(z, start, factor)
         for _ in range(MAX_PLACES):
-            fit = self._watched(z, start)
-            slopes = self._slopes(fit)
-            curvatures = self._curvatures(fit)
+            slopes, curvatures = self._slopes(best), self._curvatures(best)
             widths = [(2 * math.pi / c) ** 0.5 for c in curvatures]
-            self.lattice = self.fits, widths
+            self.lattice = {self.zero: best}, widths
             pairs = list(zip(slopes, curvatures, strict=True))
             near = all(abs(s) <= c**0.5 for s, c in pairs)
             if near or not self.may_go_on:
                 break
             moves = [s / c for s, c in pairs]
-            longest = max(map(abs, moves))
-            cut = min(1.0, FARTHEST / longest)
-            z = tuple(at + cut * move for at, move in zip(z, moves, strict=True))
-            start = fit.toward(self._at(z))
-        return fit
+            farthest = min(farthest, max(map(abs, moves)))
+            cut = farthest / max(map(abs, moves))
+            z = tuple(at + cut * m for at, m in zip(best.z, moves, strict=True))
+            fit = self._watched(z, best.toward(self._at(z)), factor)
+            if fit.value >= best.value - self.resolution:
+                best, farthest = fit, FARTHEST
+            elif factor == ROUGH:  # for slopes that are sums over many parameters
+                factor = NODE_TOL
+                best = self._watched(best.z, (best.normal.mean, best.precision), factor)
+            else:
+                farthest *= 0.5
+        self._keep(best)
+        return best
 
-    def _watched(self, z: tuple[float, ...], start: Start) -> Fit:
+    def _watched(self, z: tuple[float, ...], start: Start, factor: float) -> Fit:
         """The fit at one place, which reports each of its iterations."""
         mean, precision = start
         target = self._at(z)
@@ -146,7 +162,7 @@ class Nodes(NodeRun):
         self._resolve(self.fits[self.zero])
         descent.slack = self.resolution
         while self.may_go_on and descent.may_go_on(0):
-            if self.fits[self.zero].gap < self._tolerance(ROUGH):
+            if self.fits[self.zero].gap < self._tolerance(factor):
                 break
             descent.step()
             self._keep(self._fits_of(descent, [z])[0])
@@ -179,7 +195,11 @@ class Nodes(NodeRun):
         curvatures = self._curvatures(middle)
         parts = zip(middle.z, self._slopes(middle), curvatures, strict=True)
         place = tuple(z + slope / c for z, slope, c in parts)
-        middle = self._solved([place], [middle.toward(self._at(place))])[0]
+        moved = self._solved([place], [middle.toward(self._at(place))])[0]
+        if moved.value < middle.value:
+            start = middle.normal.mean, middle.precision
+            moved = self._solved([middle.z], [start])[0]
+        middle = moved
         self._keep(middle)
         every = [self._curvatures(fit) for fit in (middle, *self.beside)]
         steps = [min(map(_step, column)) for column in zip(*every, strict=True)]
@@ -188,9 +208,9 @@ class Nodes(NodeRun):
             pair = [_unit(self.zero, axis, sign) for sign in (-1, 1)]
             found = self._extended(pair, steps)
             low, high = (self._slopes(found[index])[axis] for index in pair)
-            wider = _step(max(0.5 * (low - high) / step, 1e-9))
-            if wider > MUCH * step and not self.beside:
-                steps[axis] = wider
+            seen = _step(max(0.5 * (low - high) / step, 1e-9))
+            if seen < step / MUCH or (seen > MUCH * step and not self.beside):
+                steps[axis] = seen
                 found = self._extended(pair, steps)
             sides |= found
             self.ends[axis] = [-1, 1]

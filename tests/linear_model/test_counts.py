@@ -12,6 +12,7 @@ from scipy import stats
 from scipy.integrate import quad
 from scipy.sparse import csr_matrix
 from sklearn import config_context
+from sklearn.base import clone
 from sklearn.linear_model import PoissonRegressor
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
@@ -432,3 +433,35 @@ def test_functions_average_to_predictions():
         draws = np.array([fitted.sample_function(i)(X[:3]) for i in range(400)])
         se = draws.std(0) / 20
         assert (np.abs(draws.mean(0) - method(X[:3])) < 4.5 * se + 1e-9).all()
+
+
+def make_wide(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(100, 300))
+    return X, rng.poisson(np.exp(X[:, :3] @ [0.5, -0.5, 0.25]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_columns_than_rows(seed, monkeypatch):
+    """The integral over the scale is that of finer nodes, however steep it is.
+
+    Wrong variants: the step of the first guess (bounds .09 to .24 nats too high); steps
+    of the scale that are taken whatever they lead to, and of means by variances alone
+    (after 100 iterations 40,000 nats from the optimum).
+    """
+    X, y = make_wide(seed)
+    model = BayesianPoissonRegressor(posterior="mean_field").fit(X, y)
+    assert model.converged_
+    monkeypatch.setattr("skvi.solvers._nodes.LONGEST", 0.05)
+    fine = clone(model).fit(X, y)
+    assert model.lower_bound_ == pytest.approx(fine.lower_bound_, abs=0.03)
+
+
+def test_a_wide_prior_and_more_columns_than_rows():
+    """Wrong variant: a start as wide as the prior, where no mean of a count exists."""
+    X, y = make_wide(3)
+    full = BayesianPoissonRegressor(prior="normal").fit(X, y)
+    assert full.converged_
+    part = BayesianPoissonRegressor(prior="normal", posterior="mean_field").fit(X, y)
+    assert part.converged_
+    assert part.lower_bound_ < full.lower_bound_ < -180
