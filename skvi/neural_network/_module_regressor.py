@@ -16,7 +16,7 @@ class BayesianModuleRegressor(NetworkRegressorMixin, ModuleMixin, BayesianNetwor
     parameters get a prior and a posterior, except those listed as `deterministic`. X
     may have any number of dimensions, such as images (n_samples, channels, height,
     width). The output has one column for each target, or two with
-    ``noise="heteroscedastic"``. The guide's pages :doc:`/predict` and
+    ``likelihood="heteroscedastic"``. The guide's pages :doc:`/predict` and
     :doc:`/parameters` have details of modules and parameters.
 
     Parameters
@@ -39,7 +39,7 @@ or Objective, default="elbo"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
-        posterior, and needs a fixed `noise_scale`; see `CallableLoss`.
+        posterior, and needs noise of a known scale; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
 Family, default="mean_field"
         "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
@@ -60,25 +60,21 @@ Prior, Posterior or dict, default="normal"
     deterministic : str or sequence of str, default=()
         Parameters without a posterior, learned as point estimates by type-II maximum
         likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
-    noise : {"constant", "heteroscedastic"}, default="constant"
-        Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
-        the network a second output, the log of the scale over `noise_scale`, which
-        starts at 0 and whose prior is that of the first one.
     likelihood : {"gaussian", "student_t", "johnson_su", "generalized_gamma", \
-"hurdle", "rounded", "poisson", "negative_binomial"} or Likelihood, default="gaussian"
-        Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "johnson_su" learns its asymmetry and tails;
-        "generalized_gamma" is for positive targets, "hurdle" for a value that is
-        repeated, whose log odds are one more column; "rounded" is for targets such as
-        integers, whose scores are then probabilities of intervals; see
-        `RoundedLikelihood`. Or another distribution: the counts of "poisson" and
-        "negative_binomial" have the exponential of an output as mean. Objects set
-        parameters, as
-        ``StudentTLikelihood(df=2.5)``, or are your own (:doc:`/extend`).
-    noise_scale : float or "learn", default="learn"
-        Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the most probable value, for each target, together with the
-        posterior (type-II maximum likelihood).
+"heteroscedastic", "hurdle", "rounded", "poisson", "negative_binomial"} or \
+Likelihood, default="gaussian"
+        Noise around the output. "gaussian", "student_t" (heavy tails, of four degrees
+        of freedom, that allow for outliers), "johnson_su" (learns its asymmetry and
+        tails) and "generalized_gamma" (for positive targets) have one scale, the most
+        probable one (type-II maximum likelihood); "heteroscedastic" is normal noise
+        whose scale is another column. "hurdle" is for a value that is repeated, whose
+        log odds are one more column; "rounded" for targets such as integers, whose
+        scores are then probabilities of intervals, see `RoundedLikelihood`. The counts
+        of "poisson" and "negative_binomial" have the exponential of an output as mean.
+        Objects set parameters, such as the scale in units of y:
+        ``GaussianLikelihood(noise_scale=0.5)``, or
+        ``HeteroscedasticLikelihood(StudentTLikelihood(df=2.5))``; or are your own
+        (:doc:`/extend`).
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of
@@ -226,9 +222,7 @@ Prior, Posterior or dict, default="normal"
         intercept_prior=None,
         inputs=None,
         deterministic=(),
-        noise="constant",
         likelihood="gaussian",
-        noise_scale="learn",
         normalize_y=True,
         solver="auto",
         batch_size="auto",
@@ -255,9 +249,7 @@ Prior, Posterior or dict, default="normal"
         self.intercept_prior = intercept_prior
         self.inputs = inputs
         self.deterministic = deterministic
-        self.noise = noise
         self.likelihood = likelihood
-        self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
         self.batch_size = batch_size

@@ -40,7 +40,7 @@ or Objective, default="elbo"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
-        posterior, and needs a fixed `noise_scale`; see `CallableLoss`.
+        posterior, and needs noise of a known scale; see `CallableLoss`.
     posterior : {"auto", "mean_field", "low_rank", "full_rank", "dropout", \
 "ensemble", ...} or Family, default="auto"
         "mean_field" gives every weight a mean and a standard deviation, "low_rank" and
@@ -68,29 +68,23 @@ default="auto"
         Whether the features also act on the outputs directly, as in a linear model, of
         which the hidden layers then learn what is missing. Scales of noise have no such
         connection.
-    noise : {"auto", "constant", "heteroscedastic"}, default="auto"
-        Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
-        the network a second output, the log of the scale over `noise_scale`, which
-        starts at 0 and whose prior is that of the first one. "auto" is "constant", and
-        "heteroscedastic" in a mixture that learns `noise_scale`.
     likelihood : {"auto", "gaussian", "student_t", "johnson_su", \
-"generalized_gamma", "hurdle", "rounded", "poisson", "negative_binomial"} or \
-Likelihood, default="auto"
-        Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "johnson_su" learns its asymmetry and tails;
-        "generalized_gamma" is for positive targets, "hurdle" for a value that is
-        repeated, such as 0, and "rounded" for targets such as integers, whose scores
-        are then probabilities of intervals, see `RoundedLikelihood`. "auto" is
-        "gaussian", and in a mixture what suits the target (:doc:`/predict`): this,
-        "johnson_su" or "generalized_gamma", a hurdle of one, or intervals. Or another
-        distribution: the counts of "poisson" and "negative_binomial" have the
-        exponential of an output as mean.
-        Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your own
+"generalized_gamma", "heteroscedastic", "hurdle", "rounded", "poisson", \
+"negative_binomial"} or Likelihood, default="auto"
+        Noise around the output. "gaussian", "student_t" (heavy tails, of four degrees
+        of freedom, that allow for outliers), "johnson_su" (learns its asymmetry and
+        tails) and "generalized_gamma" (for positive targets) have one scale, the most
+        probable one (type-II maximum likelihood); "heteroscedastic" is normal noise
+        whose scale is another output. "hurdle" is for a value that is repeated, such as
+        0, "rounded" for targets such as integers, whose scores are then probabilities
+        of intervals, see `RoundedLikelihood`. "auto" is the shape that suits the target
+        (:doc:`/predict`): normal, "johnson_su" or "generalized_gamma", a hurdle of one,
+        or intervals, with a scale for each row; beside another loss "gaussian".
+        The counts of "poisson" and "negative_binomial" have the exponential of an
+        output as mean. Objects set parameters, such as the scale in units of y:
+        ``GaussianLikelihood(noise_scale=0.5)``, or
+        ``HeteroscedasticLikelihood(StudentTLikelihood(df=2.5))``; or are your own
         (:doc:`/extend`).
-    noise_scale : float or "learn", default="learn"
-        Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the most probable value, for each target, together with the
-        posterior (type-II maximum likelihood).
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of
@@ -229,12 +223,12 @@ Likelihood, default="auto"
     True
     """
 
+    _varies_noise = True
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,
         **MLPMixin._parameter_constraints,
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         **NetworkRegressorMixin._parameter_constraints,
-        "noise": [StrOptions({"auto", "constant", "heteroscedastic"})],
         "likelihood": [StrOptions({"auto", *SHORTHANDS["likelihood"]}), Likelihood],
     }
 
@@ -249,9 +243,7 @@ Likelihood, default="auto"
         hidden_layer_sizes="auto",
         activation="auto",
         skip_connection=True,
-        noise="auto",
         likelihood="auto",
-        noise_scale="learn",
         normalize_y=True,
         solver="auto",
         batch_size="auto",
@@ -277,9 +269,7 @@ Likelihood, default="auto"
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.skip_connection = skip_connection
-        self.noise = noise
         self.likelihood = likelihood
-        self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
         self.batch_size = batch_size
