@@ -21,7 +21,12 @@ from benchmarks.reference_values import (
 )
 from skvi import changepoint, linear_model, neural_network
 from skvi.divergences import KL, FDivergence, Renyi
-from skvi.likelihoods import NegativeBinomialLikelihood
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    NegativeBinomialLikelihood,
+    StudentTLikelihood,
+)
 from skvi.losses import BetaLoss
 from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
@@ -163,13 +168,15 @@ def problems() -> dict[str, Problem]:
     learned = {"prior": Normal("learn"), "noise_scale": "learn"}
     blocks = {"prior": {"coef": "laplace"}, "intercept_prior": StudentT(3)}
     path = {"method": "tempering"}
-    two = {"hidden_layer_sizes": 2, "noise_scale": 0.2, "prior": "normal", "n_seeds": 1}
+    two = {"hidden_layer_sizes": 2, "prior": "normal", "n_seeds": 1}
     two |= {
+        "likelihood": GaussianLikelihood(0.2),
         "posterior": "mean_field",
         "activation": "tanh",
         "evidence": {"precision": 1.0},
         "truth": True,
     }
+    varying = HeteroscedasticLikelihood(StudentTLikelihood())
     logistic = linear_model.BayesianLogisticRegression()
     priors = {"prior": [Normal(0.1), Normal(), "laplace"]}
     line = linear_model.BayesianLinearRegression(**PROPER)
@@ -258,10 +265,11 @@ def problems() -> dict[str, Problem]:
             "ensemble": label(few, posterior=Ensemble(n_members=3), **alone_alike),
             "partial fit": label(iris, n_chunks=3),
             "module": module(images, module=convolution, deterministic="3"),
-            **each("noise=heteroscedastic", net, numbers),
+            **each("likelihood=heteroscedastic", net, numbers),
+            "student": net(heavy, likelihood=varying),
             **each("posterior=low_rank posterior=dropout", net, numbers),
             **each("prior=log_uniform prior=horseshoe", net, numbers),
-            **each("likelihood=student_t objective=alpha_energy", net, heavy),
+            **each("objective=alpha_energy", net, heavy),
         },
         "evidence": {
             "default": classes(few, evidence={}),

@@ -448,7 +448,6 @@ OTHERS = {
     "skip_connection": [False, True],
     "likelihood": ["student_t", "gaussian"],
     "likelihood of counts": ["negative_binomial", "poisson"],
-    "noise": ["heteroscedastic", "constant"],
     "noise_scale": [0.1],
     "normalize_y": [False, True],
     "class_weight": ["balanced", None],

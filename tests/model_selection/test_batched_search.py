@@ -54,7 +54,7 @@ def network(**params):
         "batch_size": 200,
         "likelihood": "gaussian",
     }
-    parts |= {"noise": "constant", "skip_connection": False, "activation": "softplus"}
+    parts |= {"skip_connection": False, "activation": "softplus"}
     return BayesianMLPRegressor(**parts | SMALL | params)
 
 

@@ -15,6 +15,7 @@ from sklearn.base import clone
 
 from skvi import _outcome
 from skvi._side_by_side import can_pose
+from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
@@ -34,7 +35,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -244,7 +244,11 @@ def test_other_functions_and_modules_are_refused(tmp_path):
 
     (net, loss), (other_net, other_loss), path = parts(1), parts(2), tmp_path / "a.npz"
     model = BayesianModuleRegressor(
-        module=net, loss=loss, noise_scale=1.0, max_iter=1, random_state=0
+        module=net,
+        loss=loss,
+        likelihood=GaussianLikelihood(1.0),
+        max_iter=1,
+        random_state=0,
     )
     expected = fit(model, path)
     assert_same(fit(model.set_params(module=parts(1)[0]), path), expected)

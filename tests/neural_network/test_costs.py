@@ -14,7 +14,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -62,7 +61,7 @@ def test_estimates_after_a_fit(monkeypatch):
     assert model.lower_bound_se_ > 0
 
 
-@pytest.mark.parametrize("params", [{}, {"noise": "heteroscedastic"}])
+@pytest.mark.parametrize("params", [{}, {"likelihood": "heteroscedastic"}])
 def test_targets_share_the_steps_in_closed_form(params, monkeypatch):
     """Wrong variant: automatic differentiation, which took 3.5 times as long."""
     calls, step = [], AnalyticSteps.differentiate

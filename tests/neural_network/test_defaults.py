@@ -23,7 +23,6 @@ from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,

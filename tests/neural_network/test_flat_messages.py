@@ -24,7 +24,6 @@ from skvi.solvers import Stochastic
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,

@@ -6,6 +6,7 @@ import pytest
 from skvi.likelihoods import (
     GaussianLikelihood,
     GeneralizedGammaLikelihood,
+    HeteroscedasticLikelihood,
     HurdleLikelihood,
     JohnsonSULikelihood,
     StudentTLikelihood,
@@ -130,7 +131,8 @@ def test_impossible_targets():
 def test_batches_keep_the_shape():
     """Wrong variant: the unit of logarithms of another batch."""
     X, y = expenses()
-    given = HurdleLikelihood(GeneralizedGammaLikelihood(), 0.0)
+    noise = HeteroscedasticLikelihood(GeneralizedGammaLikelihood())
+    given = HurdleLikelihood(noise, 0.0)
     model = BayesianMLPRegressor(likelihood=given, **FAST)
     model.partial_fit(X, y)
     first = model.likelihood_.rest.noise.log_unit
