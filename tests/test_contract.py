@@ -460,8 +460,6 @@ OTHERS = {
     "n_iter_no_change": [1],
     "warm_start": [True],
     "n_predict_draws": [2],
-    "checkpoint_path": ["fit.npz"],
-    "checkpoint_interval": [1.0],
     "n_jobs": [2],
     "device": ["cpu"],
     "verbose": [True],

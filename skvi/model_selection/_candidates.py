@@ -26,8 +26,6 @@ INFERENCE = frozenset(
         "n_iter_no_change",
         "warm_start",
         "n_predict_draws",
-        "checkpoint_path",
-        "checkpoint_interval",
         "device",
         "n_jobs",
         "verbose",

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
-from os import PathLike
 
 import numpy as np
 import torch
@@ -93,8 +92,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
-        "checkpoint_path": [None, str, PathLike],
-        "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
     #: Whether fits have several optima, as far as it is known.
     _has_hidden_units = True

@@ -93,7 +93,8 @@ default="auto"
     solver : {"auto", "stochastic"} or Solver, default="auto"
         "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
         size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`.
+        `solver__n_draws` in a search, see :doc:`/parameters`; `checkpoint_path` names
+        a file from which an interrupted fit is resumed, see :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is 100; with the whole divergence all of up to
         200 rows, then a sixteenth of them, at least 64 and at most 512; all rows for
@@ -121,13 +122,6 @@ default="auto"
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
-    checkpoint_path : str or path-like, default=None
-        A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters, data and int `random_state`,
-        with the same result as an uninterrupted one. See :doc:`/long_fits`.
-    checkpoint_interval : float, default=60.0
-        Seconds between two writes of that file, the most that can be lost. 0 writes it
-        after every few steps.
     device : str, default="auto"
         Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
         if available, else "cpu". Evidences are computed on the CPU.
@@ -254,8 +248,6 @@ default="auto"
         n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
-        checkpoint_path=None,
-        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -280,8 +272,6 @@ default="auto"
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
-        self.checkpoint_path = checkpoint_path
-        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

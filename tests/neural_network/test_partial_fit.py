@@ -225,7 +225,7 @@ def test_networks_without_outputs_for_new_classes():
 
 
 REFUSED = {
-    "a checkpoint": ({"checkpoint_path": "fit.npz"}, ValueError, "every batch"),
+    "a checkpoint": ({"solver__checkpoint_path": "fit.npz"}, ValueError, "every batch"),
     "a mixture": ({"posterior": "ensemble"}, IncompatibleComponentsError, "normal"),
     "other sizes": (
         {"hidden_layer_sizes": (5,)},

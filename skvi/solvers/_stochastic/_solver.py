@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from numbers import Integral, Real
+from os import PathLike
 
 import torch
 
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._members import train
 from skvi.solvers._stochastic._optimizers import Adam
@@ -41,6 +43,14 @@ class Stochastic(Solver):
         bend. For MLPs, whose draws are antithetic pairs of weights, it is 2, with the
         whole divergence 10, or 4 for the ELBO of more than 2,000 rows in minibatches;
         for modules it is 4. One is the cheapest, for "elbo" only.
+    checkpoint_path : str or path-like, default=None
+        A file in which the `fit` of a network saves its state. An interrupted fit
+        resumes from there when it is started again with the same parameters, data and
+        int `random_state`, with the same result as an uninterrupted one. See
+        :doc:`/long_fits`.
+    checkpoint_interval : float, default=60.0
+        Seconds between two writes of that file, the most that can be lost. 0 writes it
+        after every few steps.
 
     Notes
     -----
@@ -84,6 +94,8 @@ class Stochastic(Solver):
             Interval(Real, 0, None, closed="neither"),
         ],
         "n_draws": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "checkpoint_path": [None, str, PathLike],
+        "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
     name = "stochastic"
     #: Initial step size that "auto" stands for.
@@ -95,10 +107,14 @@ class Stochastic(Solver):
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         n_draws: int | str = "auto",
+        checkpoint_path: str | PathLike | None = None,
+        checkpoint_interval: float = 60.0,
     ) -> None:
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.n_draws = n_draws
+        self.checkpoint_path = checkpoint_path
+        self.checkpoint_interval = checkpoint_interval
 
     def rows_per_step(self, n_rows: int) -> int:
         """Rows of a gradient step on so many rows of data.
@@ -122,6 +138,11 @@ class Stochastic(Solver):
 
     def _train(self, problem: Problem, options: SolverOptions) -> Training:
         """The training of one member."""
+        if self.checkpoint_path is not None:
+            raise IncompatibleComponentsError(
+                f"checkpoint_path={self.checkpoint_path!r} is for fits of networks: "
+                "leave it out."
+            )
         rate, has_paces = self.learning_rate, False
         if rate == "auto":
             part, has_paces = problem.posterior.components[0], options.long_steps
