@@ -143,7 +143,12 @@ def problems() -> dict[str, Problem]:
     closed, normal = partial(linear, rtol=1e-6), partial(classes, prior="normal")
     drawn = partial(normal, n_seeds=N_SEEDS, max_iter=20)
     # All iterations are made, so that the work does not depend on the seed.
-    fixed = {"max_iter": 40, "tol": 0.0, "n_seeds": N_SEEDS, "truth": False}
+    fixed = {
+        "max_iter": 40,
+        "solver": Stochastic(tol=0.0),
+        "n_seeds": N_SEEDS,
+        "truth": False,
+    }
     module = partial(
         fitted, neural_network.BayesianModuleClassifier, **fixed | {"max_iter": 20}
     )
@@ -153,7 +158,7 @@ def problems() -> dict[str, Problem]:
     diabetes, cancer, iris = real("diabetes"), real("breast_cancer"), real("iris")
     alone_alike = {
         "divergence": "kl",
-        "solver": Stochastic(n_draws=10),
+        "solver": Stochastic(n_draws=10, tol=0.0),
         "batch_size": 120,
     }
     numbers, heavy = made("numbers", 150, 6), made("heavy", 150, 6)
@@ -187,7 +192,7 @@ def problems() -> dict[str, Problem]:
         "divergence": KL(),
         "hidden_layer_sizes": 8,
         "max_iter": 20,
-        "tol": 0.0,
+        "solver": Stochastic(tol=0.0),
     }
     small = neural_network.BayesianMLPRegressor(**small)
     weights = {"divergence__weight": [0.1, 1.0]}
@@ -253,7 +258,12 @@ def problems() -> dict[str, Problem]:
             **each("solver=stochastic", drawn, few),
         },
         "networks": {
-            "sizes": net(wave(80), hidden_layer_sizes="auto", max_iter=4000, tol=0.1),
+            "sizes": net(
+                wave(80),
+                hidden_layer_sizes="auto",
+                max_iter=4000,
+                solver=Stochastic(tol=0.1),
+            ),
             "mixture": net(numbers, posterior="auto"),
             "early": net(numbers, early_stopping=True, validation_fraction=0.2),
             "beta": net(heavy, loss=BetaLoss(1.2)),

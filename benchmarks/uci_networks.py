@@ -240,8 +240,7 @@ def slowly(steps=64_000, **parameters):
     def build(name, X):
         epochs = math.ceil(steps / math.ceil(len(X) / 100))
         own = {
-            "solver": Stochastic(n_draws=2, learning_rate=0.007),
-            "tol": 0,
+            "solver": Stochastic(n_draws=2, learning_rate=0.007, tol=0),
             "max_iter": epochs,
         }
         return as_in_the_papers(name, X.shape[1], **own | parameters)

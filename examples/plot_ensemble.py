@@ -45,9 +45,8 @@ parts = {
     "divergence": KL(weight=0.1),
     "likelihood": "gaussian",
     "batch_size": len(y),
-    "solver": Stochastic(learning_rate=0.01),
+    "solver": Stochastic(learning_rate=0.01, tol=10.0),
     "max_iter": 400,
-    "tol": 10.0,
     "random_state": 0,
 }
 fits = {

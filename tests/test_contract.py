@@ -457,7 +457,6 @@ OTHERS = {
     "tol": [10.0],
     "early_stopping": [True],
     "validation_fraction": [0.2],
-    "n_iter_no_change": [1],
     "warm_start": [True],
     "n_predict_draws": [2],
     "n_jobs": [2],

@@ -57,7 +57,7 @@ def test_networks_against_simulated_targets():
         skip_connection=False, likelihood="heteroscedastic", activation="softplus",
         divergence="kl", posterior="mean_field", hidden_layer_sizes=5, max_iter=60,
         random_state=0,
-        n_predict_draws=2000, tol=10.0,
+        n_predict_draws=2000, solver=Stochastic(tol=10.0),
     ).fit(X, y)  # fmt: skip
     parts = model.predict_uncertainty(X)
     f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1))

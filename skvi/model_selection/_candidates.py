@@ -23,7 +23,6 @@ INFERENCE = frozenset(
         "max_iter",
         "tol",
         "early_stopping",
-        "n_iter_no_change",
         "warm_start",
         "n_predict_draws",
         "device",

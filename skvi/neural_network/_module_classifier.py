@@ -63,10 +63,10 @@ Prior, Posterior or dict, default="normal"
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
-        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`; `checkpoint_path` names
-        a file from which an interrupted fit is resumed, see :doc:`/long_fits`.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step, its step
+        size, what counts as progress, and a file from which an interrupted fit resumes
+        are set as in ``Stochastic(n_draws=4, tol=0.1)``, and `solver__n_draws` in a
+        search; see :doc:`/parameters` and :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
@@ -74,9 +74,6 @@ Prior, Posterior or dict, default="normal"
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
-    tol : float, default=1e-3
-        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, and then decreases it as
         long as that gains. True stops when the bound, or the score of held-out rows, no
@@ -85,8 +82,6 @@ Prior, Posterior or dict, default="normal"
         Fraction of every class that is held out. The fit returns the state with the
         best mean log predictive density of these rows; all else, such as `lower_bound_`
         and the evidence, refers to the training rows. None holds no rows out.
-    n_iter_no_change : int, default=20
-        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
@@ -168,7 +163,7 @@ Prior, Posterior or dict, default="normal"
     ...         nn.Linear(16, n_outputs),
     ...     )
     >>> model = BayesianModuleClassifier(
-    ...     module=net, solver=Stochastic(learning_rate=0.1), max_iter=60, tol=20.0,
+    ...     module=net, solver=Stochastic(learning_rate=0.1, tol=20.0), max_iter=60,
     ...     random_state=0,
     ... )
     >>> model = model.fit(images[:200], y[:200])
@@ -199,10 +194,8 @@ Prior, Posterior or dict, default="normal"
         solver="auto",
         batch_size="auto",
         max_iter=200,
-        tol=1e-3,
         early_stopping=False,
         validation_fraction=None,
-        n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
         device="auto",
@@ -223,10 +216,8 @@ Prior, Posterior or dict, default="normal"
         self.solver = solver
         self.batch_size = batch_size
         self.max_iter = max_iter
-        self.tol = tol
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
         self.device = device

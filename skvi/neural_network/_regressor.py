@@ -91,10 +91,10 @@ default="auto"
         the same normalization. With False priors are in units of y. Beside likelihoods
         other than noise the output is relative to the constant that suits y best.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
-        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`; `checkpoint_path` names
-        a file from which an interrupted fit is resumed, see :doc:`/long_fits`.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step, its step
+        size, what counts as progress, and a file from which an interrupted fit resumes
+        are set as in ``Stochastic(n_draws=4, tol=0.1)``, and `solver__n_draws` in a
+        search; see :doc:`/parameters` and :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is 100; with the whole divergence all of up to
         200 rows, then a sixteenth of them, at least 64 and at most 512; all rows for
@@ -105,9 +105,6 @@ default="auto"
         or eight epochs if they are more: lengths that predict well, at which the bound
         may still rise. With the whole divergence it is 4000 epochs, of which most fits
         need fewer, see `early_stopping`.
-    tol : float, default=1e-3
-        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, and then decreases it as
         long as that gains. True stops when the bound, or the score of held-out rows, no
@@ -116,8 +113,6 @@ default="auto"
         Fraction of the rows that is held out. The fit returns the state with their best
         mean log predictive density; all else, such as `lower_bound_` and the evidence,
         refers to the training rows. None holds no rows out.
-    n_iter_no_change : int, default=20
-        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
@@ -242,10 +237,8 @@ default="auto"
         solver="auto",
         batch_size="auto",
         max_iter="auto",
-        tol=1e-3,
         early_stopping=False,
         validation_fraction=None,
-        n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
         device="auto",
@@ -266,10 +259,8 @@ default="auto"
         self.solver = solver
         self.batch_size = batch_size
         self.max_iter = max_iter
-        self.tol = tol
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
         self.device = device

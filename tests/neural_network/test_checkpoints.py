@@ -56,7 +56,9 @@ FITS = {
     ),
     "early stopping": (
         BayesianMLPRegressor(
-            early_stopping=True, n_iter_no_change=2, max_iter=60, **(ONE | SMALL)
+            early_stopping=True,
+            max_iter=60,
+            **ONE | SMALL | {"solver": Stochastic(n_draws=4, n_iter_no_change=2)},
         ),
         9,
     ),
@@ -68,7 +70,9 @@ FITS = {
     ),
     "waiting for held-out rows": (
         BayesianMLPRegressor(
-            validation_fraction=0.5, early_stopping=True, tol=1.0, **(ONE | SMALL)
+            validation_fraction=0.5,
+            early_stopping=True,
+            **ONE | SMALL | {"solver": Stochastic(n_draws=4, tol=1.0)},
         ),
         2,
     ),
@@ -208,7 +212,7 @@ def test_other_fits_are_refused(tmp_path):
 
     refused(r"max_iter was 15, and is 16\. Use .*remove the file", max_iter=16)
     refused("prior was 'auto', and is .*Normal.*scale=2.0", prior=Normal(2.0))
-    refused("batch_size was 13, and is 7; tol was", tol=0.01, batch_size=7)
+    refused("batch_size was 13, and is 7; solver", solver__tol=0.01, batch_size=7)
     refused("random_state was 0, and is 1", random_state=1)
     for row in (7, N - 1):
         other = X.copy()

@@ -50,10 +50,9 @@ def test_estimates_after_a_fit(monkeypatch):
     monkeypatch.setattr(_estimator, "conclude", judged)
     model = BayesianModuleRegressor(
         relu_network,
-        solver=Stochastic(n_draws=2),
+        solver=Stochastic(n_draws=2, tol=0),
         max_iter=40,
         batch_size=250,
-        tol=0,
         random_state=0,
     ).fit(*data(3000))
     assert model.n_iter_ == 40

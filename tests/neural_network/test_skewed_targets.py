@@ -24,9 +24,8 @@ FAST = {
     "posterior": "mean_field",
     "divergence": "kl",
     "hidden_layer_sizes": (),
-    "solver": Stochastic(learning_rate=0.05, n_draws=2),
+    "solver": Stochastic(learning_rate=0.05, n_draws=2, tol=0.5),
     "max_iter": 60,
-    "tol": 0.5,
     "random_state": 0,
 }
 

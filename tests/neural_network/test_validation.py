@@ -140,8 +140,9 @@ def test_it_stops_where_the_score_no_longer_rises(n_iter_no_change):
     warm-up count.
     """
     X, y = noise()
-    params = {"early_stopping": True, "n_iter_no_change": n_iter_no_change, "tol": 0.01}
-    model = clone(MLP).set_params(max_iter=500, **params).fit(X, y)
+    model = clone(MLP).set_params(max_iter=500, early_stopping=True)
+    model.solver.set_params(n_iter_no_change=n_iter_no_change, tol=0.01)
+    model.fit(X, y)
     scores, mark, waited = model.validation_scores_, -np.inf, [0] * 98
     for value in scores[98:]:
         waited.append(0 if value > mark + 0.01 else waited[-1] + 1)

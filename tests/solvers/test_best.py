@@ -201,9 +201,8 @@ def test_heteroscedastic_fits_with_long_steps(seed):
         posterior="mean_field",
         hidden_layer_sizes=20,
         prior={name: Normal("learn") for name in ("coef_0", "coef_1", "intercept")},
-        solver=Stochastic(learning_rate=0.1),
+        solver=Stochastic(learning_rate=0.1, tol=0.1),
         max_iter=500,
-        tol=0.1,
         random_state=seed,
     ).fit(X, y)
     loss = np.convolve(model.loss_curve_, np.ones(25) / 25, "valid")
