@@ -117,7 +117,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     def _build_prior(self, layout):
         """Prior of all parameters, without that of intercepts if there are none."""
         prior, roles = self.prior_, {block.role for block in layout.values()}
-        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
+        is_own = isinstance(self.prior, Mapping)
         if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
             prior = {"coef": prior["coef"]}
         return build_prior(prior, layout)

@@ -49,9 +49,8 @@ or Objective, default="elbo"
         with scale 1. A dict has one for "coef" and one for "intercept", or for each
         layer ("coef_0"): ``{"coef_0": Normal("learn_rows"), "coef": Normal("learn"),
         "intercept": Normal()}`` learns scales, in the first layer for each feature.
-    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is the normal prior with the scale of `prior`, or 10 if that has none or
-        learns it: an intercept is never shrunk by a sparse prior.
+        Beside a single prior that of the intercepts is normal, with its scale, or with
+        10 if it has none or learns it.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of
         100; `lower_bound_` is the number to choose sizes for evidences by.
@@ -189,7 +188,6 @@ or Objective, default="elbo"
         loss="log",
         posterior="auto",
         prior="auto",
-        intercept_prior=None,
         hidden_layer_sizes="auto",
         activation="relu",
         skip_connection=True,
@@ -210,7 +208,6 @@ or Objective, default="elbo"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
-        self.intercept_prior = intercept_prior
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.skip_connection = skip_connection

@@ -49,10 +49,9 @@ Family, default="mean_field"
 Prior, Posterior or dict, default="normal"
         Prior of the parameters, in units of their layer's natural scale. A dict has one
         for each parameter ("conv1.weight"), or for roles: "coef" (or "weight"),
-        "intercept" and "affine", the parameters of normalization layers.
-    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with scale 10 if that has
-        none, or learns it: an intercept is never shrunk by a sparse prior.
+        "intercept" and "affine", the parameters of normalization layers. Beside a
+        single prior that of intercepts is normal, with its scale, or with 10 if it has
+        none or learns it.
     inputs : dict of str to int, slice or list of int, default=None
         Columns of X for each argument of the module's ``forward``, by its name, as
         ``{"numbers": slice(0, 8), "city": 8}``; an int gives one of shape (n_samples,).
@@ -187,7 +186,6 @@ Prior, Posterior or dict, default="normal"
         loss="log",
         posterior="mean_field",
         prior="normal",
-        intercept_prior=None,
         inputs=None,
         deterministic=(),
         class_weight=None,
@@ -209,7 +207,6 @@ Prior, Posterior or dict, default="normal"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
-        self.intercept_prior = intercept_prior
         self.inputs = inputs
         self.deterministic = deterministic
         self.class_weight = class_weight
