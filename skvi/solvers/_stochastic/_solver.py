@@ -161,7 +161,7 @@ class Stochastic(Solver):
                 f"checkpoint_path={self.checkpoint_path!r} is for fits of networks: "
                 "leave it out."
             )
-        own = {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        own = {name: getattr(self, name) for name in ("tol", "n_iter_no_change")}
         options = replace(options, **{k: v for k, v in own.items() if v != "auto"})
         rate, has_paces = self.learning_rate, False
         if rate == "auto":
