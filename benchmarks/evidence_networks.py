@@ -145,6 +145,7 @@ def small_data(activation, units, d, seed, n=N_ROWS, noise=NOISE, width=1.0):
 
 
 def run_small(activation, units, d, seed):
+    from skvi.likelihoods import GaussianLikelihood
     from skvi.neural_network import BayesianMLPRegressor
 
     X, y = small_data(activation, units, d, seed)
@@ -154,7 +155,7 @@ def run_small(activation, units, d, seed):
         hidden_layer_sizes=units,
         activation=activation,
         prior="normal",  # that of the truth: nothing learned
-        noise_scale=NOISE,
+        likelihood=GaussianLikelihood(NOISE),
         normalize_y=False,
         max_iter=30,
         random_state=seed,
@@ -183,6 +184,7 @@ def run_small(activation, units, d, seed):
 
 
 def run_search(seed, n=40, noise=0.3, width=4.0):
+    from skvi.likelihoods import GaussianLikelihood
     from skvi.model_selection import EvidenceSearch
     from skvi.neural_network import BayesianMLPRegressor
     from skvi.priors import Normal
@@ -194,7 +196,7 @@ def run_search(seed, n=40, noise=0.3, width=4.0):
         posterior="mean_field",
         activation="tanh",
         prior=Normal(width),
-        noise_scale=noise,
+        likelihood=GaussianLikelihood(noise),
         normalize_y=False,
         max_iter=30,
         random_state=0,
@@ -233,6 +235,7 @@ def real_data(name):
 
 
 def run_ten(name, seed, max_seconds):
+    from skvi.likelihoods import GaussianLikelihood
     from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
     X, y = real_data(name)
@@ -246,7 +249,10 @@ def run_ten(name, seed, max_seconds):
     else:
         noise = {"yacht": 0.1, "boston": 0.3}[name] * y.std()
         model = BayesianMLPRegressor(
-            divergence="kl", posterior="mean_field", noise_scale=noise, **options
+            divergence="kl",
+            posterior="mean_field",
+            likelihood=GaussianLikelihood(noise),
+            **options,
         )
     model.fit(X, y)
     begin, work = time.perf_counter(), time.process_time()

@@ -24,6 +24,7 @@ import pandas as pd
 from sklearn.base import clone
 from sklearn.neural_network import MLPRegressor
 
+from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLinearRegression
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Refined
@@ -69,7 +70,7 @@ def network(posterior):
         hidden_layer_sizes=20,
         posterior=posterior,
         prior="normal",
-        noise_scale=5.0,
+        likelihood=GaussianLikelihood(5.0),
         solver=Stochastic(n_draws=2, learning_rate=0.01),
         max_iter=40,
         n_predict_draws=10,

@@ -50,6 +50,11 @@ from torch import nn
 from benchmarks.reference_data import real
 from skvi import neural_network as networks
 from skvi.divergences import KL
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    StudentTLikelihood,
+)
 from skvi.posteriors import Ensemble, LowRankNormal
 
 # Rows times parameters times draws times steps of a fit, and its fewest steps.
@@ -166,9 +171,10 @@ def drawn(k):
     if rng.uniform() < 0.2:
         settings["prior"] = "normal"
     if not is_classifier:
-        settings["likelihood"] = str(rng.choice(["gaussian", "gaussian", "student_t"]))
-        noise = str(rng.choice(["constant", "heteroscedastic"]))
-        settings["noise"] = "constant" if is_module else noise
+        kinds = [GaussianLikelihood, GaussianLikelihood, StudentTLikelihood]
+        noise = kinds[rng.choice(len(kinds))]()
+        varies = rng.choice([False, True]) and not is_module
+        settings["likelihood"] = HeteroscedasticLikelihood(noise) if varies else noise
     if rng.uniform() < 1 / 3:
         X = X * 10 ** rng.uniform(-2, 2, X.shape[1:]).astype(X.dtype)
         name += " unscaled"
@@ -178,7 +184,7 @@ def drawn(k):
     settings["max_iter"] = max(n_steps // 16, 2)
     words = [kind, len(y), name, family, settings["divergence"].weight]
     words += [settings.get(key, "") for key in ("solver", "prior", "likelihood")]
-    words += [settings.get("noise", ""), settings["max_iter"]]
+    words += [settings["max_iter"]]
     return make(**settings), X, y, " ".join(map(str, words))
 
 

@@ -21,7 +21,12 @@ from benchmarks.reference_values import (
 )
 from skvi import changepoint, linear_model, neural_network
 from skvi.divergences import KL, FDivergence, Renyi
-from skvi.likelihoods import NegativeBinomialLikelihood
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    NegativeBinomialLikelihood,
+    StudentTLikelihood,
+)
 from skvi.losses import BetaLoss
 from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
@@ -138,7 +143,12 @@ def problems() -> dict[str, Problem]:
     closed, normal = partial(linear, rtol=1e-6), partial(classes, prior="normal")
     drawn = partial(normal, n_seeds=N_SEEDS, max_iter=20)
     # All iterations are made, so that the work does not depend on the seed.
-    fixed = {"max_iter": 40, "tol": 0.0, "n_seeds": N_SEEDS, "truth": False}
+    fixed = {
+        "max_iter": 40,
+        "solver": Stochastic(tol=0.0),
+        "n_seeds": N_SEEDS,
+        "truth": False,
+    }
     module = partial(
         fitted, neural_network.BayesianModuleClassifier, **fixed | {"max_iter": 20}
     )
@@ -148,7 +158,7 @@ def problems() -> dict[str, Problem]:
     diabetes, cancer, iris = real("diabetes"), real("breast_cancer"), real("iris")
     alone_alike = {
         "divergence": "kl",
-        "solver": Stochastic(n_draws=10),
+        "solver": Stochastic(n_draws=10, tol=0.0),
         "batch_size": 120,
     }
     numbers, heavy = made("numbers", 150, 6), made("heavy", 150, 6)
@@ -163,13 +173,15 @@ def problems() -> dict[str, Problem]:
     learned = {"prior": Normal("learn"), "noise_scale": "learn"}
     blocks = {"prior": {"coef": "laplace"}, "intercept_prior": StudentT(3)}
     path = {"method": "tempering"}
-    two = {"hidden_layer_sizes": 2, "noise_scale": 0.2, "prior": "normal", "n_seeds": 1}
+    two = {"hidden_layer_sizes": 2, "prior": "normal", "n_seeds": 1}
     two |= {
+        "likelihood": GaussianLikelihood(0.2),
         "posterior": "mean_field",
         "activation": "tanh",
         "evidence": {"precision": 1.0},
         "truth": True,
     }
+    varying = HeteroscedasticLikelihood(StudentTLikelihood())
     logistic = linear_model.BayesianLogisticRegression()
     priors = {"prior": [Normal(0.1), Normal(), "laplace"]}
     line = linear_model.BayesianLinearRegression(**PROPER)
@@ -180,7 +192,7 @@ def problems() -> dict[str, Problem]:
         "divergence": KL(),
         "hidden_layer_sizes": 8,
         "max_iter": 20,
-        "tol": 0.0,
+        "solver": Stochastic(tol=0.0),
     }
     small = neural_network.BayesianMLPRegressor(**small)
     weights = {"divergence__weight": [0.1, 1.0]}
@@ -246,7 +258,12 @@ def problems() -> dict[str, Problem]:
             **each("solver=stochastic", drawn, few),
         },
         "networks": {
-            "sizes": net(wave(80), hidden_layer_sizes="auto", max_iter=4000, tol=0.1),
+            "sizes": net(
+                wave(80),
+                hidden_layer_sizes="auto",
+                max_iter=4000,
+                solver=Stochastic(tol=0.1),
+            ),
             "mixture": net(numbers, posterior="auto"),
             "early": net(numbers, early_stopping=True, validation_fraction=0.2),
             "beta": net(heavy, loss=BetaLoss(1.2)),
@@ -258,10 +275,11 @@ def problems() -> dict[str, Problem]:
             "ensemble": label(few, posterior=Ensemble(n_members=3), **alone_alike),
             "partial fit": label(iris, n_chunks=3),
             "module": module(images, module=convolution, deterministic="3"),
-            **each("noise=heteroscedastic", net, numbers),
+            **each("likelihood=heteroscedastic", net, numbers),
+            "student": net(heavy, likelihood=varying),
             **each("posterior=low_rank posterior=dropout", net, numbers),
             **each("prior=log_uniform prior=horseshoe", net, numbers),
-            **each("likelihood=student_t objective=alpha_energy", net, heavy),
+            **each("objective=alpha_energy", net, heavy),
         },
         "evidence": {
             "default": classes(few, evidence={}),

@@ -150,6 +150,11 @@ from sklearn.preprocessing import StandardScaler
 from uci_published import PUBLISHED
 
 from skvi.divergences import KL, Renyi
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    StudentTLikelihood,
+)
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import EUBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import Ensemble
@@ -235,8 +240,7 @@ def slowly(steps=64_000, **parameters):
     def build(name, X):
         epochs = math.ceil(steps / math.ceil(len(X) / 100))
         own = {
-            "solver": Stochastic(n_draws=2, learning_rate=0.007),
-            "tol": 0,
+            "solver": Stochastic(n_draws=2, learning_rate=0.007, tol=0),
             "max_iter": epochs,
         }
         return as_in_the_papers(name, X.shape[1], **own | parameters)
@@ -258,8 +262,7 @@ def ensemble(likelihood, weight, prior=None):
         return BayesianMLPRegressor(
             hidden_layer_sizes=(50, 50),
             activation="relu",
-            noise="heteroscedastic",
-            likelihood=likelihood,
+            likelihood=HeteroscedasticLikelihood(SHAPES[likelihood]),
             posterior=Ensemble("mean_field", n_members=8),
             prior=prior or scale_of_each_block(),
             divergence=KL(weight=weight),
@@ -293,7 +296,8 @@ SETTINGS = {
         divergence="kl", posterior="mean_field"
     ),
 }
-for likelihood, weight in product(("gaussian", "student_t"), (0.1, 0.3, 1.0)):
+SHAPES = {"gaussian": GaussianLikelihood(), "student_t": StudentTLikelihood()}
+for likelihood, weight in product(SHAPES, (0.1, 0.3, 1.0)):
     SETTINGS[f"ensemble {likelihood} {weight}"] = ensemble(likelihood, weight)
 SETTINGS["ensemble, scales of features"] = ensemble("student_t", 0.3, "auto")
 #: One setting for all sets: of those six the best mean on validation folds.

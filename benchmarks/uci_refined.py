@@ -103,7 +103,6 @@ def network_of(posterior, seed):
     return BayesianMLPRegressor(
         hidden_layer_sizes=(50,),
         activation="relu",
-        noise="constant",
         likelihood="gaussian",
         divergence="kl",
         posterior=posterior,

@@ -43,12 +43,10 @@ parts = {
     "hidden_layer_sizes": (10, 10),
     "activation": "relu",  # trains in half the time of the smooth default
     "divergence": KL(weight=0.1),
-    "noise": "constant",
     "likelihood": "gaussian",
     "batch_size": len(y),
-    "solver": Stochastic(learning_rate=0.01),
+    "solver": Stochastic(learning_rate=0.01, tol=10.0),
     "max_iter": 400,
-    "tol": 10.0,
     "random_state": 0,
 }
 fits = {

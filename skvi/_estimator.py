@@ -382,8 +382,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             max_iter=self.max_iter,
             tol=self.tol,
             steps_per_iter=self._steps_per_iter,
-            early_stopping=getattr(self, "early_stopping", True),
-            n_iter_no_change=getattr(self, "n_iter_no_change", None),
+            early_stopping=True,
         )
 
     def _posterior_attributes(self, state: State) -> dict[str, Any]:

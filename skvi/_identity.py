@@ -59,7 +59,8 @@ def _describe_object(value: Any) -> str:
         return f"{value!r} at {digest(value.params)}"
     if isinstance(value, BaseEstimator):
         params = value.get_params(deep=False)
-        parts = (f"{k}={describe(v)}" for k, v in sorted(params.items()))
+        kept = ((k, v) for k, v in sorted(params.items()) if k not in FREE)
+        parts = (f"{k}={describe(v)}" for k, v in kept)
         return f"{_name(type(value))}({', '.join(parts)})"
     if isinstance(value, partial):
         return describe([value.func, value.args, value.keywords])

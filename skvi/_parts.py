@@ -60,7 +60,8 @@ def _loss_of(function: Any) -> Loss:
 
 def with_intercept(estimator: Any, prior: Any) -> Any:
     """Return one prior, or one for each block if there is an intercept."""
-    given, name = estimator.intercept_prior, type(estimator).__name__
+    name = type(estimator).__name__
+    given = getattr(estimator, "intercept_prior", None)
     intercept = None if given is None else resolve("intercept_prior", given)
     has_intercept = getattr(estimator, "fit_intercept", True)
     if intercept is not None and not has_intercept:
@@ -102,7 +103,7 @@ def beside_coefficients(prior: Any) -> Prior | None:
     if prior.intercept_scale is None:
         raise IncompatibleComponentsError(
             f"prior={prior!r} has no scale for the intercept to share. Give "
-            "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
+            "a dict of priors for 'coef' and 'intercept'."
         )
     return Normal(scale=prior.intercept_scale)
 

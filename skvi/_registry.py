@@ -13,6 +13,7 @@ from skvi.divergences import (
 from skvi.likelihoods import (
     GaussianLikelihood,
     GeneralizedGammaLikelihood,
+    HeteroscedasticLikelihood,
     HurdleLikelihood,
     JohnsonSULikelihood,
     NegativeBinomialLikelihood,
@@ -92,8 +93,10 @@ COUNTS = {
     "poisson": PoissonLikelihood,
     "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
 }
-#: Other numbers, for networks: rounded, skewed, positive, with a repeated value.
+#: Other numbers, for networks: noise that varies, rounded, skewed, positive, with a
+#: repeated value.
 OTHERS = {
+    "heteroscedastic": HeteroscedasticLikelihood,
     "rounded": RoundedLikelihood,
     "johnson_su": JohnsonSULikelihood,
     "generalized_gamma": GeneralizedGammaLikelihood,

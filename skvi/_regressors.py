@@ -4,10 +4,8 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from skvi.base._units import Units
-from skvi.likelihoods import NoiseLikelihood
 from skvi.utils._arrays import median_distance, weighted_median
 from skvi.utils._validation import interval_levels
 
@@ -17,7 +15,6 @@ __all__ = [
     "noise_in",
     "predict_interval",
     "units_of",
-    "with_noise_scale",
 ]
 
 # Squares of larger numbers, or of the inverses of smaller ones, and sums of them
@@ -62,21 +59,6 @@ def noise_in(units: Units, noise_scale: Any) -> float | str:
     """Scale of the noise in the units of a fit; "learn" where it is not a number."""
     is_given = isinstance(noise_scale, Real | np.ndarray)
     return noise_scale / units.y_scale if is_given else "learn"
-
-
-def with_noise_scale(
-    given: NoiseLikelihood, scale: float | str, owner: str
-) -> NoiseLikelihood:
-    """Copy of a noise likelihood with the scale that an estimator sets.
-
-    Raises ValueError if the given noise has its own scale; `owner` names the estimator.
-    """
-    if given.noise_scale != type(given)().noise_scale:
-        raise ValueError(
-            f"likelihood={given!r} has a noise_scale, which the estimator sets. "
-            f"Give noise_scale={given.noise_scale!r} to {owner}."
-        )
-    return clone(given).set_params(noise_scale=scale)
 
 
 def predict_interval(self, X, coverage=0.9):

@@ -13,6 +13,7 @@ from skvi._outcome import FEW_DRAWS, describe_fit
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
+from skvi.solvers._checkpoint import checkpoint_path_of
 from skvi.solvers._stochastic._solver import solve_members
 from skvi.utils._callbacks import has_callbacks
 from skvi.utils._device import CPU
@@ -72,7 +73,7 @@ def can_pose(estimator: Any) -> bool:
     known = isinstance(estimator, BaseVariational) and estimator._fits_in_stacks
     if not known or has_callbacks(estimator) or estimator.verbose:
         return False
-    return estimator.get_params(deep=False).get("checkpoint_path") is None
+    return checkpoint_path_of(estimator) is None
 
 
 def pose(

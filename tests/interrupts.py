@@ -108,7 +108,6 @@ MODELS = {
     "weighted network": (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",

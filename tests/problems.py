@@ -11,7 +11,12 @@ from sklearn.datasets import load_iris
 from sklearn.preprocessing import scale
 
 from skvi.divergences import KL, Renyi
-from skvi.likelihoods import NegativeBinomialLikelihood
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    NegativeBinomialLikelihood,
+    StudentTLikelihood,
+)
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -69,7 +74,6 @@ REGRESSIONS = {
     ),
     "mlp": BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",
@@ -80,7 +84,7 @@ REGRESSIONS = {
         posterior="mean_field",
         divergence=KL(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
-        noise_scale=2.0,
+        likelihood=GaussianLikelihood(2.0),
         batch_size=9,
         **NETWORK,
     ),
@@ -92,8 +96,7 @@ REGRESSIONS = {
     "mlp, ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
         divergence=KL(0.3),
-        noise="heteroscedastic",
-        likelihood="student_t",
+        likelihood=HeteroscedasticLikelihood(StudentTLikelihood()),
         **NETWORK,
     ),
 }
@@ -139,7 +142,6 @@ COUNTS = {
     "negative binomial": poisson(likelihood=NegativeBinomialLikelihood(0.5)),
     "mlp, counts": BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",

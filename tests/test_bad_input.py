@@ -130,7 +130,6 @@ def test_impossible_data(X, y, weight, error, message):
         BayesianPoissonRegressor(),
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -166,7 +165,6 @@ DATES = {
         BayesianPoissonRegressor(),
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -542,7 +540,6 @@ def test_weights_may_leave_one_class_out():
         BayesianPoissonRegressor(),
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",

@@ -149,7 +149,7 @@ def _parts():
     counts, labels = torch.arange(n).double() % 5, torch.arange(n).double() % 2
     for likelihood, y in [
         (GaussianLikelihood(0.7), normal(n)),
-        (StudentTLikelihood(df=4.0), normal(n)),
+        (StudentTLikelihood(df=4.0, noise_scale=1.0), normal(n)),
         (BernoulliLikelihood(), labels),
         (PoissonLikelihood(), counts),
         (NegativeBinomialLikelihood(0.5), counts),
@@ -170,7 +170,7 @@ def _parts():
             yield own, partial(loss, likelihood), (f, y)
             yield f"{own}-expected", partial(loss.expected, likelihood), (*moments, y)
     absolute = CallableLoss(lambda f, y: (f - y).abs())
-    expected = partial(absolute.expected, GaussianLikelihood())
+    expected = partial(absolute.expected, GaussianLikelihood(1.0))
     yield "callable", expected, (normal(n), normal(n).abs(), normal(n))
     mean, std = normal(n), normal(n).abs()
     yield "log_mixture_sigmoid", log_mixture_sigmoid, (mean, std.square())
@@ -228,7 +228,7 @@ def _tensors(value):
 
 
 SAMPLERS = [
-    GaussianLikelihood(), StudentTLikelihood(), BernoulliLikelihood(),
+    GaussianLikelihood(1.0), StudentTLikelihood(4.0, 1.0), BernoulliLikelihood(),
     PoissonLikelihood(), NegativeBinomialLikelihood(), CategoricalLikelihood(3),
     Normal(), Laplace(), StudentT(), Horseshoe(), ARD(1.0, 1.0),
     HierarchicalNormal(1.0, 1.0),

@@ -70,7 +70,6 @@ NOISY = {
     "network": (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -158,7 +157,6 @@ WITHOUT_WAITING = {
     "regressor": (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -175,7 +173,6 @@ WITHOUT_WAITING = {
     "learned-scale": (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -187,7 +184,6 @@ WITHOUT_WAITING = {
     "weights": (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -199,7 +195,6 @@ WITHOUT_WAITING = {
     "robust": (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",

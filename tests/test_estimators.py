@@ -60,7 +60,7 @@ MODULES = [
     BayesianModuleRegressor(relu_network, **MODULE),
     BayesianModuleClassifier(
         relu_network,
-        **MODULE | {"solver": Stochastic(learning_rate=0.05, n_draws=2), "tol": 100.0},
+        **MODULE | {"solver": Stochastic(learning_rate=0.05, n_draws=2, tol=100.0)},
     ),
 ]
 

@@ -214,7 +214,6 @@ def test_solver(page):
         clone(model).set_params(max_iter=1, solver__n_draws=5).fit(X, y)
     network = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

@@ -45,7 +45,6 @@ MODELS = {
     ),
     "mlp_regressor": BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",
@@ -57,7 +56,6 @@ MODELS = {
     ),
     "mlp_eubo": BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

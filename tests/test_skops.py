@@ -17,8 +17,9 @@ from skvi.neural_network import (
     BayesianModuleClassifier,
     BayesianModuleRegressor,
 )
+from skvi.solvers import Stochastic
 
-NETWORK = {"hidden_layer_sizes": 3, "max_iter": 10, "tol": 1.0}
+NETWORK = {"hidden_layer_sizes": 3, "max_iter": 10, "solver": Stochastic(tol=1.0)}
 TEMPLATE = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
 ESTIMATORS = [
     BayesianLinearRegression(),

@@ -54,10 +54,10 @@ def test_networks_against_simulated_targets():
     """
     X, y = data("mlp, ensemble")
     model = BayesianMLPRegressor(
-        skip_connection=False, likelihood="gaussian", activation="softplus",
-        divergence="kl", posterior="mean_field",
-        noise="heteroscedastic", hidden_layer_sizes=5, max_iter=60, random_state=0,
-        n_predict_draws=2000, tol=10.0,
+        skip_connection=False, likelihood="heteroscedastic", activation="softplus",
+        divergence="kl", posterior="mean_field", hidden_layer_sizes=5, max_iter=60,
+        random_state=0,
+        n_predict_draws=2000, solver=Stochastic(tol=10.0),
     ).fit(X, y)  # fmt: skip
     parts = model.predict_uncertainty(X)
     f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1))
@@ -143,7 +143,6 @@ def test_known_error_bars_are_weights():
     weight = (2 * s) ** -2.0  # error bars that are twice too large
     network = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

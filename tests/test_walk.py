@@ -309,7 +309,7 @@ def test_line_searches_that_go_too_far():
     _, X, y = model_of("linear_fixed")
     predictor, tensor = LinearPredictor(2), torch.from_numpy
     prior = Normal().build(predictor.layout)
-    parts = predictor, GaussianLikelihood(), CallableLoss(absolute), prior
+    parts = predictor, GaussianLikelihood(1.0), CallableLoss(absolute), prior
     target = SupervisedTarget(*parts, tensor(X), tensor(y))
     for size in (1e200, torch.inf, torch.nan):
         normal = NormalForm(

@@ -126,7 +126,8 @@ def bound_evidence(
     >>> from skvi.targets import SupervisedTarget
     >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
     >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
-    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> parts = model, GaussianLikelihood(1.0), LogLoss(), prior, X, y
+    >>> target = SupervisedTarget(*parts)
     >>> posterior = FullRankNormal().build(model.layout)
     >>> bounds = bound_evidence(target, posterior, torch.Generator().manual_seed(0))
     >>> round(bounds.estimate, 1)  # log p(D) is -4.72

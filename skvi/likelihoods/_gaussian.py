@@ -19,7 +19,7 @@ class GaussianLikelihood(NoiseLikelihood):
 
     Parameters
     ----------
-    noise_scale : float or "learn", default=1.0
+    noise_scale : float or "learn", default="learn"
         Standard deviation of the noise, in units of y. "learn" finds the value with the
         largest ELBO (type-II maximum likelihood where q is exact).
 
@@ -35,7 +35,7 @@ class GaussianLikelihood(NoiseLikelihood):
     is_log_concave = True
     standard_variance = 1.0
 
-    def __init__(self, noise_scale: float | str = 1.0) -> None:
+    def __init__(self, noise_scale: float | str = "learn") -> None:
         self.noise_scale = noise_scale
 
     def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:

@@ -32,8 +32,8 @@ class GeneralizedGammaLikelihood(NoiseLikelihood):
     ----------
     shape : float or "learn", default="learn"
         Positive. "learn" searches between .3 and 400.
-    noise_scale : float or "learn", default=1.0
-        Scale of the noise of log(y) / u.
+    noise_scale : float or "learn", default="learn"
+        Scale of the noise of log(y) / u. "learn" finds the value with the largest ELBO.
     log_unit : float, default=1.0
         Unit of the output: the difference of logarithms of y that changes it by 1.
 
@@ -50,7 +50,7 @@ class GeneralizedGammaLikelihood(NoiseLikelihood):
     --------
     >>> import torch
     >>> from skvi.likelihoods import GeneralizedGammaLikelihood
-    >>> likelihood = GeneralizedGammaLikelihood(shape=1.0)  # exponential
+    >>> likelihood = GeneralizedGammaLikelihood(1.0, noise_scale=1.0)  # exponential
     >>> f = torch.tensor([[[2.0]]]).double().log()
     >>> likelihood.log_prob(f, torch.tensor([1.0])).exp()  # exp(-1 / 2) / 2
     tensor([[0.3033]], dtype=torch.float64)
@@ -73,7 +73,7 @@ class GeneralizedGammaLikelihood(NoiseLikelihood):
     def __init__(
         self,
         shape: float | str = "learn",
-        noise_scale: float | str = 1.0,
+        noise_scale: float | str = "learn",
         log_unit: float = 1.0,
     ) -> None:
         self.shape = shape

@@ -48,7 +48,7 @@ class HurdleLikelihood(Likelihood):
     --------
     >>> import torch
     >>> from skvi.likelihoods import GaussianLikelihood, HurdleLikelihood
-    >>> likelihood = HurdleLikelihood(GaussianLikelihood(), at=0.0)
+    >>> likelihood = HurdleLikelihood(GaussianLikelihood(1.0), at=0.0)
     >>> f = torch.tensor([[[5.0, 0.0]]])  # even odds
     >>> likelihood.mean(f), likelihood.log_prob(f, torch.zeros(1))
     (tensor([[2.5000]]), tensor([[-0.6931]]))

@@ -38,8 +38,9 @@ class JohnsonSULikelihood(NoiseLikelihood):
         distribution of four degrees of freedom, infinity is normal noise, or beside a
         large `asymmetry` lognormal noise with a log deviation of 1 / `delta`. "learn"
         searches between .6 and 30.
-    noise_scale : float or "learn", default=1.0
-        Scale of the noise, in units of y; not its standard deviation.
+    noise_scale : float or "learn", default="learn"
+        Scale of the noise, in units of y; not its standard deviation. "learn" finds the
+        value with the largest ELBO.
 
     Notes
     -----
@@ -56,7 +57,7 @@ class JohnsonSULikelihood(NoiseLikelihood):
     --------
     >>> import torch
     >>> from skvi.likelihoods import JohnsonSULikelihood
-    >>> likelihood = JohnsonSULikelihood(asymmetry=5.0, delta=1.5)
+    >>> likelihood = JohnsonSULikelihood(asymmetry=5.0, delta=1.5, noise_scale=1.0)
     >>> f = torch.zeros(1, 1, 1, dtype=torch.float64)
     >>> [round(float(likelihood.quantile(f, level)), 2) for level in (0.05, 0.5, 0.95)]
     [-1.08, 0.0, 2.91]
@@ -79,7 +80,7 @@ class JohnsonSULikelihood(NoiseLikelihood):
         self,
         asymmetry: float | str = "learn",
         delta: float | str = "learn",
-        noise_scale: float | str = 1.0,
+        noise_scale: float | str = "learn",
     ) -> None:
         self.asymmetry = asymmetry
         self.delta = delta

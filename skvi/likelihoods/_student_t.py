@@ -31,7 +31,7 @@ class StudentTLikelihood(NoiseLikelihood):
         Degrees of freedom, positive. Small values expect outliers: 4 has a finite
         variance, `df` / (`df` - 2) times the squared scale, and gives the largest
         residuals little influence; infinity would be normal noise.
-    noise_scale : float or "learn", default=1.0
+    noise_scale : float or "learn", default="learn"
         Scale of the noise, in units of y; not its standard deviation. "learn" finds the
         value with the largest ELBO (type-II maximum likelihood where q is exact).
 
@@ -49,7 +49,8 @@ class StudentTLikelihood(NoiseLikelihood):
     --------
     >>> import torch
     >>> from skvi.likelihoods import StudentTLikelihood
-    >>> StudentTLikelihood(df=1.0).log_prob(torch.zeros(1, 1, 1), torch.ones(1))
+    >>> cauchy = StudentTLikelihood(df=1.0, noise_scale=1.0)
+    >>> cauchy.log_prob(torch.zeros(1, 1, 1), torch.ones(1))
     tensor([[-1.8379]])
     """
 
@@ -59,7 +60,7 @@ class StudentTLikelihood(NoiseLikelihood):
     }
     tail_curvature = 0.0
 
-    def __init__(self, df: float = 4.0, noise_scale: float | str = 1.0) -> None:
+    def __init__(self, df: float = 4.0, noise_scale: float | str = "learn") -> None:
         self.df = df
         self.noise_scale = noise_scale
 

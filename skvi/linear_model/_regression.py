@@ -5,8 +5,9 @@ from dataclasses import replace
 from numbers import Real
 
 import numpy as np
+from sklearn.base import clone
 
-from skvi._regressors import names_of_units, noise_in, units_of, with_noise_scale
+from skvi._regressors import names_of_units, noise_in, units_of
 from skvi.evidence import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
@@ -137,7 +138,12 @@ class GaussianRegression(BayesianLinearModel):
         """Shape of the noise, of a scale in the units of the fit."""
         given = self._resolve("likelihood")
         given.validate()
-        return with_noise_scale(given, scale, type(self).__name__)
+        if given.noise_scale != type(given)().noise_scale:
+            raise ValueError(
+                f"likelihood={given!r} has a noise_scale, which the estimator sets. "
+                f"Give noise_scale={given.noise_scale!r} to {type(self).__name__}."
+            )
+        return clone(given).set_params(noise_scale=scale)
 
     def _find_units(self, data):
         """Units of the fit, and whether y sets those of the target."""

@@ -46,7 +46,7 @@ class CallableLoss(Loss):
     torch.relu(1 - (2 * y - 1) * f)``.
 
     Predictions still use the estimator's likelihood at f: a Gibbs posterior has no
-    noise model of its own, so that ``noise_scale="learn"`` is refused.
+    noise model of its own, so that a scale to be learned is refused.
 
     Under a normal f the expectation is integrated with up to 2561 nodes in each row,
     and its derivatives follow from Stein's identities, ``E[loss z] / s`` and

@@ -96,8 +96,7 @@ class BatchedGridSearchCV(GridSearchCV):
     ...     hidden_layer_sizes=5,
     ...     likelihood="gaussian",
     ...     early_stopping=True,
-    ...     solver=Stochastic(learning_rate=0.1),
-    ...     tol=10.0,
+    ...     solver=Stochastic(learning_rate=0.1, tol=10.0),
     ...     random_state=0,
     ... )
     >>> model = make_pipeline(StandardScaler(), network)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
-from os import PathLike
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ from skvi.neural_network._training import (
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import Solver, Stochastic
+from skvi.solvers import Solver, SolverOptions, Stochastic
 from skvi.targets._rows import mean_log_density
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
@@ -88,13 +87,9 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "solver": [StrOptions({"auto", "stochastic"}), Solver],
         "batch_size": Stochastic._parameter_constraints["batch_size"],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
-        "checkpoint_path": [None, str, PathLike],
-        "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
     #: Whether fits have several optima, as far as it is known.
     _has_hidden_units = True
@@ -122,7 +117,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     def _build_prior(self, layout):
         """Prior of all parameters, without that of intercepts if there are none."""
         prior, roles = self.prior_, {block.role for block in layout.values()}
-        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
+        is_own = isinstance(self.prior, Mapping)
         if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
             prior = {"coef": prior["coef"]}
         return build_prior(prior, layout)
@@ -223,17 +218,19 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         return data if self._held_out is None else data.hold_out(self._held_out)
 
     def _solver_options(self, target):
-        options = super()._solver_options(target)
-        max_iter = self._max_iter(target.n_rows)
-        is_whole = not self._is_tempered
-        options = replace(
-            options, max_iter=max_iter, warm_up=WARM_UP, long_steps=is_whole
+        options = SolverOptions(
+            max_iter=self._max_iter(target.n_rows),
+            tol=1e-3,
+            steps_per_iter=self._steps_per_iter,
+            early_stopping=self.early_stopping,
+            warm_up=WARM_UP,
+            has_fixed_length=self._has_fixed_length,
+            long_steps=not self._is_tempered,
+            n_iter_no_change=20,
+            dtype=torch.float32,  # noise of draws exceeds rounding, and it takes half
         )
         if zeros := self._zeros:
             options = replace(options, fixed=target.predictor.zeros_of(zeros))
-        # Noise of draws exceeds rounding, which costs half of the time.
-        options = replace(options, dtype=torch.float32)
-        options = replace(options, has_fixed_length=self._has_fixed_length)
         return (
             options if target.held_out is None else replace(options, score=self._score)
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 from skvi._continual import check_next_prior
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.solvers._checkpoint import checkpoint_path_of
 
 __all__ = ["check_stream", "posterior_to_continue"]
 
@@ -24,7 +25,7 @@ def check_stream(network: Any) -> None:
             "batch must be learned to its end, from all of its rows. Use "
             "early_stopping=False and validation_fraction=None."
         )
-    if network.checkpoint_path is not None:
+    if checkpoint_path_of(network) is not None:
         raise ValueError(
             "A checkpoint is that of one fit, and every batch is another one. Use "
             "checkpoint_path=None for partial_fit, and keep the estimator itself "

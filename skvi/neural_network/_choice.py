@@ -329,11 +329,12 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
         warm_start=False,
         early_stopping=False,
         validation_fraction=None,
-        checkpoint_path=None,
         n_predict_draws=min(N_DRAWS, network.n_predict_draws),
         verbose=0,
         random_state=seed,
     )
+    if isinstance(found.solver, Stochastic):
+        found.solver.checkpoint_path = None
     found._is_candidate, found._shapes = True, getattr(network, "_shapes", None)
     if isinstance(family := network.posterior_family_, Ensemble):
         found.posterior = clone(family).set_params(n_members=1)
@@ -342,12 +343,10 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
 
 def _simple(network: Any, kind: str, seed: int) -> Any:
     """An unfitted linear model or constant: a network with units that add nothing."""
-    has_draws = isinstance(network.solver, Stochastic)
-    found = _candidate(network, KL(), seed).set_params(
-        posterior="mean_field",
-        prior="normal",
-        solver=network.solver if has_draws else "auto",
-    )
+    found = _candidate(network, KL(), seed)
+    found.set_params(posterior="mean_field", prior="normal")
+    if not isinstance(found.solver, Stochastic):
+        found.solver = "auto"
     found._is_simple = kind
     if network._has_hidden_units:
         found.hidden_layer_sizes = (1,)

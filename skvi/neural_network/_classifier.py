@@ -49,9 +49,8 @@ or Objective, default="elbo"
         with scale 1. A dict has one for "coef" and one for "intercept", or for each
         layer ("coef_0"): ``{"coef_0": Normal("learn_rows"), "coef": Normal("learn"),
         "intercept": Normal()}`` learns scales, in the first layer for each feature.
-    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is the normal prior with the scale of `prior`, or 10 if that has none or
-        learns it: an intercept is never shrunk by a sparse prior.
+        Beside a single prior that of the intercepts is normal, with its scale, or with
+        10 if it has none or learns it.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of
         100; `lower_bound_` is the number to choose sizes for evidences by.
@@ -65,9 +64,10 @@ or Objective, default="elbo"
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
-        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step, its step
+        size, what counts as progress, and a file from which an interrupted fit resumes
+        are set as in ``Stochastic(n_draws=4, tol=0.1)``, and `solver__n_draws` in a
+        search; see :doc:`/parameters` and :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is 100; with the whole divergence all of up to
         200 rows, then a sixteenth of them, at least 64 and at most 512; all rows for
@@ -78,9 +78,6 @@ or Objective, default="elbo"
         or eight epochs if they are more: lengths that predict well, at which the bound
         may still rise. With the whole divergence it is 4000 epochs, of which most fits
         need fewer, see `early_stopping`.
-    tol : float, default=1e-3
-        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, and then decreases it as
         long as that gains. True stops when the bound, or the score of held-out rows, no
@@ -89,19 +86,10 @@ or Objective, default="elbo"
         Fraction of every class that is held out. The fit returns the state with the
         best mean log predictive density of these rows; all else, such as `lower_bound_`
         and the evidence, refers to the training rows. None holds no rows out.
-    n_iter_no_change : int, default=20
-        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
-    checkpoint_path : str or path-like, default=None
-        A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters, data and int `random_state`,
-        with the same result as an uninterrupted one. See :doc:`/long_fits`.
-    checkpoint_interval : float, default=60.0
-        Seconds between two writes of that file, the most that can be lost. 0 writes it
-        after every few steps.
     device : str, default="auto"
         Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
         if available, else "cpu". Evidences are computed on the CPU.
@@ -200,7 +188,6 @@ or Objective, default="elbo"
         loss="log",
         posterior="auto",
         prior="auto",
-        intercept_prior=None,
         hidden_layer_sizes="auto",
         activation="relu",
         skip_connection=True,
@@ -208,14 +195,10 @@ or Objective, default="elbo"
         solver="auto",
         batch_size="auto",
         max_iter="auto",
-        tol=1e-3,
         early_stopping=False,
         validation_fraction=None,
-        n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
-        checkpoint_path=None,
-        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -225,7 +208,6 @@ or Objective, default="elbo"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
-        self.intercept_prior = intercept_prior
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.skip_connection = skip_connection
@@ -233,14 +215,10 @@ or Objective, default="elbo"
         self.solver = solver
         self.batch_size = batch_size
         self.max_iter = max_iter
-        self.tol = tol
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
-        self.checkpoint_path = checkpoint_path
-        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

@@ -63,16 +63,8 @@ class CountColumns(NumberColumns):
         return y
 
 
-def check_other_likelihood(network: Any, likelihood: Likelihood) -> None:
-    """Raise if parameters of noise are given beside a likelihood that has none."""
-    wrong = {"noise": network.noise, "noise_scale": network.noise_scale}
-    usual = {"noise": ("auto", "constant"), "noise_scale": ("learn",)}
-    given = [f"{name}={v!r}" for name, v in wrong.items() if v not in usual[name]]
-    if given:
-        raise IncompatibleComponentsError(
-            f"likelihood={likelihood!r} is not that of noise around the outputs: leave "
-            f"{' and '.join(given)} out, or use a NoiseLikelihood such as 'gaussian'."
-        )
+def check_other_likelihood(likelihood: Likelihood) -> None:
+    """Raise if a likelihood that is not of noise has a posterior of its number."""
     if likelihood.gamma_prior is not None:
         name, _ = likelihood.gamma_block or ("parameter", 1.0)
         raise IncompatibleComponentsError(

@@ -49,10 +49,9 @@ Family, default="mean_field"
 Prior, Posterior or dict, default="normal"
         Prior of the parameters, in units of their layer's natural scale. A dict has one
         for each parameter ("conv1.weight"), or for roles: "coef" (or "weight"),
-        "intercept" and "affine", the parameters of normalization layers.
-    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with scale 10 if that has
-        none, or learns it: an intercept is never shrunk by a sparse prior.
+        "intercept" and "affine", the parameters of normalization layers. Beside a
+        single prior that of intercepts is normal, with its scale, or with 10 if it has
+        none or learns it.
     inputs : dict of str to int, slice or list of int, default=None
         Columns of X for each argument of the module's ``forward``, by its name, as
         ``{"numbers": slice(0, 8), "city": 8}``; an int gives one of shape (n_samples,).
@@ -63,9 +62,10 @@ Prior, Posterior or dict, default="normal"
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
-        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step, its step
+        size, what counts as progress, and a file from which an interrupted fit resumes
+        are set as in ``Stochastic(n_draws=4, tol=0.1)``, and `solver__n_draws` in a
+        search; see :doc:`/parameters` and :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
@@ -73,9 +73,6 @@ Prior, Posterior or dict, default="normal"
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
-    tol : float, default=1e-3
-        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, and then decreases it as
         long as that gains. True stops when the bound, or the score of held-out rows, no
@@ -84,19 +81,10 @@ Prior, Posterior or dict, default="normal"
         Fraction of every class that is held out. The fit returns the state with the
         best mean log predictive density of these rows; all else, such as `lower_bound_`
         and the evidence, refers to the training rows. None holds no rows out.
-    n_iter_no_change : int, default=20
-        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
-    checkpoint_path : str or path-like, default=None
-        A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters, data and int `random_state`,
-        with the same result as an uninterrupted one. See :doc:`/long_fits`.
-    checkpoint_interval : float, default=60.0
-        Seconds between two writes of that file, the most that can be lost. 0 writes it
-        after every few steps.
     device : str, default="auto"
         Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
         if available, else "cpu". Evidences are computed on the CPU.
@@ -174,7 +162,7 @@ Prior, Posterior or dict, default="normal"
     ...         nn.Linear(16, n_outputs),
     ...     )
     >>> model = BayesianModuleClassifier(
-    ...     module=net, solver=Stochastic(learning_rate=0.1), max_iter=60, tol=20.0,
+    ...     module=net, solver=Stochastic(learning_rate=0.1, tol=20.0), max_iter=60,
     ...     random_state=0,
     ... )
     >>> model = model.fit(images[:200], y[:200])
@@ -198,21 +186,16 @@ Prior, Posterior or dict, default="normal"
         loss="log",
         posterior="mean_field",
         prior="normal",
-        intercept_prior=None,
         inputs=None,
         deterministic=(),
         class_weight=None,
         solver="auto",
         batch_size="auto",
         max_iter=200,
-        tol=1e-3,
         early_stopping=False,
         validation_fraction=None,
-        n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
-        checkpoint_path=None,
-        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -224,21 +207,16 @@ Prior, Posterior or dict, default="normal"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
-        self.intercept_prior = intercept_prior
         self.inputs = inputs
         self.deterministic = deterministic
         self.class_weight = class_weight
         self.solver = solver
         self.batch_size = batch_size
         self.max_iter = max_iter
-        self.tol = tol
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
-        self.checkpoint_path = checkpoint_path
-        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

@@ -16,7 +16,7 @@ class BayesianModuleRegressor(NetworkRegressorMixin, ModuleMixin, BayesianNetwor
     parameters get a prior and a posterior, except those listed as `deterministic`. X
     may have any number of dimensions, such as images (n_samples, channels, height,
     width). The output has one column for each target, or two with
-    ``noise="heteroscedastic"``. The guide's pages :doc:`/predict` and
+    ``likelihood="heteroscedastic"``. The guide's pages :doc:`/predict` and
     :doc:`/parameters` have details of modules and parameters.
 
     Parameters
@@ -39,7 +39,7 @@ or Objective, default="elbo"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
-        posterior, and needs a fixed `noise_scale`; see `CallableLoss`.
+        posterior, and needs noise of a known scale; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
 Family, default="mean_field"
         "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
@@ -49,10 +49,9 @@ Family, default="mean_field"
 Prior, Posterior or dict, default="normal"
         Prior of the parameters, in units of their layer's natural scale. A dict has one
         for each parameter ("conv1.weight"), or for roles: "coef" (or "weight"),
-        "intercept" and "affine", the parameters of normalization layers.
-    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with scale 10 if that has
-        none, or learns it: an intercept is never shrunk by a sparse prior.
+        "intercept" and "affine", the parameters of normalization layers. Beside a
+        single prior that of intercepts is normal, with its scale, or with 10 if it has
+        none or learns it.
     inputs : dict of str to int, slice or list of int, default=None
         Columns of X for each argument of the module's ``forward``, by its name, as
         ``{"numbers": slice(0, 8), "city": 8}``; an int gives one of shape (n_samples,).
@@ -60,34 +59,31 @@ Prior, Posterior or dict, default="normal"
     deterministic : str or sequence of str, default=()
         Parameters without a posterior, learned as point estimates by type-II maximum
         likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
-    noise : {"constant", "heteroscedastic"}, default="constant"
-        Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
-        the network a second output, the log of the scale over `noise_scale`, which
-        starts at 0 and whose prior is that of the first one.
     likelihood : {"gaussian", "student_t", "johnson_su", "generalized_gamma", \
-"hurdle", "rounded", "poisson", "negative_binomial"} or Likelihood, default="gaussian"
-        Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "johnson_su" learns its asymmetry and tails;
-        "generalized_gamma" is for positive targets, "hurdle" for a value that is
-        repeated, whose log odds are one more column; "rounded" is for targets such as
-        integers, whose scores are then probabilities of intervals; see
-        `RoundedLikelihood`. Or another distribution: the counts of "poisson" and
-        "negative_binomial" have the exponential of an output as mean. Objects set
-        parameters, as
-        ``StudentTLikelihood(df=2.5)``, or are your own (:doc:`/extend`).
-    noise_scale : float or "learn", default="learn"
-        Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the most probable value, for each target, together with the
-        posterior (type-II maximum likelihood).
+"heteroscedastic", "hurdle", "rounded", "poisson", "negative_binomial"} or \
+Likelihood, default="gaussian"
+        Noise around the output. "gaussian", "student_t" (heavy tails, of four degrees
+        of freedom, that allow for outliers), "johnson_su" (learns its asymmetry and
+        tails) and "generalized_gamma" (for positive targets) have one scale, the most
+        probable one (type-II maximum likelihood); "heteroscedastic" is normal noise
+        whose scale is another column. "hurdle" is for a value that is repeated, whose
+        log odds are one more column; "rounded" for targets such as integers, whose
+        scores are then probabilities of intervals, see `RoundedLikelihood`. The counts
+        of "poisson" and "negative_binomial" have the exponential of an output as mean.
+        Objects set parameters, such as the scale in units of y:
+        ``GaussianLikelihood(noise_scale=0.5)``, or
+        ``HeteroscedasticLikelihood(StudentTLikelihood(df=2.5))``; or are your own
+        (:doc:`/extend`).
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of
         the same normalization. With False priors are in units of y. Beside likelihoods
         other than noise the output is relative to the constant that suits y best.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
-        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step, its step
+        size, what counts as progress, and a file from which an interrupted fit resumes
+        are set as in ``Stochastic(n_draws=4, tol=0.1)``, and `solver__n_draws` in a
+        search; see :doc:`/parameters` and :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
@@ -95,9 +91,6 @@ Prior, Posterior or dict, default="normal"
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
-    tol : float, default=1e-3
-        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, and then decreases it as
         long as that gains. True stops when the bound, or the score of held-out rows, no
@@ -106,19 +99,10 @@ Prior, Posterior or dict, default="normal"
         Fraction of the rows that is held out. The fit returns the state with their best
         mean log predictive density; all else, such as `lower_bound_` and the evidence,
         refers to the training rows. None holds no rows out.
-    n_iter_no_change : int, default=20
-        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
-    checkpoint_path : str or path-like, default=None
-        A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters, data and int `random_state`,
-        with the same result as an uninterrupted one. See :doc:`/long_fits`.
-    checkpoint_interval : float, default=60.0
-        Seconds between two writes of that file, the most that can be lost. 0 writes it
-        after every few steps.
     device : str, default="auto"
         Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
         if available, else "cpu". Evidences are computed on the CPU.
@@ -201,7 +185,7 @@ Prior, Posterior or dict, default="normal"
     ...     )
     >>> model = BayesianModuleRegressor(
     ...     module=net, module__width=5, deterministic="*.bias",
-    ...     solver=Stochastic(learning_rate=0.1), max_iter=150, tol=200.0,
+    ...     solver=Stochastic(learning_rate=0.1, tol=200.0), max_iter=150,
     ...     random_state=0,
     ... )
     >>> model = model.fit(X / X.std(0), y)
@@ -223,24 +207,17 @@ Prior, Posterior or dict, default="normal"
         loss="log",
         posterior="mean_field",
         prior="normal",
-        intercept_prior=None,
         inputs=None,
         deterministic=(),
-        noise="constant",
         likelihood="gaussian",
-        noise_scale="learn",
         normalize_y=True,
         solver="auto",
         batch_size="auto",
         max_iter=200,
-        tol=1e-3,
         early_stopping=False,
         validation_fraction=None,
-        n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
-        checkpoint_path=None,
-        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -252,24 +229,17 @@ Prior, Posterior or dict, default="normal"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
-        self.intercept_prior = intercept_prior
         self.inputs = inputs
         self.deterministic = deterministic
-        self.noise = noise
         self.likelihood = likelihood
-        self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
         self.batch_size = batch_size
         self.max_iter = max_iter
-        self.tol = tol
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
-        self.checkpoint_path = checkpoint_path
-        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

@@ -113,8 +113,7 @@ def _scores(
         model.fit(columns[train], location[train].numpy(), w[train])
         rest[test] = location[test].numpy() - model.predict(columns[test])
     unit = float(np.sqrt(np.average(rest**2, weights=w))) or 1.0
-    spec = clone(noise).set_params(noise_scale="learn")
-    found = _fit_constant(spec, as_tensor(rest / unit), as_tensor(w))
+    found = _fit_constant(noise, as_tensor(rest / unit), as_tensor(w))
     return found - np.log(unit) + np.asarray(log_slope)
 
 
@@ -216,8 +215,8 @@ def units_of_target(
         if not standardize:
             return Units(0.0, 1.0), likelihood
         found = units_of(np.log(y), weight, None, True, True)
-        name = "likelihood__log_unit" if at is not None else "log_unit"
-        new = clone(likelihood).set_params(**{name: float(found.y_scale)})
+        new = clone(likelihood)
+        noise_of(new).set_params(log_unit=float(found.y_scale))
         return Units(0.0, float(np.exp(found.y_mean))), new
     robust = not noise.is_normal
     units = units_of(y, weight, None, standardize, True, robust)

@@ -1,7 +1,6 @@
 """Shared by Bayesian networks for numbers: targets, units, noise."""
 
 from dataclasses import replace
-from numbers import Real
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
@@ -15,7 +14,6 @@ from skvi._regressors import (
     names_of_units,
     noise_in,
     predict_interval,
-    with_noise_scale,
 )
 from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
@@ -59,12 +57,7 @@ from skvi.neural_network._noises import (
 )
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._random import make_generator
-from skvi.utils._validation import (
-    Interval,
-    StrOptions,
-    _fit_context,
-    check_levels,
-)
+from skvi.utils._validation import StrOptions, _fit_context, check_levels
 
 __all__ = ["NetworkRegressorMixin"]
 
@@ -74,7 +67,7 @@ GRID_DF = 10.0
 
 
 class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
-    """Mixin: `noise`, `likelihood`, `noise_scale` and `normalize_y`; predictions.
+    """Mixin: `likelihood` and `normalize_y`; predictions.
 
     For several targets arrays have another axis. Numbers in units of y are float64 also
     if X is float32: its rounding of a large target would exceed the noise.
@@ -84,16 +77,13 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     predict_interval = predict_interval
 
     _parameter_constraints: dict = {
-        "noise": [StrOptions({"constant", "heteroscedastic"})],
         "likelihood": [StrOptions(set(SHORTHANDS["likelihood"])), Likelihood],
-        "noise_scale": [
-            Interval(Real, 0, None, closed="neither"),
-            StrOptions({"learn"}),
-        ],
         "normalize_y": ["boolean"],
     }
     #: Likelihood of each target, without the numbers that a fit learns.
     _shapes: list | None = None
+    #: Whether noise whose shape is chosen has a scale of each row.
+    _varies_noise = False
     #: What the fraction that a fit explains is about.
     _error_of_rows = (
         "the squared errors of the training rows are {:.3g} times those of their mean"
@@ -123,7 +113,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             return [given] * len(columns)
         if self._continues:
             last = self._last_shapes
-            is_same = is_auto or type(noise_of(given)) is type(noise_of(last[0]))
+            is_left = isinstance(given, HurdleLikelihood) and given.likelihood is None
+            is_same = is_auto or is_left or _kind_of(given) == _kind_of(last[0])
             return last if is_same else [given] * len(columns)
         if is_auto and not self._resolve("loss").is_log_loss:
             return [GaussianLikelihood()] * len(columns)
@@ -143,30 +134,22 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     def _shape_of(self, given, X, y, weight):
         """Likelihood of one target: what is given, with what is to be found in y."""
         if given is None:
-            return likely_shape(X, y, weight)
-        if not isinstance(given, HurdleLikelihood):
+            found = likely_shape(X, y, weight)
+        elif isinstance(given, HurdleLikelihood):
+            found = with_value(given, y, weight)
+            if given.likelihood is not None:
+                return found
+            rest = y != found.at
+            weight = None if weight is None else weight[rest]
+            shape = noise_of(likely_shape(X[rest], y[rest], weight))
+            found = clone(found).set_params(likelihood=shape)
+        else:
             return given
-        found = with_value(given, y, weight)
-        if given.likelihood is not None:
+        if not (self._varies_noise and self._resolve("loss").is_log_loss):
             return found
-        rest = y != found.at
-        weight = None if weight is None else weight[rest]
-        shape = likely_shape(X[rest], y[rest], weight)
-        return clone(found).set_params(likelihood=noise_of(shape))
-
-    @property
-    def _noise(self):
-        """`noise`, or what "auto" stands for."""
-        if self.noise != "auto":
-            return self.noise
-        varies = isinstance(self.noise_scale, str) and self._resolve("loss").is_log_loss
-        if self._continues:
-            found = self._model.likelihood
-            found = getattr(found, "likelihoods", [found])[0]
-            # The log odds of a hurdle are one of these columns.
-            is_hurdle = isinstance(found, HurdleLikelihood)
-            varies = len(found.scale_outputs) > is_hurdle
-        return "heteroscedastic" if varies else "constant"
+        noise = HeteroscedasticLikelihood(noise_of(found))
+        is_hurdle = isinstance(found, HurdleLikelihood)
+        return HurdleLikelihood(noise, found.at) if is_hurdle else noise
 
     @property
     def _last_shapes(self):
@@ -195,7 +178,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             if data.y.ndim == 1:
                 (likelihood,) = likelihood.likelihoods
         else:
-            check_other_likelihood(self, given)
+            check_other_likelihood(given)
             parts = [given] * (response.n_columns or 1)
             likelihood = IndependentLikelihood(parts) if data.y.ndim > 1 else given
         network = self._network(data.X, likelihood)
@@ -217,7 +200,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """
         columns = data.y.reshape(len(data.y), -1).T
         is_auto = self._is_auto("likelihood")
-        if isinstance(likelihood, RoundedLikelihood):
+        if isinstance(likelihood, RoundedLikelihood) and not is_auto:
             if likelihood.step == "auto" and self._stream is not None:
                 raise ValueError(
                     "A batch need not show the step of all rows. Give it for "
@@ -301,8 +284,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         Notes
         -----
         The units of `normalize_y`, and a learned noise, remain those of the first
-        batch, since they have no posterior: start with a large batch, or give
-        `noise_scale`.
+        batch, since they have no posterior: start with a large batch, or give the
+        scale, as in ``likelihood=GaussianLikelihood(noise_scale=0.5)``.
 
         `lower_bound_` and `evidence_bounds` are those of the last batch given the
         previous ones: of log p(batch) under the posterior that was its prior. Their
@@ -314,23 +297,19 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _warn_of_constants(self, y):
         """Say that one row, or equal ones, tell nothing of a scale."""
-        is_learned = isinstance(self.noise_scale, str) and not self._continues
-        if is_learned and (np.ptp(y, axis=0) == 0).any():
+        if isinstance(self._noise_to_fix(), str) and (np.ptp(y, axis=0) == 0).any():
             equal = f"{len(y)} rows with equal values of y tell"
             told = "one row tells" if len(y) == 1 else equal
             self._warn(
                 f"{told} nothing of the scale of y or of its noise, so that "
-                "standard deviations and intervals have no meaning; give noise_scale, "
-                "in units of y, and normalize_y=False",
+                "standard deviations and intervals have no meaning; give both, as in "
+                "likelihood=GaussianLikelihood(noise_scale=1.0) and normalize_y=False",
                 SkviWarning,
             )
 
     def _noise_likelihood(self, units, grids):
         """Noise of each target; its scale, grid and atom in units of the fit."""
-        is_varying, chooses = (
-            self._noise == "heteroscedastic",
-            self._is_auto("likelihood"),
-        )
+        chooses = self._is_auto("likelihood")
 
         def of_target(shape, scale, y_mean, y_scale, grid):
             noise = noise_of(shape)
@@ -338,8 +317,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
                 scale = scale * y_scale / noise.log_unit
             if chooses and grid and not noise.is_normal:
                 noise = StudentTLikelihood(GRID_DF)
-            noise = with_noise_scale(noise, scale, type(self).__name__)
-            if is_varying:
+            noise = clone(noise).set_params(noise_scale=scale)
+            if shape.noise_outputs:
                 noise = HeteroscedasticLikelihood(noise)
             if isinstance(shape, HurdleLikelihood):
                 return HurdleLikelihood(noise, (shape.at - y_mean) / y_scale)
@@ -381,17 +360,19 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         return DrawnPredictive(likelihood, units, draws, X, offset)
 
     def _noise_to_fix(self):
-        """`noise_scale`, or what the first batch learned."""
-        if self._continues and isinstance(self.noise_scale, str):
+        """Scale of the noise that is given, or that the first batch learned."""
+        noise = noise_of(self._resolve("likelihood"))
+        scale = "learn" if self._is_auto("likelihood") else noise.noise_scale
+        if self._continues and scale == "learn":
             return np.asarray(self._stream.noise_scale)[()]
-        return self.noise_scale
+        return scale if scale == "learn" else scale * getattr(noise, "log_unit", 1.0)
 
     def _name_outputs(self, n_outputs):
         """What a module must return, for messages."""
-        if self._noise == "heteroscedastic":
+        if (given := self._resolve("likelihood")).noise_outputs:
             return (
                 "for each target one column, and one of the log of its noise scale, "
-                "as noise='heteroscedastic' needs"
+                f"as likelihood={given!r} needs"
             )
         return "one column for each number that it predicts"
 
@@ -547,9 +528,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         found = {"explained": explained, "missed": missed}
         if explained is None:
             return found, ""
-        heavy = (
-            is_normal and self._noise == "constant" and has_outliers(y - mean, weight)
-        )
+        is_constant = not self._model.likelihood.noise_outputs
+        heavy = is_normal and is_constant and has_outliers(y - mean, weight)
         outliers = ["likelihood='student_t', as there are outliers,"] if heavy else []
         # A linear model has one optimum.
         others = ["another random_state"] if self._has_hidden_units else []
@@ -566,11 +546,15 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
 def _shape(likelihood, bound):
     """Shape of a target in units of y, at the numbers of a bound likelihood."""
-    noise, numbers = noise_of(likelihood), noise_of(bound)._log_shapes()
-    values = {
-        name: float(x.exp()) for name, x in zip(noise.shapes, numbers, strict=True)
-    }
-    noise = clone(noise).set_params(**values, noise_scale=type(noise)().noise_scale)
-    if isinstance(likelihood, HurdleLikelihood):
-        return HurdleLikelihood(noise, likelihood.at)
-    return noise
+    noise = noise_of(bound)
+    names, numbers = list(noise.shapes), noise._log_shapes()
+    found = clone(likelihood)
+    noise_of(found).set_params(
+        **{name: float(x.exp()) for name, x in zip(names, numbers, strict=True)}
+    )
+    return found
+
+
+def _kind_of(likelihood):
+    """What batches of one target must have in common."""
+    return type(noise_of(likelihood)), likelihood.n_outputs

@@ -40,7 +40,7 @@ or Objective, default="elbo"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
-        posterior, and needs a fixed `noise_scale`; see `CallableLoss`.
+        posterior, and needs noise of a known scale; see `CallableLoss`.
     posterior : {"auto", "mean_field", "low_rank", "full_rank", "dropout", \
 "ensemble", ...} or Family, default="auto"
         "mean_field" gives every weight a mean and a standard deviation, "low_rank" and
@@ -53,9 +53,8 @@ or Objective, default="elbo"
         with scale 1. A dict has one for "coef" and one for "intercept", or for each
         layer ("coef_0"): ``{"coef_0": Normal("learn_rows"), "coef": Normal("learn"),
         "intercept": Normal()}`` learns scales, in the first layer for each feature.
-    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is the normal prior with the scale of `prior`, or 10 if that has none or
-        learns it: an intercept is never shrunk by a sparse prior.
+        Beside a single prior that of the intercepts is normal, with its scale, or with
+        10 if it has none or learns it.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is two of 50;
         `lower_bound_` is the number to choose sizes for evidences by.
@@ -68,38 +67,33 @@ default="auto"
         Whether the features also act on the outputs directly, as in a linear model, of
         which the hidden layers then learn what is missing. Scales of noise have no such
         connection.
-    noise : {"auto", "constant", "heteroscedastic"}, default="auto"
-        Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
-        the network a second output, the log of the scale over `noise_scale`, which
-        starts at 0 and whose prior is that of the first one. "auto" is "constant", and
-        "heteroscedastic" in a mixture that learns `noise_scale`.
     likelihood : {"auto", "gaussian", "student_t", "johnson_su", \
-"generalized_gamma", "hurdle", "rounded", "poisson", "negative_binomial"} or \
-Likelihood, default="auto"
-        Shape of the noise: "student_t" has heavy tails, with four degrees of freedom,
-        and allows for outliers; "johnson_su" learns its asymmetry and tails;
-        "generalized_gamma" is for positive targets, "hurdle" for a value that is
-        repeated, such as 0, and "rounded" for targets such as integers, whose scores
-        are then probabilities of intervals, see `RoundedLikelihood`. "auto" is
-        "gaussian", and in a mixture what suits the target (:doc:`/predict`): this,
-        "johnson_su" or "generalized_gamma", a hurdle of one, or intervals. Or another
-        distribution: the counts of "poisson" and "negative_binomial" have the
-        exponential of an output as mean.
-        Objects set parameters, as ``StudentTLikelihood(df=2.5)``, or are your own
+"generalized_gamma", "heteroscedastic", "hurdle", "rounded", "poisson", \
+"negative_binomial"} or Likelihood, default="auto"
+        Noise around the output. "gaussian", "student_t" (heavy tails, of four degrees
+        of freedom, that allow for outliers), "johnson_su" (learns its asymmetry and
+        tails) and "generalized_gamma" (for positive targets) have one scale, the most
+        probable one (type-II maximum likelihood); "heteroscedastic" is normal noise
+        whose scale is another output. "hurdle" is for a value that is repeated, such as
+        0, "rounded" for targets such as integers, whose scores are then probabilities
+        of intervals, see `RoundedLikelihood`. "auto" is the shape that suits the target
+        (:doc:`/predict`): normal, "johnson_su" or "generalized_gamma", a hurdle of one,
+        or intervals, with a scale for each row; beside another loss "gaussian".
+        The counts of "poisson" and "negative_binomial" have the exponential of an
+        output as mean. Objects set parameters, such as the scale in units of y:
+        ``GaussianLikelihood(noise_scale=0.5)``, or
+        ``HeteroscedasticLikelihood(StudentTLikelihood(df=2.5))``; or are your own
         (:doc:`/extend`).
-    noise_scale : float or "learn", default="learn"
-        Scale of the noise, in units of y: for normal noise its standard deviation.
-        "learn" finds the most probable value, for each target, together with the
-        posterior (type-II maximum likelihood).
     normalize_y : bool, default=True
         Whether the target is standardized for the fit. Results are in units of y; but
         the prior then follows y, so that evidences are comparable only with others of
         the same normalization. With False priors are in units of y. Beside likelihoods
         other than noise the output is relative to the constant that suits y best.
     solver : {"auto", "stochastic"} or Solver, default="auto"
-        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step and its step
-        size are set as in ``Stochastic(n_draws=4, learning_rate=0.02)``, and
-        `solver__n_draws` in a search, see :doc:`/parameters`.
+        "auto" is ``Stochastic()``, Adam on fresh draws. Its draws per step, its step
+        size, what counts as progress, and a file from which an interrupted fit resumes
+        are set as in ``Stochastic(n_draws=4, tol=0.1)``, and `solver__n_draws` in a
+        search; see :doc:`/parameters` and :doc:`/long_fits`.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is 100; with the whole divergence all of up to
         200 rows, then a sixteenth of them, at least 64 and at most 512; all rows for
@@ -110,9 +104,6 @@ Likelihood, default="auto"
         or eight epochs if they are more: lengths that predict well, at which the bound
         may still rise. With the whole divergence it is 4000 epochs, of which most fits
         need fewer, see `early_stopping`.
-    tol : float, default=1e-3
-        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, and then decreases it as
         long as that gains. True stops when the bound, or the score of held-out rows, no
@@ -121,19 +112,10 @@ Likelihood, default="auto"
         Fraction of the rows that is held out. The fit returns the state with their best
         mean log predictive density; all else, such as `lower_bound_` and the evidence,
         refers to the training rows. None holds no rows out.
-    n_iter_no_change : int, default=20
-        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
-    checkpoint_path : str or path-like, default=None
-        A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters, data and int `random_state`,
-        with the same result as an uninterrupted one. See :doc:`/long_fits`.
-    checkpoint_interval : float, default=60.0
-        Seconds between two writes of that file, the most that can be lost. 0 writes it
-        after every few steps.
     device : str, default="auto"
         Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
         if available, else "cpu". Evidences are computed on the CPU.
@@ -229,12 +211,12 @@ Likelihood, default="auto"
     True
     """
 
+    _varies_noise = True
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,
         **MLPMixin._parameter_constraints,
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         **NetworkRegressorMixin._parameter_constraints,
-        "noise": [StrOptions({"auto", "constant", "heteroscedastic"})],
         "likelihood": [StrOptions({"auto", *SHORTHANDS["likelihood"]}), Likelihood],
     }
 
@@ -245,25 +227,18 @@ Likelihood, default="auto"
         loss="log",
         posterior="auto",
         prior="auto",
-        intercept_prior=None,
         hidden_layer_sizes="auto",
         activation="auto",
         skip_connection=True,
-        noise="auto",
         likelihood="auto",
-        noise_scale="learn",
         normalize_y=True,
         solver="auto",
         batch_size="auto",
         max_iter="auto",
-        tol=1e-3,
         early_stopping=False,
         validation_fraction=None,
-        n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
-        checkpoint_path=None,
-        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -273,25 +248,18 @@ Likelihood, default="auto"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
-        self.intercept_prior = intercept_prior
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.skip_connection = skip_connection
-        self.noise = noise
         self.likelihood = likelihood
-        self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
         self.batch_size = batch_size
         self.max_iter = max_iter
-        self.tol = tol
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
-        self.checkpoint_path = checkpoint_path
-        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

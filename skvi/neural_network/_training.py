@@ -16,7 +16,7 @@ from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.solvers import Solver, Stochastic
-from skvi.solvers._checkpoint import CheckpointFile
+from skvi.solvers._checkpoint import CheckpointFile, checkpoint_path_of
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
 
@@ -36,6 +36,7 @@ def solver_for(network: Any, n_rows: int) -> Solver:
             )
         solver.set_params(batch_size=size)
     if isinstance(solver, Stochastic):
+        solver.checkpoint_path = None  # whose file is that of the whole fit
         if solver.batch_size == "auto":
             solver.batch_size = network._batch_size(n_rows)
         if solver.n_draws == "auto":
@@ -47,12 +48,13 @@ def solver_for(network: Any, n_rows: int) -> Solver:
 def check_training(network: Any, n_rows: int) -> None:
     """Refuse settings that no fit can have, before anything is trained."""
     solver_for(network, n_rows)
-    if network.checkpoint_path is None or isinstance(network.random_state, Integral):
+    path = checkpoint_path_of(network)
+    if path is None or isinstance(network.random_state, Integral):
         return
     raise ValueError(
-        "A fit that another process can resume needs an int as "
-        f"random_state. Got {network.random_state!r} with checkpoint_path="
-        f"{network.checkpoint_path!r}: use random_state=0, for example."
+        "A fit that another process can resume needs an int as random_state. Got "
+        f"{network.random_state!r} with checkpoint_path={path!r}: use random_state=0, "
+        "for example."
     )
 
 
@@ -60,7 +62,7 @@ def checkpoint_file(
     network: Any, target: Any, problem: Problem, before: dict
 ) -> CheckpointFile | None:
     """The file of `checkpoint_path`; refused if it belongs to another fit."""
-    if network.checkpoint_path is None:
+    if (path := checkpoint_path_of(network)) is None:
         return None
     last = before["posterior_"].params if network.warm_start and before else None
     rows = target.rows
@@ -71,8 +73,7 @@ def checkpoint_file(
         data["weights held out"] = held_out.weight
     identity = identity_of(network, data)
     identity["device"] = str(problem.posterior.params.device)
-    path, interval = network.checkpoint_path, network.checkpoint_interval
-    return CheckpointFile(path, interval, identity)
+    return CheckpointFile(path, network.solver.checkpoint_interval, identity)
 
 
 def first_state(network: Any, problem: Problem) -> State:

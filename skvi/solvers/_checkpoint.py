@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Checkpoint", "CheckpointFile", "Tree"]
+__all__ = ["Checkpoint", "CheckpointFile", "Tree", "checkpoint_path_of"]
 
 #: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
 Tree = Any
@@ -147,6 +147,11 @@ class Checkpoint:
     def save(self, state: Tree) -> None:
         """Write the state of the phase."""
         self.file.write(self.phase, state)
+
+
+def checkpoint_path_of(estimator: Any) -> Any:
+    """The file in which the solver of an estimator saves its fit, or None."""
+    return getattr(estimator.solver, "checkpoint_path", None)
 
 
 def _take_apart(tree: Tree, arrays: dict[str, np.ndarray]) -> Tree:

@@ -70,7 +70,8 @@ class NaturalGradient(Solver):
     >>> from skvi.targets import SupervisedTarget
     >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
     >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
-    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> parts = model, GaussianLikelihood(1.0), LogLoss(), prior, X, y
+    >>> target = SupervisedTarget(*parts)
     >>> posterior = FullRankNormal().build(model.layout)
     >>> problem = Problem(target, ELBO(), KL(), posterior, None)
     >>> solution = NaturalGradient().solve(problem, SolverOptions())

@@ -63,7 +63,7 @@ class SupervisedTarget(SupervisedRows):
     >>> prior = Normal().build(predictor.layout)
     >>> X, y = torch.ones(2, 1), torch.zeros(2)
     >>> target = SupervisedTarget(
-    ...     predictor, GaussianLikelihood(), LogLoss(), prior, X, y
+    ...     predictor, GaussianLikelihood(1.0), LogLoss(), prior, X, y
     ... )
     >>> round(float(target.log_joint(torch.zeros(1, 1))), 4)
     -2.7568

@@ -29,7 +29,7 @@ def in_deviations(theta, normal):
 
 def test_every_third_chain_starts_where_the_likelihood_is_large():
     """From a fit in the spike. Wrong variant: none does."""
-    target, generator = make_target(GaussianLikelihood()), torch.Generator()
+    target, generator = make_target(GaussianLikelihood(1.0)), torch.Generator()
     spike = NormalForm(torch.zeros(3).double(), torch.full((3,), 0.01).double())
     starts = dispersed_starts(target, spike, generator.manual_seed(0), 60)
     likely = likelihood_normal(target)

@@ -84,7 +84,6 @@ def test_several_targets_know_their_features(frame, all_warnings):
         BayesianPoissonRegressor(prior="normal"),
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",

@@ -5,6 +5,7 @@ import pytest
 
 import skvi
 from skvi.evidence import EvidenceBounds
+from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLinearRegression
 from skvi.model_selection import EvidenceSearch
 from skvi.neural_network import BayesianMLPRegressor
@@ -106,13 +107,11 @@ def test_networks_and_several_targets(monkeypatch):
     )
     network = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
+        likelihood=GaussianLikelihood(1.0),
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=(2,),
-        noise_scale=1.0,
         max_iter=5,
     )
     for normalize_y, names in ((True, ("y_mean", "y_scale")), (False, ())):

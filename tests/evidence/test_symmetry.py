@@ -125,13 +125,11 @@ def test_small_networks(activation, units, monkeypatch):
     X, y = small_data(activation, units, 1, seed=3)
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
+        likelihood=GaussianLikelihood(NOISE),
         divergence="kl",
         posterior="mean_field",
         hidden_layer_sizes=units,
         activation=activation,
-        noise_scale=NOISE,
         normalize_y=False,
         max_iter=20,
         random_state=0,

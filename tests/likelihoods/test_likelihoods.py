@@ -23,7 +23,7 @@ COUNTS = [
     NegativeBinomialLikelihood(),
     NegativeBinomialLikelihood(4.0),
 ]
-NOISES = [StudentTLikelihood(), StudentTLikelihood(1.0, 0.3), StudentTLikelihood(50, 2)]
+NOISES = [StudentTLikelihood(df, s) for df, s in ((4.0, 1.0), (1.0, 0.3), (50, 2))]
 LOSSES = [LogLoss(), BetaLoss(1.5), GammaLoss(1.5)]
 every_count = pytest.mark.parametrize("likelihood", COUNTS, ids=repr)
 every_noise = pytest.mark.parametrize("likelihood", NOISES, ids=repr)
@@ -98,7 +98,7 @@ def test_power_integrals_of_student_t(likelihood, c):
 
 def test_power_integrals_that_are_infinite():
     with pytest.raises(ValueError, match=r"must exceed 1. Use a larger power"):
-        StudentTLikelihood(1.0).log_power_integral(column([0.0]), 0.5)
+        StudentTLikelihood(1.0, 1.0).log_power_integral(column([0.0]), 0.5)
     with pytest.raises(ValueError, match="up to order 16"):
         PoissonLikelihood().log_power_integral(column([0.0]), 17)
 

@@ -93,7 +93,9 @@ def buffers_of(likelihood, f, hyper):
 SKEWED = [
     JohnsonSULikelihood(noise_scale="learn"),
     HeteroscedasticLikelihood(JohnsonSULikelihood(delta=1.5, noise_scale="learn")),
-    HurdleLikelihood(HeteroscedasticLikelihood(JohnsonSULikelihood()), 3.0),
+    HurdleLikelihood(
+        HeteroscedasticLikelihood(JohnsonSULikelihood(noise_scale=1.0)), 3.0
+    ),
     HurdleLikelihood(
         HeteroscedasticLikelihood(GeneralizedGammaLikelihood(noise_scale="learn")), -1.0
     ),
@@ -106,7 +108,7 @@ LEARNED = [
     GaussianLikelihood("learn"),
     PoissonLikelihood(),
     RoundedLikelihood(GaussianLikelihood("learn"), 0.5),
-    RoundedLikelihood(HeteroscedasticLikelihood(StudentTLikelihood()), 0.5),
+    RoundedLikelihood(HeteroscedasticLikelihood(StudentTLikelihood(4.0, 1.0)), 0.5),
     STUDENT,
     *HETEROSCEDASTIC,
     *SKEWED,

@@ -154,7 +154,6 @@ def test_a_network_of_integers():
     y = np.round(LATENT)
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
@@ -195,7 +194,6 @@ def test_the_step_is_found(normalize_y, step, origin):
     options = {**SETTINGS, "max_iter": 2, "normalize_y": normalize_y}
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
@@ -224,7 +222,6 @@ def test_what_has_no_step():
     """Wrong variant: a step of rounding errors."""
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",

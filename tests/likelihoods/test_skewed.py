@@ -134,7 +134,7 @@ def test_special_cases_of_the_generalized_gamma():
     """Exponential, Weibull, Gamma and lognormal. Wrong variant: k for its inverse."""
     y, f = torch.tensor([0.3, 1.0, 4.0]).double(), torch.zeros(1, 3, 1).double()
     cases = [
-        (GeneralizedGammaLikelihood(1.0), stats.expon()),
+        (GeneralizedGammaLikelihood(1.0, 1.0), stats.expon()),
         (GeneralizedGammaLikelihood(1.0, 0.5), stats.weibull_min(2.0)),
         (GeneralizedGammaLikelihood(4.0, 0.5), stats.gamma(4.0, scale=0.25)),
         (GeneralizedGammaLikelihood(1e6, 0.6), stats.lognorm(0.6)),
@@ -173,7 +173,7 @@ def test_hurdle_of_counts():
 def test_mixture_quantiles_at_a_jump():
     """Exactly the value at levels of the jump. Wrong variant: the root beside it."""
     f = torch.randn(20, 5, 2, generator=torch.Generator().manual_seed(0)).double()
-    likelihood = HurdleLikelihood(GaussianLikelihood(), 0.4)
+    likelihood = HurdleLikelihood(GaussianLikelihood(1.0), 0.4)
     w = torch.full((20,), 0.05).double()
     levels = np.linspace(0.05, 0.95, 19)
     found = quantiles_of(likelihood, f, levels, w)

@@ -166,14 +166,12 @@ def test_gibbs_posterior_of_a_regressor():
     y[:40] = 1e3
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
+        likelihood=GaussianLikelihood(1.0),
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
         loss=absolute,
         hidden_layer_sizes=(),
-        noise_scale=1.0,
         normalize_y=False,
         max_iter=100,
         random_state=0,
@@ -192,7 +190,6 @@ def test_what_functions_cannot_do():
     with pytest.raises(IncompatibleComponentsError, match="nothing to learn from"):
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -239,7 +236,7 @@ def test_several_classes_in_a_network():
 
 def test_a_penalty_is_added():
     """Wrong variant: the penalty counted twice, or with the other sign."""
-    likelihood, y = GaussianLikelihood(), as_rows([0.3, -1.0])
+    likelihood, y = GaussianLikelihood(1.0), as_rows([0.3, -1.0])
     f = as_rows([[0.1, 0.4]])[..., None]
     loss = RegularizedLoss(BetaLoss(1.5), penalty=lambda f, y: 3 * f.square())
     expected = BetaLoss(1.5)(likelihood, f, y) + 3 * f[..., 0].square()

@@ -8,6 +8,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.exceptions import NoOptimumError, SkviWarning
+from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import BetaLoss, GammaLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import Stochastic
@@ -45,7 +46,6 @@ def test_a_fit_at_the_floor_is_an_error(loss, monkeypatch):
     ):
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -56,13 +56,11 @@ def test_a_fit_at_the_floor_is_an_error(loss, monkeypatch):
     # With a fixed scale the same combination has an optimum.
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
+        likelihood=GaussianLikelihood(0.5),
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
         loss=loss,
-        noise_scale=0.5,
         **FAST,
     )
     assert np.isfinite(model.fit(X, y).objective_value_)
@@ -72,7 +70,6 @@ def test_on_the_way_to_the_floor():
     X, y = equal_targets(0.8)
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",
@@ -95,7 +92,6 @@ def test_the_log_loss_at_the_floor_warns(monkeypatch):
     ):
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",
@@ -125,7 +121,6 @@ def test_wine_quality_has_an_interior_optimum(loss, order):
     X, y = wine()
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

@@ -14,7 +14,7 @@ from skvi.likelihoods import (
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 
 # Others: tests/linear_model, tests/likelihoods.
-LIKELIHOODS = [BernoulliLikelihood(), GaussianLikelihood(), GaussianLikelihood(0.3)]
+LIKELIHOODS = [BernoulliLikelihood(), GaussianLikelihood(1.0), GaussianLikelihood(0.3)]
 LOSSES = [
     *(LogLoss(), BetaLoss(1.01), BetaLoss(2.0)),
     *(GammaLoss(), GammaLoss(1.01)),

@@ -233,7 +233,6 @@ def test_crps_of_networks(regression):
     X, y = regression
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

@@ -54,7 +54,7 @@ def network(**params):
         "batch_size": 200,
         "likelihood": "gaussian",
     }
-    parts |= {"noise": "constant", "skip_connection": False, "activation": "softplus"}
+    parts |= {"skip_connection": False, "activation": "softplus"}
     return BayesianMLPRegressor(**parts | SMALL | params)
 
 
@@ -302,7 +302,12 @@ def test_other_estimators_take_the_usual_path(stacks):
     X, y = waves()
     compare(Ridge(), {"alpha": [0.1, 1.0]}, X, y)
     compare(make_pipeline(StandardScaler(), Ridge()), {"ridge__alpha": [1.0]}, X, y)
-    compare(network(verbose=0, posterior="full_rank", max_iter=1), {"tol": [1.0]}, X, y)
+    compare(
+        network(verbose=0, posterior="full_rank", max_iter=1),
+        {"solver__tol": [1.0]},
+        X,
+        y,
+    )
     assert not stacks
 
 

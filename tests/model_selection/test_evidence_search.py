@@ -689,7 +689,6 @@ def test_auto_of_an_ensemble_is_another_model():
     one, many = (
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",

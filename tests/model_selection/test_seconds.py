@@ -53,7 +53,6 @@ def test_fits_share_half_of_the_seconds(data, monkeypatch):
     [
         BayesianMLPRegressor(
             skip_connection=False,
-            noise="constant",
             likelihood="gaussian",
             activation="softplus",
             divergence="kl",

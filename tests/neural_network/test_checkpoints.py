@@ -15,6 +15,9 @@ from sklearn.base import clone
 
 from skvi import _outcome
 from skvi._side_by_side import can_pose
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
@@ -34,7 +37,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -54,7 +56,9 @@ FITS = {
     ),
     "early stopping": (
         BayesianMLPRegressor(
-            early_stopping=True, n_iter_no_change=2, max_iter=60, **(ONE | SMALL)
+            early_stopping=True,
+            max_iter=60,
+            **ONE | SMALL | {"solver": Stochastic(n_draws=4, n_iter_no_change=2)},
         ),
         9,
     ),
@@ -66,7 +70,9 @@ FITS = {
     ),
     "waiting for held-out rows": (
         BayesianMLPRegressor(
-            validation_fraction=0.5, early_stopping=True, tol=1.0, **(ONE | SMALL)
+            validation_fraction=0.5,
+            early_stopping=True,
+            **ONE | SMALL | {"solver": Stochastic(n_draws=4, tol=1.0)},
         ),
         2,
     ),
@@ -119,7 +125,7 @@ def fit(model, path=None, **params):
     """A fit that writes a checkpoint after every few steps."""
     model = clone(model)
     if path is not None:
-        model.set_params(checkpoint_path=path, checkpoint_interval=0)
+        model.set_params(solver__checkpoint_path=path, solver__checkpoint_interval=0)
     return model.set_params(**params).fit(*data(model))
 
 
@@ -184,7 +190,7 @@ def test_it_may_end_several_times(tmp_path, monkeypatch):
 def test_a_finished_fit_is_not_trained_again(tmp_path, monkeypatch):
     """Wrong variant: the last checkpoint is the one before the end (`is_done`)."""
     path = tmp_path / "fit.npz"
-    first = fit(MLP, path, checkpoint_interval=1e9)
+    first = fit(MLP, path, solver__checkpoint_interval=1e9)
     before = path.read_bytes()
     monkeypatch.setattr(_resumable.Resumable, "save", None)
     for name in ("lower_bound", "weight_diagnostics"):  # nor are its estimates
@@ -206,7 +212,7 @@ def test_other_fits_are_refused(tmp_path):
 
     refused(r"max_iter was 15, and is 16\. Use .*remove the file", max_iter=16)
     refused("prior was 'auto', and is .*Normal.*scale=2.0", prior=Normal(2.0))
-    refused("batch_size was 13, and is 7; tol was", tol=0.01, batch_size=7)
+    refused("batch_size was 13, and is 7; solver", solver__tol=0.01, batch_size=7)
     refused("random_state was 0, and is 1", random_state=1)
     for row in (7, N - 1):
         other = X.copy()
@@ -214,7 +220,7 @@ def test_other_fits_are_refused(tmp_path):
         refused("X was .* and is ", X=other)
     refused("y was", y=np.append(y[:-1], 0.0))
     refused("weights was none, and is", weight=np.full(N, 2.0))
-    for params in ({"verbose": False}, {"checkpoint_interval": 5.0}):
+    for params in ({"verbose": False}, {"solver__checkpoint_interval": 5.0}):
         model.set_params(**params).fit(X, y)
 
 
@@ -244,7 +250,11 @@ def test_other_functions_and_modules_are_refused(tmp_path):
 
     (net, loss), (other_net, other_loss), path = parts(1), parts(2), tmp_path / "a.npz"
     model = BayesianModuleRegressor(
-        module=net, loss=loss, noise_scale=1.0, max_iter=1, random_state=0
+        module=net,
+        loss=loss,
+        likelihood=GaussianLikelihood(1.0),
+        max_iter=1,
+        random_state=0,
     )
     expected = fit(model, path)
     assert_same(fit(model.set_params(module=parts(1)[0]), path), expected)
@@ -351,16 +361,25 @@ def test_iterations_are_counted_on(tmp_path, monkeypatch, capsys):
 def test_a_stack_has_no_checkpoint():
     """And fits that want one are none of its members."""
     assert can_pose(MLP)
-    assert not can_pose(clone(MLP).set_params(checkpoint_path="fit.npz"))
+    assert not can_pose(clone(MLP).set_params(solver__checkpoint_path="fit.npz"))
     tasks = [(None, None, SolverOptions(checkpoint=1))] * 2
     with pytest.raises(ValueError, match="single member"):
         solve_members(tasks)
 
 
+def test_linear_models_refuse_it():
+    """Wrong variant: a file that is never written."""
+    model = BayesianLogisticRegression(solver=Stochastic(checkpoint_path="fit.npz"))
+    with pytest.raises(IncompatibleComponentsError, match="is for fits of networks"):
+        model.fit([[0.0], [1.0]], [0, 1])
+
+
 def test_ctrl_c_and_then_on(tmp_path, monkeypatch):
     """What Ctrl-C leaves is usable; the next fit goes on all the same."""
     path = tmp_path / "fit.npz"
-    model = clone(MLP).set_params(checkpoint_path=path, checkpoint_interval=0)
+    model = clone(MLP).set_params(
+        solver__checkpoint_path=path, solver__checkpoint_interval=0
+    )
     interrupt(monkeypatch, AnalyticSteps, "differentiate", 77)
     stop(model, *data(model))
     monkeypatch.undo()

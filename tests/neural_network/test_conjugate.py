@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
+from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import IWELBO, RenyiBound
 from skvi.predictors import MLPPredictor
@@ -23,9 +24,7 @@ PARTS = {
     "hidden_layer_sizes": (),
     "posterior": "full_rank",
     "divergence": "kl",
-    "noise": "constant",
-    "likelihood": "gaussian",
-    "noise_scale": NOISE,
+    "likelihood": GaussianLikelihood(NOISE),
     "solver": Stochastic(n_draws=50, learning_rate=0.05),
     "max_iter": 200,
 }
@@ -88,7 +87,7 @@ def test_learned_noise_is_the_type_2_maximum(objective, global_random_seed):
     """
     X, y = make_data()
     noise, evidence = best_noise(X, y)
-    parts = {**PARTS, "noise_scale": "learn", "max_iter": 100}
+    parts = {**PARTS, "likelihood": "gaussian", "max_iter": 100}
     parts["random_state"] = global_random_seed
     model = BayesianMLPRegressor(objective=objective, **parts).fit(X, y)
     found = model.noise_scale_

@@ -14,7 +14,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -51,10 +50,9 @@ def test_estimates_after_a_fit(monkeypatch):
     monkeypatch.setattr(_estimator, "conclude", judged)
     model = BayesianModuleRegressor(
         relu_network,
-        solver=Stochastic(n_draws=2),
+        solver=Stochastic(n_draws=2, tol=0),
         max_iter=40,
         batch_size=250,
-        tol=0,
         random_state=0,
     ).fit(*data(3000))
     assert model.n_iter_ == 40
@@ -62,7 +60,7 @@ def test_estimates_after_a_fit(monkeypatch):
     assert model.lower_bound_se_ > 0
 
 
-@pytest.mark.parametrize("params", [{}, {"noise": "heteroscedastic"}])
+@pytest.mark.parametrize("params", [{}, {"likelihood": "heteroscedastic"}])
 def test_targets_share_the_steps_in_closed_form(params, monkeypatch):
     """Wrong variant: automatic differentiation, which took 3.5 times as long."""
     calls, step = [], AnalyticSteps.differentiate

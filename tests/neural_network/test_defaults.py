@@ -23,7 +23,6 @@ from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -132,7 +131,7 @@ def test_without_a_tolerance_all_observations_are_made():
     assert schedule.converged
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = BayesianMLPRegressor(tol=0, max_iter=2, **ONE).fit(
+        model = BayesianMLPRegressor(solver=Stochastic(tol=0), max_iter=2, **ONE).fit(
             [[0.0], [1.0]], [0, 1]
         )
     assert model.n_iter_ == 2
@@ -177,7 +176,7 @@ def test_a_narrow_prior_is_named():
     with pytest.warns(SkviWarning, match="prior='auto'"):
         model.fit(X, y)
     assert model.score(X, y) < 0.3
-    model.set_params(prior="auto", max_iter=400, tol=1.0)
+    model.set_params(prior="auto", max_iter=400, solver__tol=1.0)
     assert model.fit(X, y).score(X, y) > 0.9
     assert "prior" not in remedies((20,), "relu", None, learns_scales=True)
 

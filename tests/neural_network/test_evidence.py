@@ -9,6 +9,7 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.evidence import _bounds
+from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
@@ -17,7 +18,6 @@ from skvi.priors import Normal
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -49,10 +49,9 @@ def test_without_hidden_units(method, dtype):
     X, y = make_data(dtype=dtype)
     model = BayesianMLPRegressor(
         hidden_layer_sizes=(),
-        noise_scale=NOISE,
         prior=Normal(SCALE),
         normalize_y=True,
-        **(ONE | QUICK),
+        **(ONE | QUICK | {"likelihood": GaussianLikelihood(NOISE)}),
     ).fit(X, y)
     bounds = model.evidence_bounds(X, y, method=method, random_state=0)
     unit = y.std()

@@ -23,7 +23,6 @@ from skvi.solvers import Stochastic
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -53,8 +52,7 @@ def test_a_missed_wave_is_reported():
     X, y = wave()
     model = BayesianMLPRegressor(
         hidden_layer_sizes=2,
-        solver=Stochastic(n_draws=20),
-        tol=0.5,
+        solver=Stochastic(n_draws=20, tol=0.5),
         random_state=0,
         **ONE,
     )

@@ -24,7 +24,6 @@ from skvi.solvers import Stochastic
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -32,9 +31,8 @@ ONE = {
 
 LINEAR = {
     "hidden_layer_sizes": (),
-    "solver": Stochastic(learning_rate=0.1, n_draws=2),
+    "solver": Stochastic(learning_rate=0.1, n_draws=2, tol=0.1),
     "max_iter": 60,
-    "tol": 0.1,
     "random_state": 0,
 }
 

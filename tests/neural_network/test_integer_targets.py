@@ -10,6 +10,7 @@ from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     IndependentLikelihood,
     RoundedLikelihood,
+    StudentTLikelihood,
 )
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._likelihood import coarse_grid
@@ -83,7 +84,7 @@ def test_the_default_takes_intervals():
     assert model.lower_bound_ == pytest.approx(
         other.lower_bound_ + 120 * np.log(0.3), rel=1e-4
     )
-    smooth = clone(model).set_params(likelihood="student_t", noise_scale=0.7)
+    smooth = clone(model).set_params(likelihood=StudentTLikelihood(noise_scale=0.7))
     smooth.fit(X, GRADES)
     assert repr(smooth.likelihood_) == "StudentTLikelihood(noise_scale=0.7)"
     one = clone(model).set_params(posterior="mean_field").fit(X, GRADES)

@@ -86,7 +86,7 @@ def test_outputs_that_are_no_standardized_targets():
     assert "normalize_y=False" in found
     assert not said(BayesianModuleRegressor(relu, normalize_y=False, **FAST), X, y)
     clamped = Tail(2, lambda f: torch.stack([f[:, 0], f[:, 1].tanh()], 1))
-    model = BayesianModuleRegressor(clamped, noise="heteroscedastic", **FAST)
+    model = BayesianModuleRegressor(clamped, likelihood="heteroscedastic", **FAST)
     assert not said(model, X, y[:, 0])
 
 
@@ -98,7 +98,7 @@ def test_outputs_that_are_no_standardized_targets():
         (BayesianModuleClassifier(), 2, r"BayesianModuleClassifier\(module\)"),
         (BayesianModuleRegressor(), 2, "BayesianMLPRegressor has its own network"),
         (
-            BayesianModuleRegressor(nn.Linear(3, 1), noise="heteroscedastic"),
+            BayesianModuleRegressor(nn.Linear(3, 1), likelihood="heteroscedastic"),
             2,
             "one of the log of its noise scale",
         ),

@@ -26,7 +26,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -125,7 +124,7 @@ def test_parameters_of_the_module_are_parameters():
     assert "module__width=3" in repr(model)
     again = clone(model)
     assert again.get_params() == model.get_params()
-    again.set_params(module__width=6, noise="heteroscedastic")
+    again.set_params(module__width=6, likelihood="heteroscedastic")
     assert again.fit(X, y).posterior_.layout["first.weight"].shape == (6, 2)
     assert again.posterior_.layout["last.weight"].shape == (2, 6)
     search = GridSearchCV(model, {"module__width": [2, 5]}, cv=2).fit(X, y)

@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
 from skvi.priors import Laplace, Normal
@@ -23,7 +24,6 @@ from skvi.solvers import Stochastic
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -34,6 +34,10 @@ quick = pytest.mark.filterwarnings(
     "ignore::skvi.exceptions.SkviWarning",
 )
 FAST = {"hidden_layer_sizes": (4,), "max_iter": 10, "random_state": 0}
+
+
+def known(scale):
+    return {"likelihood": GaussianLikelihood(scale)}
 
 
 def wave(n=300, seed=0, noise=0.2):
@@ -195,16 +199,16 @@ def test_bounds_are_on_the_density_of_y():
     With a fixed noise scale the fit in standardized units is the same.
     """
     X, y = wave(40)
-    first = BayesianMLPRegressor(noise_scale=4.0, **(ONE | FAST)).fit(X, y)
-    other = BayesianMLPRegressor(noise_scale=40.0, **(ONE | FAST)).fit(X, 10 * y + 3)
+    first = BayesianMLPRegressor(**(ONE | FAST | known(4.0))).fit(X, y)
+    other = BayesianMLPRegressor(**(ONE | FAST | known(40.0))).fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
     value = other.objective_value_, first.objective_value_ - shift
     assert math.isclose(*value, rel_tol=1e-6)
     assert np.allclose(other.predict(X), 10 * first.predict(X) + 3)
-    weighted = BayesianMLPRegressor(noise_scale=4.0, **(ONE | FAST))
+    weighted = BayesianMLPRegressor(**(ONE | FAST | known(4.0)))
     weighted.fit(X, y, sample_weight=np.full(40, 2.0))
-    again = BayesianMLPRegressor(noise_scale=40.0, **(ONE | FAST))
+    again = BayesianMLPRegressor(**(ONE | FAST | known(40.0)))
     again.fit(X, 10 * y + 3, sample_weight=np.full(40, 2.0))
     assert math.isclose(
         again.lower_bound_, weighted.lower_bound_ - 2 * shift, rel_tol=1e-6
@@ -305,10 +309,10 @@ def test_huge_scales_and_one_row():
     model = BayesianMLPRegressor(**(ONE | FAST)).fit(X, 1e12 * y)
     assert np.all(np.isfinite(model.predict(X, return_std=True)))
     one = BayesianMLPRegressor(**(ONE | FAST))
-    with pytest.warns(SkviWarning, match="one row .* give noise_scale"):
+    with pytest.warns(SkviWarning, match=r"one row .* give both, as in .*noise_scale"):
         one.fit(X[:1], y[:1])
     assert np.all(np.isfinite(one.predict(X, return_std=True)))
-    given = BayesianMLPRegressor(noise_scale=2.0, normalize_y=False, **(ONE | FAST))
+    given = BayesianMLPRegressor(**(ONE | FAST | known(2.0)), normalize_y=False)
     _, std = given.fit(X[:1], y[:1]).predict(X[:1], return_std=True)
     assert std[0] > 2
 

@@ -9,7 +9,11 @@ from scipy import stats
 from sklearn.base import clone
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.likelihoods import StudentTLikelihood
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    StudentTLikelihood,
+)
 from skvi.metrics import NegCRPS
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import Stochastic
@@ -18,7 +22,6 @@ from skvi.solvers import Stochastic
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -31,11 +34,18 @@ pytestmark = pytest.mark.filterwarnings(
 SETTINGS = {
     "hidden_layer_sizes": 20,
     "activation": "relu",  # needs the fewest iterations
-    "noise": "heteroscedastic",
+    "likelihood": "heteroscedastic",
     "solver": Stochastic(learning_rate=0.02),
     "max_iter": 150,
     "random_state": 0,
 }
+
+CONSTANT = {"likelihood": "gaussian"}
+
+
+def varying(scale):
+    """Normal noise of a known level, of which the scales of rows are multiples."""
+    return {"likelihood": HeteroscedasticLikelihood(GaussianLikelihood(scale))}
 
 
 def spread(X):
@@ -69,9 +79,7 @@ def test_a_known_scale_is_found(fitted):
     Z, t = make_data(500, 1)
     std = model.predict(Z, return_std=True)[1]
     assert np.abs(np.log(std / spread(Z))).mean() < 0.15
-    constant = BayesianMLPRegressor(**(ONE | {**SETTINGS, "noise": "constant"})).fit(
-        X, y
-    )
+    constant = BayesianMLPRegressor(**(ONE | SETTINGS | CONSTANT)).fit(X, y)
     gain = model.predict_log_density(Z, t) - constant.predict_log_density(Z, t)
     assert gain.mean() > 0.4
     assert model.lower_bound_ > constant.lower_bound_ + 100
@@ -119,7 +127,7 @@ def test_it_starts_with_constant_noise(as_trained):
         "batch_size": 100,
     }
     model = BayesianMLPRegressor(**(ONE | start)).fit(X, y)
-    constant = BayesianMLPRegressor(**(ONE | {**start, "noise": "constant"})).fit(X, y)
+    constant = BayesianMLPRegressor(**(ONE | start | CONSTANT)).fit(X, y)
     stds = model._predictive_normals(X)[1]
     assert np.allclose(stds, constant.noise_scale_, rtol=0.1)
     assert model.noise_scale_ == pytest.approx(constant.noise_scale_, rel=1e-3)
@@ -129,8 +137,9 @@ def test_a_fixed_level_is_in_units_of_y():
     """Wrong variants: not divided by the unit of y; that of a later time."""
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
-    first = BayesianMLPRegressor(noise_scale=4.0, **(ONE | options)).fit(X, y)
-    other = BayesianMLPRegressor(noise_scale=40.0, **(ONE | options)).fit(X, 10 * y + 3)
+    first = BayesianMLPRegressor(**(ONE | options | varying(4.0))).fit(X, y)
+    other = BayesianMLPRegressor(**(ONE | options | varying(40.0)))
+    other.fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
     assert np.allclose(
@@ -139,7 +148,7 @@ def test_a_fixed_level_is_in_units_of_y():
     assert other.noise_scale_ == 40.0
     before = first._predictive(X).normals()[1]
     assert np.array_equal(
-        first.set_params(noise_scale=8.0)._predictive(X).normals()[1], before
+        first.set_params(**varying(8.0))._predictive(X).normals()[1], before
     )
 
 
@@ -149,10 +158,10 @@ def test_heavy_tails():
     rng = np.random.default_rng(0)
     y = 30 + 10 * np.sin(2 * X[:, 0]) + rng.standard_normal(300)
     y[::20] += 60
-    options = {**SETTINGS, "noise": "constant"}
+    options = SETTINGS | CONSTANT
     normal = BayesianMLPRegressor(**(ONE | options)).fit(X, y)
     heavy = BayesianMLPRegressor(
-        **(ONE | {"likelihood": StudentTLikelihood(df=2.5)} | options)
+        **(ONE | options | {"likelihood": StudentTLikelihood(df=2.5)})
     ).fit(X, y)
     truth = 30 + 10 * np.sin(2 * X[:, 0])
     error = [np.abs(m.predict(X) - truth).mean() for m in (normal, heavy)]
@@ -244,7 +253,8 @@ def test_one_column():
 def test_a_number_for_several_targets():
     """Of units of y. Wrong variant: the exponentials of nothing that was learned."""
     X, y = make_data(60, 0)
-    model = BayesianMLPRegressor(noise_scale=2.5, max_iter=1, random_state=0, **ONE)
+    known = {"likelihood": GaussianLikelihood(2.5)}
+    model = BayesianMLPRegressor(**(ONE | known), max_iter=1, random_state=0)
     model.fit(X, np.column_stack([y, 100 * y]))
     np.testing.assert_allclose(model.noise_scale_, [2.5, 2.5])
     mean, std = model.predict(X, return_std=True)
@@ -254,14 +264,8 @@ def test_a_number_for_several_targets():
 
 def test_refused():
     X, y = make_data(30, 0)
-    with pytest.raises(ValueError, match=r"noise_scale=2\.0"):
-        BayesianMLPRegressor(
-            **(ONE | {"likelihood": StudentTLikelihood(4.0, 2.0)})
-        ).fit(X, y)
     model = BayesianMLPRegressor(
-        noise_scale=1.0,
-        loss=lambda f, y: (y - f[..., 0]).abs(),
-        **(ONE | {"noise": "heteroscedastic"}),
+        loss=lambda f, y: (y - f[..., 0]).abs(), **(ONE | varying(1.0))
     )
     with pytest.raises(IncompatibleComponentsError, match="scale of the noise"):
         model.fit(X, y)

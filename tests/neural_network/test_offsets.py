@@ -14,7 +14,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -34,7 +33,7 @@ FAST = {
 NETWORKS = {
     "normal": BayesianMLPRegressor(**(ONE | FAST)),
     "heteroscedastic": BayesianMLPRegressor(
-        **(ONE | {"noise": "heteroscedastic"} | FAST)
+        **(ONE | {"likelihood": "heteroscedastic"} | FAST)
     ),
     "student": BayesianMLPRegressor(**(ONE | {"likelihood": "student_t"} | FAST)),
     "ensemble": BayesianMLPRegressor(

@@ -24,7 +24,6 @@ from skvi.solvers import Stochastic
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -149,8 +148,6 @@ def test_a_likelihood_of_ones_own():
 @pytest.mark.parametrize(
     ("params", "y", "message"),
     [
-        ({"noise": "heteroscedastic"}, 1, "leave noise='heteroscedastic' out"),
-        ({"noise_scale": 2.0}, 1, "leave noise_scale=2.0 out"),
         (
             {"likelihood": NegativeBinomialLikelihood("hyperprior")},
             1,

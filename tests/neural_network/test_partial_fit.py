@@ -10,6 +10,7 @@ from scipy.stats import multivariate_normal
 from sklearn.base import clone
 
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
@@ -25,7 +26,6 @@ from tests.neural_network.test_conjugate import closed_form, kl
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -67,12 +67,11 @@ def test_batches_come_to_the_posterior_of_all_rows():
     y = (y - y.mean()) / y.std()
     model = BayesianMLPRegressor(
         hidden_layer_sizes=(),
-        noise_scale=0.5,
         normalize_y=False,
         solver=Stochastic(n_draws=20, learning_rate=0.1),
         max_iter=40,
         random_state=0,
-        **ONE,
+        **(ONE | {"likelihood": GaussianLikelihood(0.5)}),
     )
     bounds = [model.partial_fit(*batch).lower_bound_ for batch in batches(X, y)]
     mean, covariance, evidence = closed_form(X, y, 0.5)
@@ -226,7 +225,7 @@ def test_networks_without_outputs_for_new_classes():
 
 
 REFUSED = {
-    "a checkpoint": ({"checkpoint_path": "fit.npz"}, ValueError, "every batch"),
+    "a checkpoint": ({"solver__checkpoint_path": "fit.npz"}, ValueError, "every batch"),
     "a mixture": ({"posterior": "ensemble"}, IncompatibleComponentsError, "normal"),
     "other sizes": (
         {"hidden_layer_sizes": (5,)},
@@ -234,7 +233,7 @@ REFUSED = {
         "other parameters|this model has",
     ),
     "other noise": (
-        {"noise": "heteroscedastic"},
+        {"likelihood": "heteroscedastic"},
         IncompatibleComponentsError,
         "this model has",
     ),

@@ -6,6 +6,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    StudentTLikelihood,
+)
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.neural_network import (
     BayesianMLPClassifier,
@@ -22,7 +27,6 @@ from tests.modules import relu_network
 ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
-    "noise": "constant",
     "likelihood": "gaussian",
     "activation": "softplus",
     "skip_connection": False,
@@ -70,8 +74,8 @@ def score(model, X, y, weight=None):
     "params",
     [
         {},
-        {"loss": "beta", "noise_scale": 2.0},
-        {"noise": "heteroscedastic", "likelihood": "student_t"},
+        {"loss": "beta", "likelihood": GaussianLikelihood(2.0)},
+        {"likelihood": HeteroscedasticLikelihood(StudentTLikelihood())},
         {"posterior": "ensemble", "normalize_y": False},
         {"objective": "iwelbo", "max_iter": 3},
     ],
@@ -136,8 +140,9 @@ def test_it_stops_where_the_score_no_longer_rises(n_iter_no_change):
     warm-up count.
     """
     X, y = noise()
-    params = {"early_stopping": True, "n_iter_no_change": n_iter_no_change, "tol": 0.01}
-    model = clone(MLP).set_params(max_iter=500, **params).fit(X, y)
+    model = clone(MLP).set_params(max_iter=500, early_stopping=True)
+    model.solver.set_params(n_iter_no_change=n_iter_no_change, tol=0.01)
+    model.fit(X, y)
     scores, mark, waited = model.validation_scores_, -np.inf, [0] * 98
     for value in scores[98:]:
         waited.append(0 if value > mark + 0.01 else waited[-1] + 1)

@@ -60,7 +60,7 @@ def make_problem(objective, n_others=50, side="upper", divergence=None):
     y = X.sum(1) + torch.from_numpy(rng.normal(size=30))
     model = LinearPredictor(2, fit_intercept=False)
     prior = Normal().build(model.layout)
-    target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    target = SupervisedTarget(model, GaussianLikelihood(1.0), LogLoss(), prior, X, y)
     posterior = SemiImplicitFamily(n_others).build(model.layout)
     posterior.side = side
     generator = torch.Generator().manual_seed(0)

@@ -89,7 +89,7 @@ def conjugate_target():
     y = X.sum(1) + torch.from_numpy(rng.normal(size=30))
     model = LinearPredictor(2, fit_intercept=False)
     prior = Normal().build(model.layout)
-    target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    target = SupervisedTarget(model, GaussianLikelihood(1.0), LogLoss(), prior, X, y)
     covariance = (X @ X.T + torch.eye(30)).numpy()
     precision = X.T @ X + torch.eye(2)
     mean = torch.linalg.solve(precision, X.T @ y)

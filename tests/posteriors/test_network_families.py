@@ -6,6 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import KL
+from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.posteriors import Ensemble, GaussianDropout
 from skvi.predictors import MLPPredictor
@@ -63,9 +64,9 @@ def wave(n=80):
 def test_bounds_are_ordered_as_the_families():
     """Dropout is in mean field. Same prior and noise, so bounds of one evidence."""
     X, y = wave()
-    parts = {"prior": Normal(2.0), "noise_scale": NOISE, "hidden_layer_sizes": 4}
+    parts = {"prior": Normal(2.0), "hidden_layer_sizes": 4}
     parts |= {"activation": "tanh", "max_iter": 60, "random_state": 0}
-    parts |= {"divergence": "kl", "likelihood": "gaussian", "noise": "constant"}
+    parts |= {"divergence": "kl", "likelihood": GaussianLikelihood(NOISE)}
     parts["skip_connection"] = False
     fits = {
         name: BayesianMLPRegressor(posterior=name, **parts).fit(X, y)
@@ -90,7 +91,7 @@ def test_they_compose():
     assert model.predict_proba(X).shape == (260, 3)
     mixture = Ensemble(GaussianDropout(), n_members=2)
     model = BayesianMLPRegressor(
-        posterior=mixture, divergence=KL(0.5), noise="heteroscedastic", **quick
+        posterior=mixture, divergence=KL(0.5), likelihood="heteroscedastic", **quick
     )
     with pytest.warns(UserWarning, match="max_iter"):
         model.fit(X, y)

@@ -317,7 +317,6 @@ def test_networks_start_at_a_factorized_fit():
     X, y = scale(X[:, :3]).astype(np.float32), X[:, 3]
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

@@ -236,7 +236,7 @@ def test_points_of_a_module():
     names = ["norm.weight", "norm.bias"]
     partial = PartialPredictor(full, names)
     prior = build_prior({"coef": Normal(), "intercept": Normal()}, partial.layout)
-    parts = partial, GaussianLikelihood(), LogLoss(), prior
+    parts = partial, GaussianLikelihood(1.0), LogLoss(), prior
     target = SupervisedTarget(*parts, X, randn(6))
     assert target.learned == ("norm.weight", "norm.bias")
     assert not set(names) & set(target.layout)

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -124,11 +125,10 @@ def test_a_network_keeps_the_units_of_its_prior():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(128, 1))
     y = 10 + 5 * X[:, 0] + 0.1 * rng.normal(size=128)
-    options = {"hidden_layer_sizes": (), "noise_scale": 0.1, "random_state": 0}
+    options = {"hidden_layer_sizes": (), "random_state": 0}
+    options["likelihood"] = GaussianLikelihood(0.1)
     first = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
@@ -138,8 +138,6 @@ def test_a_network_keeps_the_units_of_its_prior():
     near = np.abs(X[:, 0]) < 0.3
     second = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
-        likelihood="gaussian",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",

@@ -195,16 +195,14 @@ def test_heteroscedastic_fits_with_long_steps(seed):
     y = np.sin(2 * X[:, 0]) + np.exp(X[:, 0] - 2) * rng.normal(size=250)
     model = BayesianMLPRegressor(
         skip_connection=False,
-        likelihood="gaussian",
+        likelihood="heteroscedastic",
         activation="softplus",
         divergence="kl",
         posterior="mean_field",
-        noise="heteroscedastic",
         hidden_layer_sizes=20,
         prior={name: Normal("learn") for name in ("coef_0", "coef_1", "intercept")},
-        solver=Stochastic(learning_rate=0.1),
+        solver=Stochastic(learning_rate=0.1, tol=0.1),
         max_iter=500,
-        tol=0.1,
         random_state=seed,
     ).fit(X, y)
     loss = np.convolve(model.loss_curve_, np.ones(25) / 25, "valid")

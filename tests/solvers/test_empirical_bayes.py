@@ -355,7 +355,6 @@ def test_network_learns_a_prior_scale():
     y = X[:, 0] + 0.1 * RNG.normal(size=60)
     model = BayesianMLPRegressor(
         skip_connection=False,
-        noise="constant",
         likelihood="gaussian",
         activation="softplus",
         divergence="kl",

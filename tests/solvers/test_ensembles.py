@@ -205,7 +205,7 @@ def test_a_second_fit_goes_on():
     """
     X, y = waves()
     model = BayesianMLPRegressor(
-        posterior=Ensemble(n_members=2), noise="constant", **SMALL
+        posterior=Ensemble(n_members=2), likelihood="gaussian", **SMALL
     ).fit(X, y)
     before = [c.as_normal().mean for c in model.posterior_.components]
     model.set_params(warm_start=True, max_iter=1, solver__learning_rate=1e-6)
@@ -260,9 +260,8 @@ def test_the_evidence_of_an_ensemble():
     model = BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
         divergence="kl",
-        likelihood="gaussian",
+        likelihood=GaussianLikelihood(NOISE),
         hidden_layer_sizes=(),
-        noise_scale=NOISE,
         max_iter=60,
         random_state=0,
     ).fit(X, y)

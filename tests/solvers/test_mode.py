@@ -29,7 +29,7 @@ def _target(kind):
     X, y = load_breast_cancer(return_X_y=True)
     X, likelihood = scale(X), BernoulliLikelihood()
     if kind == "numbers":
-        y, likelihood = X[:, 0] + y, GaussianLikelihood()
+        y, likelihood = X[:, 0] + y, GaussianLikelihood(1.0)
     X, y = torch.from_numpy(X), torch.from_numpy(y.astype(float))
     predictor = LinearPredictor(X.shape[1])
     prior = Normal().build(predictor.layout)

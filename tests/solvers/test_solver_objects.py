@@ -16,7 +16,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 NETWORK = BayesianMLPRegressor(
     skip_connection=False,
-    noise="constant",
     likelihood="gaussian",
     activation="softplus",
     divergence="kl",

@@ -134,7 +134,7 @@ def test_the_likelihoods_normal():
     model = LinearPredictor(3, fit_intercept=False)
     prior = StudentT(scale=0.003).build(model.layout)
     rows = torch.from_numpy(X), torch.from_numpy(y)
-    target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, *rows)
+    target = SupervisedTarget(model, GaussianLikelihood(1.0), LogLoss(), prior, *rows)
     normal = _wide_start.likelihood_normal(target)
     exact = np.linalg.lstsq(X, y)[0]
     np.testing.assert_allclose(normal.mean, exact, atol=1e-3)
@@ -149,7 +149,9 @@ def test_a_likelihood_with_heavy_tails_is_found_from_far_away():
     prior = StudentT(scale=1e-3).build(model.layout)
     noise = torch.randn(20, generator=torch.Generator().manual_seed(0)).double()
     rows = torch.ones(20, 1).double(), 50 + noise
-    target = SupervisedTarget(model, StudentTLikelihood(), LogLoss(), prior, *rows)
+    target = SupervisedTarget(
+        model, StudentTLikelihood(4.0, 1.0), LogLoss(), prior, *rows
+    )
     normal = _wide_start.likelihood_normal(target)
     assert float(normal.mean) == pytest.approx(50, abs=1)
 

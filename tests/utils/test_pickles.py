@@ -89,7 +89,7 @@ def make_parts():
         CategoricalLikelihood(3),
         NegativeBinomialLikelihood(),
         PoissonLikelihood(),
-        StudentTLikelihood(),
+        StudentTLikelihood(4.0, 1.0),
         GaussianLikelihood("learn").bind(torch.zeros(1).double()),
     )
     families = (MeanFieldNormal(), FullRankNormal(), LowRankNormal(2), Ensemble())

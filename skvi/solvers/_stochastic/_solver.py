@@ -1,10 +1,13 @@
 """Stochastic gradients on fresh draws: applicable to every combination."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral, Real
+from os import PathLike
 
 import torch
 
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._members import train
 from skvi.solvers._stochastic._optimizers import Adam
@@ -41,13 +44,29 @@ class Stochastic(Solver):
         bend. For MLPs, whose draws are antithetic pairs of weights, it is 2, with the
         whole divergence 10, or 4 for the ELBO of more than 2,000 rows in minibatches;
         for modules it is 4. One is the cheapest, for "elbo" only.
+    tol : float or "auto", default="auto"
+        Nats: a smaller increase of the bound, or with held-out rows of their score,
+        counts as no progress. It is unrelated to the distance from the optimum. 0 makes
+        all `max_iter` iterations. "auto" is the `tol` of the estimator, and 1e-3 for
+        networks.
+    n_iter_no_change : int or "auto", default="auto"
+        Iterations without progress before the step size is halved, with
+        ``early_stopping``. "auto" is 20 for networks, else those of 300 gradient steps.
+    checkpoint_path : str or path-like, default=None
+        A file in which the `fit` of a network saves its state. An interrupted fit
+        resumes from there when it is started again with the same parameters, data and
+        int `random_state`, with the same result as an uninterrupted one. See
+        :doc:`/long_fits`.
+    checkpoint_interval : float, default=60.0
+        Seconds between two writes of that file, the most that can be lost. 0 writes it
+        after every few steps.
 
     Notes
     -----
     An iteration is an epoch, one pass over the rows in minibatches; if all rows are
     used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
     objective is evaluated over windows of 100 steps or more. With ``early_stopping``,
-    if its average over three windows (`n_iter_no_change` iterations, if given) is not
+    if its average over three windows (or `n_iter_no_change` iterations) is not
     lower than before by more than its noise, the step size is halved; at 1/32 of its
     start the fit has converged. Without, the step size is constant until the objective
     is level, or half of `max_iter` is over, and then decreases linearly; rounds of
@@ -84,6 +103,13 @@ class Stochastic(Solver):
             Interval(Real, 0, None, closed="neither"),
         ],
         "n_draws": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "tol": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "n_iter_no_change": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "checkpoint_path": [None, str, PathLike],
+        "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
     name = "stochastic"
     #: Initial step size that "auto" stands for.
@@ -95,10 +121,18 @@ class Stochastic(Solver):
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         n_draws: int | str = "auto",
+        tol: float | str = "auto",
+        n_iter_no_change: int | str = "auto",
+        checkpoint_path: str | PathLike | None = None,
+        checkpoint_interval: float = 60.0,
     ) -> None:
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.n_draws = n_draws
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.checkpoint_path = checkpoint_path
+        self.checkpoint_interval = checkpoint_interval
 
     def rows_per_step(self, n_rows: int) -> int:
         """Rows of a gradient step on so many rows of data.
@@ -122,6 +156,13 @@ class Stochastic(Solver):
 
     def _train(self, problem: Problem, options: SolverOptions) -> Training:
         """The training of one member."""
+        if self.checkpoint_path is not None:
+            raise IncompatibleComponentsError(
+                f"checkpoint_path={self.checkpoint_path!r} is for fits of networks: "
+                "leave it out."
+            )
+        own = {name: getattr(self, name) for name in ("tol", "n_iter_no_change")}
+        options = replace(options, **{k: v for k, v in own.items() if v != "auto"})
         rate, has_paces = self.learning_rate, False
         if rate == "auto":
             part, has_paces = problem.posterior.components[0], options.long_steps

@@ -212,7 +212,7 @@ VARIANTS = [
         find="np.average(y, weights=weight)", put="y.mean()",
         test="tests/neural_network/test_flat_fits.py::test_weights_equal_repetition"),
     Variant("noise-of-every-batch", where="NetworkRegressorMixin._noise_to_fix",
-        find="self._continues and isinstance(self.noise_scale, str)", put="False",
+        find='self._continues and scale == "learn"', put="False",
         test="tests/neural_network/test_partial_fit.py::"
              "test_units_and_noise_stay_those_of_the_first_batch"),
     # partial_fit

@@ -153,7 +153,7 @@ VARIANTS = [
         where="GaussianLikelihood.expected_log_loss", find="0.5 * precision",
         put="precision",
         test="tests/losses/test_losses.py::"
-             "test_expected_loss[0.001-GaussianLikelihood()-LogLoss()]"),
+             "test_expected_loss[0.001-GaussianLikelihood(noise_scale=1.0)-LogLoss()]"),
     Variant("count-sums-without-corrections", where="_log_power_sum",
         find="weights.new_tensor(JOINT)", put="weights.new_tensor([1, 1, 1, 0, 0, 0])",
         test="tests/likelihoods/test_likelihoods.py"),
@@ -169,7 +169,7 @@ VARIANTS = [
     Variant("student-t-pull", where="StudentTLikelihood.standard_slope",
         find="self.df + 1", put="self.df",
         test="tests/likelihoods/test_likelihoods.py::"
-             "test_derivatives[StudentTLikelihood()]"),
+             "test_derivatives[StudentTLikelihood(noise_scale=1.0)]"),
     Variant("softmax-hessian-without-diagonal",
         where="CategoricalLikelihood.log_prob_derivatives", find="torch.diag_embed(p)",
         put="torch.diag_embed(p.square())",
