@@ -22,16 +22,17 @@ from skvi._parts import (
 )
 from skvi._registry import POSTERIORS, SHORTHANDS
 from skvi.divergences import Divergence
-from skvi.evidence import bound_evidence
+from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.posteriors._exact import Unsolved
 from skvi.priors import Prior
-from skvi.solvers import Problem, Solution, Solver, SolverOptions, choose_solver
+from skvi.solvers import Problem, Solver, SolverOptions
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._solution import INTERRUPTED, State
+from skvi.solvers._choice import choose_solver
+from skvi.solvers._solution import INTERRUPTED, Solution, State
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._device import CPU
 from skvi.utils._interrupts import raising_interrupts

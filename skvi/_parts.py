@@ -9,7 +9,8 @@ from sklearn.base import clone
 from skvi._registry import SHORTHANDS
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.losses import CallableLoss, Loss
+from skvi.losses import Loss
+from skvi.losses._callable import CallableLoss
 from skvi.posteriors import Posterior
 from skvi.priors import Normal, Prior
 from skvi.solvers import Stochastic

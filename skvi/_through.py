@@ -10,7 +10,7 @@ from skvi.utils._forecasts import find_forecast
 from skvi.utils._unwrap import feature_names, unwrap
 
 if TYPE_CHECKING:
-    from skvi.linear_model import CoefficientTable
+    from skvi.linear_model._summary import CoefficientTable
 
 __all__ = [
     "predict_interval",

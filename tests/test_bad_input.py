@@ -27,7 +27,8 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal
 from skvi.priors import Laplace, Normal
-from skvi.solvers import NaturalGradient, Stochastic
+from skvi.solvers import Stochastic
+from skvi.solvers._natural_gradient import NaturalGradient
 from tests.reference import Problem, real_data
 
 # The reference has a fixed scale, which features of other units do not suit; the

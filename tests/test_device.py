@@ -29,7 +29,8 @@ from skvi.likelihoods import (
     PoissonLikelihood,
     StudentTLikelihood,
 )
-from skvi.losses import BetaLoss, CallableLoss, LogLoss
+from skvi.losses import BetaLoss, LogLoss
+from skvi.losses._callable import CallableLoss
 from skvi.priors import (
     ARD,
     HierarchicalNormal,

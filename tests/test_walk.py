@@ -19,7 +19,7 @@ from skvi.base import Layout, NormalForm
 from skvi.divergences import Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
-from skvi.losses import CallableLoss
+from skvi.losses._callable import CallableLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Family, FullRankNormal, Gamma, Product
 from skvi.predictors import LinearPredictor

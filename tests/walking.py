@@ -21,8 +21,7 @@ from skvi.linear_model import (
 )
 from skvi.objectives import ELBO
 from skvi.priors import Normal
-from skvi.solvers import choose_solver
-from skvi.solvers._choice import SOLVERS
+from skvi.solvers._choice import SOLVERS, choose_solver
 from skvi.targets._numbers import numbers_of
 
 # What a message must have: something to do, and something to do it with.

@@ -5,7 +5,7 @@ from numbers import Real
 
 import numpy as np
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.utils._validation import Interval
 
 __all__ = [
@@ -44,7 +44,7 @@ class BurnIn:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.changepoint import BurnIn
+    >>> from skvi.changepoint.base import BurnIn
     >>> BurnIn(1, 0, noise=np.array([0.3]), mean=np.zeros(1)).n_series
     1
     """
@@ -76,7 +76,7 @@ class Row:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.changepoint import Row
+    >>> from skvi.changepoint.base import Row
     >>> Row(np.ones(1), np.zeros((0, 1)), np.zeros(0), index=7).values
     array([1.])
     """

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi.base import Component, NormalForm
+from skvi.base import NormalForm
+from skvi.base._component import Component
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences._forms import MomentForm, OrderForm
 from skvi.divergences._messages import collapse_message, draw_logs

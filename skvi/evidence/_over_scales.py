@@ -17,9 +17,10 @@ from skvi.divergences import KL
 from skvi.evidence._one_mode import OneMode
 from skvi.evidence._proposals import Above, ProposalFamily, relative_variance
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
-from skvi.posteriors._over_scales import leading
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.posteriors import FullRankNormal, Posterior
+from skvi.posteriors._over_scales import MixtureOverScales, leading
+from skvi.solvers import Problem, SolverOptions
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._nodes import Nodes
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget, NodeGrid

@@ -19,7 +19,8 @@ from skvi._parts import resolve
 from skvi._progress import EvidenceProgress
 from skvi._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
-from skvi.evidence import EvidenceBounds, bound_evidence
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._changes import Changes, draws_for, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
 from skvi.inference._beginning import (
@@ -30,22 +31,16 @@ from skvi.inference._beginning import (
     some_points,
 )
 from skvi.inference._minibatches import few_rows, solve_rows, stochastic
-from skvi.linear_model import CoefficientTable
+from skvi.linear_model._summary import CoefficientTable
 from skvi.objectives import ELBO, Objective
 from skvi.posteriors import Family
 from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
-from skvi.solvers import (
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    Stochastic,
-    choose_solver,
-)
+from skvi.solvers import Problem, Solver, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import MAX_DENSE, Start
-from skvi.solvers._solution import PhaseInterrupted, State
+from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.targets._density import DensityTarget
 from skvi.targets._density_checks import (
     check_density,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.expectations._smooth import Expectations, expect_derivatives, row_derivatives
 from skvi.likelihoods._predictive import Predictive
 from skvi.utils._arrays import weighted_sum

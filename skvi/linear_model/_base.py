@@ -37,7 +37,9 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior, build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
-from skvi.solvers import NaturalGradient, Problem, choose_solver
+from skvi.solvers import Problem
+from skvi.solvers._choice import choose_solver
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import LikelihoodNumber, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_prior
 from skvi.utils._callbacks import with_callbacks

@@ -4,7 +4,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.posteriors import Family, MixtureOverScales, Posterior
+from skvi.posteriors import Family, Posterior
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.priors import HalfCauchy
 from skvi.solvers._exact import MixtureOverPrecisions
 from skvi.targets._precisions import Hyperprior

@@ -7,7 +7,7 @@ from numbers import Real
 import numpy as np
 
 from skvi._regressors import names_of_units, noise_in, units_of, with_noise_scale
-from skvi.evidence import bound_evidence
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
@@ -36,9 +36,9 @@ from skvi.priors import (
     Normal,
     build_prior,
 )
-from skvi.solvers import NaturalGradient
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.solvers._hyper import check_noise
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import numbers_of
 from skvi.targets._precisions import Hyperprior
 

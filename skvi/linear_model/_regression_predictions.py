@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
 from skvi._regressors import check_rows, predict_interval
-from skvi.posteriors import MixtureOverScales
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
 from skvi.utils._random import make_generator

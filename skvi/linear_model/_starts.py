@@ -10,8 +10,9 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._blocks import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.solvers import NaturalGradient, SolverOptions
+from skvi.solvers import SolverOptions
 from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers._wide_start import solve_from_best
 from skvi.utils._arrays import median_distance

@@ -2,7 +2,7 @@
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.base._protocols import ConditionalDensity
 from skvi.expectations._smooth import Expectations, expect_derivatives
 from skvi.utils._arrays import weighted_sum

@@ -76,7 +76,7 @@ class LogPredictiveDensity(RowScorer):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import cross_val_score
     >>> from skvi.linear_model import BayesianLinearRegression
-    >>> from skvi.metrics import LogPredictiveDensity
+    >>> from skvi.metrics._scorers import LogPredictiveDensity
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianLinearRegression()
     >>> cross_val_score(model, X, y, scoring=LogPredictiveDensity(), cv=3).round(2)
@@ -125,7 +125,7 @@ class NegCRPS(RowScorer):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import cross_val_score
     >>> from skvi.linear_model import BayesianLinearRegression
-    >>> from skvi.metrics import NegCRPS
+    >>> from skvi.metrics._scorers import NegCRPS
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianLinearRegression()
     >>> cross_val_score(model, X, y, scoring=NegCRPS(), cv=3).round(1)
@@ -204,7 +204,7 @@ class NegIntervalScore(IntervalScorer):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import GridSearchCV
     >>> from skvi.linear_model import BayesianLinearRegression
-    >>> from skvi.metrics import NegIntervalScore
+    >>> from skvi.metrics._scorers import NegIntervalScore
     >>> X, y = load_diabetes(return_X_y=True)
     >>> grid = {"prior": ["hierarchical", "normal"]}
     >>> model = BayesianLinearRegression()

@@ -33,7 +33,7 @@ class SparsityReport:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.neural_network import SparsityReport
+    >>> from skvi.neural_network._sparsity import SparsityReport
     >>> kept = {"coef_0": np.array([[True, False], [False, False]])}
     >>> report = SparsityReport(1.0, kept)
     >>> report.fraction_kept

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from scipy.special import erfcx
 
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._component import Component
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors._scales import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, Prior

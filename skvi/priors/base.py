@@ -6,7 +6,8 @@ from numbers import Real
 
 import torch
 
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._component import Component
 from skvi.utils._device import CPU, Movable
 from skvi.utils._random import log_gamma_density, log_gamma_draws
 

@@ -48,7 +48,8 @@ def choose_solver(problem: Problem, solver: str | Solver = "auto") -> Solver:
     >>> from skvi.divergences import KL
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import Problem, choose_solver
+    >>> from skvi.solvers import Problem
+    >>> from skvi.solvers._choice import choose_solver
     >>> from skvi.targets import Target
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> target = Target()  # a density of which nothing else is known

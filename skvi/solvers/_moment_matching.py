@@ -77,7 +77,7 @@ class MomentMatching(Solver):
 
     Examples
     --------
-    >>> from skvi.solvers import MomentMatching
+    >>> from skvi.solvers._moment_matching import MomentMatching
     >>> MomentMatching.name
     'moment_matching'
     """

@@ -66,7 +66,8 @@ class NaturalGradient(Solver):
     >>> from skvi.posteriors import FullRankNormal
     >>> from skvi.predictors import LinearPredictor
     >>> from skvi.priors import Normal
-    >>> from skvi.solvers import NaturalGradient, Problem, SolverOptions
+    >>> from skvi.solvers._natural_gradient import NaturalGradient
+    >>> from skvi.solvers import Problem, SolverOptions
     >>> from skvi.targets import SupervisedTarget
     >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
     >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])

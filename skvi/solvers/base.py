@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.divergences import Divergence
 from skvi.objectives import Objective
 from skvi.posteriors import Posterior
@@ -260,7 +260,8 @@ class Solver(Component):
 
     Examples
     --------
-    >>> from skvi.solvers import NaturalGradient, Solver
+    >>> from skvi.solvers._natural_gradient import NaturalGradient
+    >>> from skvi.solvers import Solver
     >>> isinstance(NaturalGradient(), Solver), NaturalGradient.continues
     (True, True)
     """

@@ -13,7 +13,8 @@ from scipy import stats
 from sklearn.base import clone
 
 import skvi
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._component import Component
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 

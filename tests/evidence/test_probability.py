@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skvi.evidence import EvidenceBounds, NamedBound
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._named import NamedBound
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,

@@ -12,12 +12,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 from skvi._sampling._chains import Chains, HamiltonianChains
-from skvi.evidence import (
-    BoundsTable,
-    EvidenceBounds,
-    NamedBound,
-    _conjugate,
-)
+from skvi.evidence import EvidenceBounds, _conjugate
+from skvi.evidence._named import BoundsTable, NamedBound
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import HierarchicalNormal, Laplace

@@ -23,7 +23,8 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget
 from tests.linear_model.reference_multinomial import (
     Multinomial,

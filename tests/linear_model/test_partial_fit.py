@@ -22,9 +22,10 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.posteriors import MixtureOverScales, Refined
+from skvi.posteriors import Refined
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.priors import HalfCauchy, Normal
-from skvi.solvers import NaturalGradient
+from skvi.solvers._natural_gradient import NaturalGradient
 from tests.interrupts import interrupt
 from tests.problems import assert_same, assert_same_posterior, predictions
 

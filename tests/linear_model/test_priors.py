@@ -37,8 +37,9 @@ from skvi.priors import (
     StudentT,
     build_prior,
 )
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 
 SPARSE = ["student_t", "horseshoe", "ard", "log_uniform", Horseshoe(0.1)]

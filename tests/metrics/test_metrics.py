@@ -35,10 +35,6 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.metrics import (
-    IntervalCoverage,
-    LogPredictiveDensity,
-    NegCRPS,
-    NegIntervalScore,
     interval_coverage_scorer,
     interval_score,
     log_predictive_density_scorer,
@@ -46,6 +42,12 @@ from skvi.metrics import (
     neg_interval_score_scorer,
     normal_crps,
     sample_crps,
+)
+from skvi.metrics._scorers import (
+    IntervalCoverage,
+    LogPredictiveDensity,
+    NegCRPS,
+    NegIntervalScore,
 )
 from skvi.neural_network import BayesianMLPRegressor
 

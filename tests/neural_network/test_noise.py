@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import StudentTLikelihood
-from skvi.metrics import NegCRPS
+from skvi.metrics._scorers import NegCRPS
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import Stochastic
 

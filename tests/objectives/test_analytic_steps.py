@@ -18,7 +18,8 @@ from skvi.likelihoods import (
     GaussianLikelihood,
     StudentTLikelihood,
 )
-from skvi.losses import BetaLoss, CallableLoss, GammaLoss, LogLoss
+from skvi.losses import BetaLoss, GammaLoss, LogLoss
+from skvi.losses._callable import CallableLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._ensemble_steps import make_steps

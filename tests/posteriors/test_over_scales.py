@@ -9,11 +9,8 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from skvi.base import Layout, NormalForm
-from skvi.posteriors import (
-    FullRankNormal,
-    MeanFieldNormal,
-    MixtureOverScales,
-)
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.priors import build_prior
 
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})

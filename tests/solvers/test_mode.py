@@ -18,8 +18,9 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
 from skvi.targets._row_terms import terms_at

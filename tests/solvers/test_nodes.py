@@ -14,7 +14,8 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 from skvi.targets._supervised import with_prior
 

@@ -20,13 +20,9 @@ from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.solvers import (
-    MomentMatching,
-    Problem,
-    SolverOptions,
-    Stochastic,
-    choose_solver,
-)
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
+from skvi.solvers._moment_matching import MomentMatching
 from skvi.targets import SupervisedTarget
 from tests.reference import REAL, real_data, synthetic_data
 

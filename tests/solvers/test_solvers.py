@@ -18,7 +18,8 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Problem as SolverProblem
-from skvi.solvers import SolverOptions, Stochastic, choose_solver
+from skvi.solvers import SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.solvers._run import unfinished
 from skvi.solvers._solution import remaining_gain
 from skvi.targets import SupervisedTarget

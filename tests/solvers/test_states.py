@@ -13,9 +13,11 @@ from skvi.posteriors import (
 )
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal, build_prior
-from skvi.solvers import MomentMatching, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._choice import SOLVERS
-from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.solvers._moment_matching import MomentMatching
+from skvi.targets import SupervisedTarget
+from skvi.targets._hierarchical import HierarchicalTarget
 
 GAMMA = GammaHyperprior(1.0, 1.0)
 MODEL = LinearPredictor(2)

@@ -25,8 +25,9 @@ from skvi.priors import (
     StudentT,
     build_prior,
 )
-from skvi.solvers import NaturalGradient, Problem, SolverOptions, _wide_start
+from skvi.solvers import Problem, SolverOptions, _wide_start
 from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._wide_start import choose_start
 from skvi.targets import SupervisedTarget
 

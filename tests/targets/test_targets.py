@@ -15,8 +15,9 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._row_terms import terms_at

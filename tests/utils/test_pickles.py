@@ -39,8 +39,9 @@ from skvi.priors import (
     build_prior,
 )
 from skvi.priors._reference import FlatReference
-from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import with_free_energy
+from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.utils._device import Movable
 from skvi.utils._sparse import as_rows
 
