@@ -35,7 +35,7 @@ from skvi.priors import HalfCauchy, Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget, Target
-from skvi.testing import check_divergence, check_family, check_likelihood
+from skvi.testing import check_part
 
 PAGE = Path(__file__).parents[1] / "doc" / "extend.rst"
 
@@ -74,7 +74,7 @@ def test_likelihood(page):
 
     Wrong variants: a power integral, or expectations, of another density.
     """
-    check_likelihood(page.ExponentialLikelihood())
+    check_part(page.ExponentialLikelihood())
     rng = np.random.default_rng(0)
     ones, t = np.ones((20, 1)), rng.exponential(2.0, 20)
     model = page.WaitingTimeRegressor(prior=Normal(1.5))
@@ -98,7 +98,7 @@ def test_divergence(page):
     """
     X, y = make_classification(60, 2, n_redundant=0, n_informative=2, random_state=1)
     divergence = page.VariancePenalizedKL(weight=0.5)
-    check_divergence(divergence)
+    check_part(divergence)
     parts = {"posterior": "mean_field", "prior": "normal", "intercept_prior": "normal"}
     solver = Stochastic(n_draws=100)
     model = BayesianLogisticRegression(
@@ -147,7 +147,7 @@ def test_flow(page):
     Wrong variants: the determinant of the inverse; a normal start that never moves;
     another start for the same seed.
     """
-    check_family(NormalizingFlow(module=page.RealNVP))
+    check_part(NormalizingFlow(module=page.RealNVP))
     target, found = Banana(), []
     for seed in (0, 0, 1):
         generator = torch.Generator().manual_seed(seed)

@@ -22,7 +22,7 @@ from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import MixtureOfNormals, Product
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.targets import Target
-from skvi.testing import check_family
+from skvi.testing import check_part
 
 PLANE = Layout({"coef": (1, 2)})
 BASES = ["mean_field", "low_rank", "full_rank"]
@@ -64,7 +64,7 @@ def away_from_start(base, n_components=3, seed=0):
 
 @every_base
 def test_contract(base):
-    check_family(MixtureOfNormals(base=base))
+    check_part(MixtureOfNormals(base=base))
 
 
 @every_base

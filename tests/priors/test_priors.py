@@ -23,7 +23,7 @@ from skvi.priors import (
     StudentT,
     build_prior,
 )
-from skvi.testing import check_prior
+from skvi.testing import check_part
 
 CLASSES = [getattr(skvi.priors, name) for name in skvi.priors.__all__]
 CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Prior)]
@@ -73,7 +73,7 @@ def test_contract(spec):
 
     Wrong variants: the scale for the standard deviation of a Laplace; df for df / 2.
     """
-    check_prior(spec)
+    check_part(spec)
 
 
 @every_regular
