@@ -124,7 +124,12 @@ def problems():
         found[f"{name} mean field"] = mean_field, name
     for prior in (Laplace(0.5), StudentT(4.0, 0.5), Horseshoe(0.3)):
         found[f"small {prior!r}"] = Logistic(prior=prior), "small"
-    for other in (D.KL(0.5), D.Renyi(0.9), D.Jeffreys(), D.GammaDivergence(1.05)):
+    for other in (
+        D.KLDivergence(0.5),
+        D.RenyiDivergence(0.9),
+        D.JeffreysDivergence(),
+        D.GammaDivergence(1.05),
+    ):
         model = Logistic(prior=one, divergence=other)
         found[f"small {other!r}"] = model, "small"
     for loss in ("beta", "gamma"):

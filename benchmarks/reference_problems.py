@@ -20,7 +20,7 @@ from benchmarks.reference_values import (
     of_model,
 )
 from skvi import changepoint, linear_model, neural_network
-from skvi.divergences import KL, FDivergence, Renyi
+from skvi.divergences import FDivergence, KLDivergence, RenyiDivergence
 from skvi.likelihoods import NegativeBinomialLikelihood
 from skvi.losses import BetaLoss
 from skvi.metrics import log_predictive_density_scorer
@@ -177,7 +177,7 @@ def problems() -> dict[str, Problem]:
     degrees = {"polynomialfeatures__degree": [1, 2, 3]}
     small = {
         "posterior": "mean_field",
-        "divergence": KL(),
+        "divergence": KLDivergence(),
         "hidden_layer_sizes": 8,
         "max_iter": 20,
         "tol": 0.0,
@@ -201,7 +201,7 @@ def problems() -> dict[str, Problem]:
             "learned": linear(numbers, **learned),
             "ard": linear(diabetes, prior=ARD(1, 1)),
             "blocks": linear(numbers, **blocks),
-            "renyi": linear(numbers, divergence=Renyi(0.5), **given),
+            "renyi": linear(numbers, divergence=RenyiDivergence(0.5), **given),
             "callable": linear(heavy, loss=hinge, **given),
             **each("prior=laplace prior=horseshoe", linear, numbers),
             **each("posterior=mean_field", linear, diabetes),
@@ -230,7 +230,7 @@ def problems() -> dict[str, Problem]:
             "many rows": normal(made("classes", 100_000, 10)),
             "digits": normal((X, y), posterior="mean_field", truth=False),
             "digits, full rank": normal(real("digits", 150), truth=False),
-            "power": normal(few, divergence=KL(0.5)),
+            "power": normal(few, divergence=KLDivergence(0.5)),
             "hinge": normal(few, loss=hinge),
             "hellinger": drawn(few, divergence=FDivergence("hellinger")),
             **each("prior=laplace prior=student_t prior=horseshoe", classes, few),

@@ -3,12 +3,12 @@
 from functools import partial
 
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.likelihoods import (
     GaussianLikelihood,
@@ -55,12 +55,12 @@ OBJECTIVES = {
     "alpha_energy": AlphaEnergy,
 }
 DIVERGENCES = {
-    "kl": KL,
-    "renyi": Renyi,
+    "kl": KLDivergence,
+    "renyi": RenyiDivergence,
     "alpha": AlphaDivergence,
     "beta": BetaDivergence,
     "gamma": GammaDivergence,
-    "jeffreys": Jeffreys,
+    "jeffreys": JeffreysDivergence,
 }
 LOSSES = {"log": LogLoss, "beta": BetaLoss, "gamma": GammaLoss}
 POSTERIORS = {

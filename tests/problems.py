@@ -10,7 +10,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import scale
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.likelihoods import NegativeBinomialLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -59,7 +59,7 @@ REGRESSIONS = {
     "linear, beta": linear(loss="beta", noise_scale=1.0, prior="normal", tol=1e-9),
     "linear, nodes": linear(
         objective=ELBO(),
-        divergence=KL(),
+        divergence=KLDivergence(),
         loss=LogLoss(),
         posterior=MeanFieldNormal(),
         prior=HierarchicalNormal(1.0, 1.0),
@@ -78,7 +78,7 @@ REGRESSIONS = {
     ),
     "mlp, minibatches": BayesianMLPRegressor(
         posterior="mean_field",
-        divergence=KL(weight=0.5),
+        divergence=KLDivergence(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
         noise_scale=2.0,
         batch_size=9,
@@ -91,7 +91,7 @@ REGRESSIONS = {
     ),
     "mlp, ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
-        divergence=KL(0.3),
+        divergence=KLDivergence(0.3),
         noise="heteroscedastic",
         likelihood="student_t",
         **NETWORK,
@@ -102,8 +102,12 @@ BINARY = {
     "logistic, beta": logistic(
         loss=BetaLoss(1.3), prior=Laplace(), fit_intercept=False
     ),
-    "logistic, renyi": logistic(divergence=Renyi(0.7), posterior="mean_field"),
-    "logistic, kl": logistic(divergence=KL(weight=2.0), intercept_prior=Normal(10.0)),
+    "logistic, renyi": logistic(
+        divergence=RenyiDivergence(0.7), posterior="mean_field"
+    ),
+    "logistic, kl": logistic(
+        divergence=KLDivergence(weight=2.0), intercept_prior=Normal(10.0)
+    ),
     "logistic, eubo": BayesianLogisticRegression(
         objective="eubo", random_state=0, prior="normal"
     ),
@@ -121,7 +125,9 @@ BINARY = {
 CLASSES = {
     "multinomial": logistic(),
     "multinomial, mean field": logistic(posterior="mean_field", n_jobs=1),
-    "multinomial, renyi": logistic(divergence=Renyi(0.8), fit_intercept=False),
+    "multinomial, renyi": logistic(
+        divergence=RenyiDivergence(0.8), fit_intercept=False
+    ),
     "mlp, classes": BayesianMLPClassifier(
         skip_connection=False,
         divergence="kl",

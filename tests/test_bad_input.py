@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader, TensorDataset
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -322,10 +322,10 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "params",
     [
-        {"objective": "kl"}, {"objective": KL()}, {"divergence": "KL"}, {"loss": 1},
-        {"loss": "logistic"}, {"posterior": "diagonal"}, {"posterior": None},
-        {"prior": None}, {"prior": "gauss"}, {"intercept_prior": 1.0},
-        {"fit_intercept": "yes"}, {"solver": "newton"},
+        {"objective": "kl"}, {"objective": KLDivergence()}, {"divergence": "KL"},
+        {"loss": 1}, {"loss": "logistic"}, {"posterior": "diagonal"},
+        {"posterior": None}, {"prior": None}, {"prior": "gauss"},
+        {"intercept_prior": 1.0}, {"fit_intercept": "yes"}, {"solver": "newton"},
         {"solver": Stochastic(n_draws=0)}, {"solver": Stochastic(n_draws=2.5)},
         {"solver": Stochastic(learning_rate=0.0)},
         {"solver": Stochastic(learning_rate="fast")},
@@ -333,8 +333,9 @@ NAN = float("nan")
         {"max_iter": 0}, {"tol": 0.0}, {"tol": -1}, {"tol": NAN},
         {"random_state": "seed"},
         {"prior": Normal(0.0)}, {"prior": Normal(-1)}, {"prior": Laplace("wide")},
-        {"prior": Normal(NAN)}, {"prior": Normal(np.inf)}, {"divergence": KL(weight=0)},
-        {"loss": BetaLoss(beta=1.0)}, {"divergence": Renyi(alpha=NAN)},
+        {"prior": Normal(NAN)}, {"prior": Normal(np.inf)},
+        {"divergence": KLDivergence(weight=0)}, {"loss": BetaLoss(beta=1.0)},
+        {"divergence": RenyiDivergence(alpha=NAN)},
         {"objective": ELBO("reinforce")}, {"objective": EUBO("stl")},
     ],
 )  # fmt: skip
@@ -357,9 +358,18 @@ def test_wrong_parameters(params):
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"objective": "eubo", "divergence": "renyi"}, "EUBO Renyi() objective='elbo'"),
-        ({"objective": "eubo", "divergence": KL(2.0)}, "EUBO KL(weight=2.0) 'kl'"),
-        ({"objective": ELBO("stl"), "divergence": "renyi"}, "stl Renyi() 'reparam'"),
+        (
+            {"objective": "eubo", "divergence": "renyi"},
+            "EUBO RenyiDivergence() objective='elbo'",
+        ),
+        (
+            {"objective": "eubo", "divergence": KLDivergence(2.0)},
+            "EUBO KLDivergence(weight=2.0) 'kl'",
+        ),
+        (
+            {"objective": ELBO("stl"), "divergence": "renyi"},
+            "stl RenyiDivergence() 'reparam'",
+        ),
         (
             {"objective": "eubo", "solver": Stochastic(n_draws=1)},
             "EUBO n_draws=1 2 objective='elbo'",
@@ -368,7 +378,10 @@ def test_wrong_parameters(params):
             {"objective": "alpha_energy", "solver": Stochastic(n_draws=1)},
             "AlphaEnergy n_draws=1 2",
         ),
-        ({"divergence": Renyi(-0.5)}, "Renyi(alpha=-0.5) alpha > 0"),
+        (
+            {"divergence": RenyiDivergence(-0.5)},
+            "RenyiDivergence(alpha=-0.5) alpha > 0",
+        ),
         ({"prior": {"intercept": Normal()}}, "intercept_prior=Normal()"),
         ({"prior": {"coef": Normal(), "bias": Normal()}}, "coef intercept bias"),
         ({"solver": "moment_matching"}, "moment_matching ELBO() 'auto'"),
@@ -503,7 +516,7 @@ def test_adversarial_data(seed):
     scale = 10.0 ** rng.integers(-6, 7)
     parts = {"prior": Laplace(scale) if seed % 5 == 0 else Normal(scale)}
     parts["posterior"] = ["full_rank", "mean_field"][rng.integers(2)]
-    options = [{}, {}, {"loss": "beta"}, {"divergence": KL(100.0)}]
+    options = [{}, {}, {"loss": "beta"}, {"divergence": KLDivergence(100.0)}]
     if seed % 5:
         options.append({"divergence": "renyi"})
     fit_or_refuse(X, y, weight, parts | options[rng.integers(len(options))])

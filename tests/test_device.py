@@ -12,12 +12,12 @@ from torch.testing import assert_close
 import skvi
 from skvi.base import Layout, NormalForm
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._poisson import poisson_mixture_cdf, poisson_mixture_log_mass
@@ -197,8 +197,8 @@ def _parts():
     yield "Normal-learned", bound, (learned, theta)
     unit = Normal().build(layout)
     for divergence in (
-        KL(), Renyi(0.5), AlphaDivergence(0.5), BetaDivergence(1.2),
-        GammaDivergence(1.2), Jeffreys(),
+        KLDivergence(), RenyiDivergence(0.5), AlphaDivergence(0.5), BetaDivergence(1.2),
+        GammaDivergence(1.2), JeffreysDivergence(),
     ):  # fmt: skip
         for form, kind in zip(forms, ("diagonal", "full", "low"), strict=True):
             name = f"{type(divergence).__name__}-{kind}"

@@ -21,7 +21,7 @@ from sklearn.preprocessing import scale
 from torch.nn.functional import conv1d, relu
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Divergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -154,7 +154,7 @@ def test_flow(page):
         family = NormalizingFlow(module=page.RealNVP)
         flow = family.build(target.layout, generator)
         found.append(flow.params)
-        problem = Problem(target, ELBO("reparam"), KL(), flow, generator)
+        problem = Problem(target, ELBO("reparam"), KLDivergence(), flow, generator)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
     solver = Stochastic(learning_rate=0.02, n_draws=20)
@@ -251,8 +251,8 @@ def test_density_without_prior_and_rows(gradient):
     """
     target, generator = Banana(), torch.Generator().manual_seed(0)
     objective, posterior = ELBO(gradient), FullRankNormal().build(target.layout)
-    objective.check(KL(), target)
-    problem = Problem(target, objective, KL(), posterior, generator)
+    objective.check(KLDivergence(), target)
+    problem = Problem(target, objective, KLDivergence(), posterior, generator)
     rate = 0.1 * objective.rate_share
     solver = choose_solver(problem, Stochastic(n_draws=20, learning_rate=rate))
     fit = solver.solve(problem, SolverOptions(20))
@@ -325,7 +325,7 @@ def test_convolution_with_a_deterministic_normalization():
     posterior = posterior.near(target.initial_normal(generator))
     assert list(posterior.layout) == ["conv1.weight", "conv1.bias", "head.weight"]
     assert target.learned == ("noise_scale", *points)
-    problem = Problem(target, ELBO(), KL(), posterior, generator)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, generator)
     fit = Stochastic(n_draws=3).solve(problem, SolverOptions(max_iter=10))
     theta = fit.posterior.draw(50, generator).theta
     f = fit.target.predictor.forward(theta, X[200:])

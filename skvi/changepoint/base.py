@@ -100,7 +100,8 @@ class SegmentModel(Component):
     order : int
         Number of past rows that a row depends on.
     takes_parts : bool
-        Whether a row can be given a fractional weight, as under ``KL(weight=2.0)``.
+        Whether a row can be given a fractional weight, as under
+        ``KLDivergence(weight=2.0)``.
     instead_of_beta : str
         Advice of the detector if a beta loss is requested and not available; empty if
         it is.
@@ -235,8 +236,8 @@ class ObservationModel(SegmentModel):
     def update_part(self, state: State, row: Row, weight: float) -> State:
         """State updated with a row of fractional weight.
 
-        Only called, in place of `update`, under ``KL(weight=...)``, and for models with
-        ``takes_parts = True``.
+        Only called, in place of `update`, under ``KLDivergence(weight=...)``, and for
+        models with ``takes_parts = True``.
 
         Parameters
         ----------

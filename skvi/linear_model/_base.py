@@ -11,7 +11,7 @@ from skvi._continual import check_next_prior
 from skvi._estimator import BaseVariational
 from skvi._registry import POSTERIORS, PRIORS
 from skvi.base._units import Units
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._blocks import (
     MAX_FULL,
@@ -232,7 +232,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         posterior = self.posterior_family_.build(target.layout)
         if posterior.as_normal() is None:
             posterior = normal_family(target.layout).build(target.layout)
-        problem = Problem(target, ELBO(), KL(), posterior, None)
+        problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
         solution = choose_solver(problem).solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         found, (plain, numbers) = solution.posterior, numbers_of(target)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._blocks import MAX_FULL
 from skvi.objectives import ELBO
@@ -62,7 +62,7 @@ def start_at_normal(problem):
     For posteriors that begin at a normal, and objectives whose draws have to be near.
     """
     given, layout = problem.posterior, problem.target.layout
-    start = replace(problem, objective=ELBO(), divergence=KL())
+    start = replace(problem, objective=ELBO(), divergence=KLDivergence())
     if given.starts_at_normal:
         posterior = normal_family(layout).build(layout).to(given.params.device)
         start = replace(start, posterior=posterior)

@@ -16,7 +16,7 @@ from skvi._continual import check_next_prior
 from skvi._draws import ROW_BLOCK, Draws, SampledFunction
 from skvi._estimator import BaseVariational
 from skvi._registry import SHORTHANDS
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._batches import check_stream, posterior_to_continue
 from skvi.neural_network._choice import choose
@@ -160,7 +160,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _usual_divergence(self):
         """What "auto" stands for; evidences and streams ask for a weight of 1."""
-        return KL(weight="auto") if self._is_generalized else KL()
+        return KLDivergence(weight="auto") if self._is_generalized else KLDivergence()
 
     @property
     def _is_generalized(self):
@@ -177,17 +177,17 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         if self._is_candidate:
             return True
         found = self._resolve("divergence")
-        is_whole = isinstance(found, KL) and found.weight == 1
+        is_whole = isinstance(found, KLDivergence) and found.weight == 1
         return self._is_generalized and not is_whole
 
     def _resolve_divergence(self, X, y, sample_weight):
         """With a weight from held-out rows, if it is "auto"."""
         check_training(self, len(X))
         found, self._choice = super()._resolve_divergence(X, y, sample_weight), None
-        if not isinstance(found, KL) or found.weight != "auto":
+        if not isinstance(found, KLDivergence) or found.weight != "auto":
             return found
         self._choice = choose(self, X, y, sample_weight)
-        return KL(self._choice.weight)
+        return KLDivergence(self._choice.weight)
 
     def _resolve_prior(self):
         """The posterior of the last batch, if the fit continues."""
@@ -261,7 +261,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Draws of a random network miss the posterior: start at the ELBO's."""
         if self.objective_.kind != "weights":
             return None
-        start = replace(problem, objective=ELBO(), divergence=KL())
+        start = replace(problem, objective=ELBO(), divergence=KLDivergence())
         return start, replace(self._solver_options(problem.target), score=None)
 
     def _posterior_dtype(self, target):

@@ -46,7 +46,7 @@ class EmpiricalBayes(Solver):
     Examples
     --------
     >>> import torch
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.likelihoods import GaussianLikelihood
     >>> from skvi.losses import LogLoss
     >>> from skvi.objectives import ELBO
@@ -60,7 +60,7 @@ class EmpiricalBayes(Solver):
     >>> prior, y = Normal("learn").build(model.layout), torch.tensor([3.0])
     >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
     >>> posterior = FullRankNormal().build(model.layout)
-    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     >>> solution = EmpiricalBayes().solve(problem, SolverOptions())
     >>> round(
     ...     float(solution.target.hyper.exp()), 3

@@ -59,7 +59,7 @@ class NaturalGradient(Solver):
     Examples
     --------
     >>> import torch
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.likelihoods import GaussianLikelihood
     >>> from skvi.losses import LogLoss
     >>> from skvi.objectives import ELBO
@@ -73,7 +73,7 @@ class NaturalGradient(Solver):
     >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
     >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
     >>> posterior = FullRankNormal().build(model.layout)
-    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     >>> solution = NaturalGradient().solve(problem, SolverOptions())
     >>> round(solution.value, 4)  # - log p(D): here the posterior is normal
     4.7205

@@ -37,15 +37,15 @@ class Problem:
     Examples
     --------
     >>> from skvi.base import Layout
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import Problem
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> from skvi.targets import Target
-    >>> problem = Problem(Target(), ELBO(), KL(), posterior, None)
+    >>> problem = Problem(Target(), ELBO(), KLDivergence(), posterior, None)
     >>> problem.objective, problem.divergence
-    (ELBO(), KL())
+    (ELBO(), KLDivergence())
     """
 
     target: Target

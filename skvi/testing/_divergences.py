@@ -5,7 +5,7 @@ import math
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Divergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.priors import BuiltPrior, Normal
 from skvi.testing._ensure import N_SE, Check, numeric_gradient
 from skvi.utils._device import CPU
@@ -37,7 +37,7 @@ def check_divergence(divergence: Divergence, random_state: int) -> None:
         if divergence.is_standard:
             check.close(
                 value,
-                KL().closed_form(q, prior),
+                KLDivergence().closed_form(q, prior),
                 "is_standard is True, but closed_form",
             )
         if kind != "low_rank":

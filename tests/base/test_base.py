@@ -48,7 +48,7 @@ every_specification = pytest.mark.parametrize("spec", SPECIFICATIONS, ids=repr)
 
 def test_specifications_are_found():
     assert len(SPECIFICATIONS) >= 12
-    assert {"KL", "BetaLoss", "FullRankNormal"} <= {
+    assert {"KLDivergence", "BetaLoss", "FullRankNormal"} <= {
         type(s).__name__ for s in SPECIFICATIONS
     }
 

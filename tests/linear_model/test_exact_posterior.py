@@ -10,7 +10,7 @@ from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -239,7 +239,7 @@ def test_where_another_posterior_is_fitted():
     """
     X, y, _ = make_data(30, 2)
     others = [
-        {"divergence": KL(0.5), "max_iter": 1},
+        {"divergence": KLDivergence(0.5), "max_iter": 1},
         {"posterior": "mean_field"},
         {"prior": "ard"},
         {"noise_scale": 1.0, "prior": "normal"},
@@ -309,7 +309,7 @@ def test_exact_is_exact_or_refused():
     for parts, why in [
         ({"prior": "ard"}, "normal coefficients"),
         ({"loss": "beta"}, "normal noise, log loss"),
-        ({"divergence": KL(0.5)}, "divergence='kl'"),
+        ({"divergence": KLDivergence(0.5)}, "divergence='kl'"),
         ({"solver": "stochastic"}, "solver='stochastic'"),
         ({"solver": Stochastic(batch_size=5)}, "batch_size=5"),
     ]:

@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler, scale
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.expectations._gumbel import expect_logsumexp
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -414,7 +414,7 @@ def test_two_symmetric_columns_are_the_binary_model(posterior):
         torch.from_numpy(y),
     )
     family = FullRankNormal() if posterior == "full_rank" else MeanFieldNormal()
-    problem = Problem(target, ELBO(), KL(), family.build(target.layout), None)
+    problem = Problem(target, ELBO(), KLDivergence(), family.build(target.layout), None)
     solution = choose_solver(problem).solve(problem, SolverOptions(tol=1e-9))
     if posterior == "full_rank":
         assert -solution.value == pytest.approx(binary.lower_bound_, abs=1e-6)
@@ -430,7 +430,7 @@ PARTS = [
     {},
     {"posterior": "mean_field"},
     {"loss": BetaLoss(1.3), "prior": Laplace()},
-    {"divergence": Renyi(0.8), "fit_intercept": False},
+    {"divergence": RenyiDivergence(0.8), "fit_intercept": False},
 ]
 
 

@@ -12,7 +12,7 @@ from sklearn.preprocessing import scale
 
 from skvi._model import TrainingData
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import GaussianLikelihood
@@ -164,7 +164,10 @@ def test_other_divergences_carry_the_moments():
     """They need one normal; a tempered one has nodes."""
     (X, y), (Z, z) = mirrored_batches()
     mixture = KnownNoise(UNKNOWN).fit(X, y).posterior_
-    for divergence, expected in ((KL(2.0), MixtureOverScales), ("renyi", None)):
+    for divergence, expected in (
+        (KLDivergence(2.0), MixtureOverScales),
+        ("renyi", None),
+    ):
         found = KnownNoise(mixture, divergence=divergence).fit(Z, z).posterior_
         assert isinstance(found, expected or type(mixture.likeliest))
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from skvi.base import Draw, Layout, NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
@@ -66,7 +66,9 @@ def make_problem(objective, n_others=50, side="upper", divergence=None):
     generator = torch.Generator().manual_seed(0)
     covariance = X @ X.T + torch.eye(30)
     evidence = stats.multivariate_normal(cov=covariance.numpy()).logpdf(y.numpy())
-    problem = Problem(target, objective, divergence or KL(), posterior, generator)
+    problem = Problem(
+        target, objective, divergence or KLDivergence(), posterior, generator
+    )
     return problem, evidence
 
 
@@ -108,7 +110,7 @@ def test_rules_that_need_the_score_refuse_bounds(gradient):
 
 
 def test_other_divergences_refuse_bounds():
-    problem, _ = make_problem(ELBO(), divergence=Renyi(0.5))
+    problem, _ = make_problem(ELBO(), divergence=RenyiDivergence(0.5))
     with pytest.raises(IncompatibleComponentsError, match="for KL"):
         check(problem)
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_iris, make_classification
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
@@ -434,7 +434,7 @@ def test_a_weight_of_the_divergence():
         noise_scale=0.5,
         prior=Normal(),
         fit_intercept=False,
-        divergence=KL(0.25),
+        divergence=KLDivergence(0.25),
         posterior=Refined(n_samples=200),
         random_state=0,
     ).fit(X, y)

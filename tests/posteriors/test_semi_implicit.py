@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLogisticRegression
@@ -170,7 +170,9 @@ def test_unbiased_gradients(size):
     (truth,) = torch.autograd.grad(value, leaf)
     found = torch.stack(
         [
-            ELBO().value_and_gradient(target, q, KL(), None, 400, generator)[1]
+            ELBO().value_and_gradient(target, q, KLDivergence(), None, 400, generator)[
+                1
+            ]
             for _ in range(30)
         ]
     )
@@ -192,7 +194,9 @@ def test_unbiased_gradients(size):
 )
 def test_every_parameter_has_a_gradient(family):
     q, target = perturbed(family, 2), Bent(2)
-    _, found = ELBO().value_and_gradient(target, q, KL(), None, 20, make_generator(0))
+    _, found = ELBO().value_and_gradient(
+        target, q, KLDivergence(), None, 20, make_generator(0)
+    )
     assert (found != 0).all()
     assert found.isfinite().all()
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -66,14 +66,14 @@ def test_a_start_for_several_classes(width, at_mode, after_two):
     likelihood = CategoricalLikelihood(10)
     target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
     posterior = FullRankNormal().build(predictor.layout)
-    problem = Problem(target, ELBO(), KL(), posterior, None)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     form = prior.matching_normal()
     with torch.inference_mode():
         mean, curvature = find_mode(target, form)
         precision = add(predictor.gram(X, curvature), 1 / form.variance)
         starts = (alternate(target, form, mean, precision, n) for n in (0, 2))
         begin = map(torch.stack, zip(*starts, strict=True))
-        found = Descent([target] * 2, KL(), *begin)
+        found = Descent([target] * 2, KLDivergence(), *begin)
         values = [found.place(k).value for k in (0, 1)]
         best = NaturalGradient().solve(problem, SolverOptions(tol=1e-2)).value
     assert values[0] - best > at_mode

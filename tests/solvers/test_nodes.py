@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import BernoulliLikelihood, PoissonLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
@@ -33,7 +33,7 @@ def posed(likelihood, weight=1.0, n=30, d=3):
     data = torch.from_numpy(X), torch.from_numpy(y)
     target = SupervisedTarget(model, likelihood, LogLoss(), prior, *data)
     posterior = FullRankNormal().build(model.layout)
-    return Problem(target, ELBO(), KL(weight), posterior, None)
+    return Problem(target, ELBO(), KLDivergence(weight), posterior, None)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.4])

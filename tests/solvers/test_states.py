@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
@@ -52,7 +52,9 @@ def make_cases():
 
 def make_problem(target, objective, family):
     generator = torch.Generator().manual_seed(0)
-    return Problem(target, objective, KL(), family.build(target.layout), generator)
+    return Problem(
+        target, objective, KLDivergence(), family.build(target.layout), generator
+    )
 
 
 def test_every_solver_is_there():
@@ -143,6 +145,6 @@ def test_natural_gradients_leave_tensors_for_graphs(loss):
 def test_draws_need_a_source():
     target = make_target()
     posterior = FullRankNormal().build(target.layout)
-    problem = Problem(target, EUBO(), KL(), posterior, None)
+    problem = Problem(target, EUBO(), KLDivergence(), posterior, None)
     with pytest.raises(ValueError, match="give Problem a generator"):
         MomentMatching().solve(problem, SolverOptions(max_iter=1))

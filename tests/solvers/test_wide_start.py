@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from skvi.base import Layout
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood, StudentTLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -164,7 +164,7 @@ def test_the_scales_of_the_chosen_start_are_taken():
     learned = GaussianLikelihood("learn")
     target = SupervisedTarget(model, learned, LogLoss(), prior, *rows)
     posterior = FullRankNormal().build(model.layout)
-    problem = Problem(target, ELBO(), KL(), posterior, None)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     start = choose_start(EmpiricalBayes(), problem, SolverOptions())
     found = float(start.target.hyper.exp())
     assert found == pytest.approx(float(0.3 * noise.std()), rel=0.1)

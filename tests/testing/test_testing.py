@@ -11,7 +11,7 @@ import torch
 
 from skvi._registry import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import BetaLoss, LogLoss
 from skvi.posteriors import MeanFieldNormal
@@ -119,7 +119,7 @@ def test_wrong_likelihoods(part):
         check_part(part)
 
 
-class Shifted(KL):
+class Shifted(KLDivergence):
     is_standard = False
 
     def closed_form(self, q, prior):
@@ -129,7 +129,7 @@ class Shifted(KL):
         return super().monte_carlo(log_q, log_prior) + 0.1
 
 
-class Reversed(KL):
+class Reversed(KLDivergence):
     is_standard = False
 
     def closed_form(self, q, prior):
@@ -141,7 +141,7 @@ class Reversed(KL):
         ) - (pi.half_log_det - q.half_log_det)
 
 
-class HalfPull(Renyi):
+class HalfPull(RenyiDivergence):
     def terms(self, q, prior, q_precision=None):
         terms = super().terms(q, prior, q_precision)
         return type(terms)(

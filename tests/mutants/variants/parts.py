@@ -370,32 +370,32 @@ VARIANTS = [
         find="a * b * squared_outer(u, inverse) - inverse",
         put="-a * b * squared_outer(u, inverse) - inverse",
         test="tests/divergences/test_closed_forms.py::"
-             "test_terms_are_derivatives[diag-Renyi()-'diag']"),
+             "test_terms_are_derivatives[diag-RenyiDivergence()-'diag']"),
     Variant("terms-own-integral-without-its-order", where="_IntegralDivergence.terms",
         find="(self._order - 1) * rest[0]", put="rest[0]",
         test="tests/divergences/test_closed_forms.py::"
              "test_terms_are_derivatives[diag-GammaDivergence()-'diag']"),
-    Variant("renyi-classical-scaling", where="Renyi._combine",
+    Variant("renyi-classical-scaling", where="RenyiDivergence._combine",
         find="self.alpha * (self.alpha - 1)", put="self.alpha - 1",
         test="tests/divergences/test_orders.py::"
-             "test_near_the_limit_kl[Renyi-0.1-0.011]"),
+             "test_near_the_limit_kl[RenyiDivergence-0.1-0.011]"),
     Variant("gamma-without-inverse-order", where="GammaDivergence._combine",
         find="((own - cross) / self._b + norm - cross) / self.gamma",
         put="(own - cross) / self._b + norm - cross",
         test="tests/divergences/test_orders.py::"
              "test_near_the_limit_kl[GammaDivergence-0.1-0.011]"),
-    Variant("jeffreys-one-direction-twice", where="Jeffreys.closed_form",
+    Variant("jeffreys-one-direction-twice", where="JeffreysDivergence.closed_form",
         find="kl_of_normals(pi, q)", put="kl_of_normals(q, pi)",
         test="tests/divergences/test_closed_forms.py::"
-             "test_entropy_weight[diag-Jeffreys()]"),
-    Variant("kl-reversed", where="KL.closed_form", find="kl_of_normals(q, pi)",
-        put="kl_of_normals(pi, q)",
+             "test_entropy_weight[diag-JeffreysDivergence()]"),
+    Variant("kl-reversed", where="KLDivergence.closed_form",
+        find="kl_of_normals(q, pi)", put="kl_of_normals(pi, q)",
         test="tests/divergences/test_closed_forms.py::"
              "test_kl_is_its_integral[1.0-diag-diag]"),
-    Variant("kl-weight-forgotten-in-pull", where="KL.terms",
+    Variant("kl-weight-forgotten-in-pull", where="KLDivergence.terms",
         find="w * subtract(exact, precision)", put="subtract(exact, precision)",
         test="tests/divergences/test_closed_forms.py::"
-             "test_terms_are_derivatives[diag-KL(weight=0.4)-'diag']"),
+             "test_terms_are_derivatives[diag-KLDivergence(weight=0.4)-'diag']"),
     Variant("f-divergence-ratio-inverted", where="FDivergence.monte_carlo",
         find="log_q - log_prior", put="log_prior - log_q",
         test="tests/divergences/test_orders.py::"
