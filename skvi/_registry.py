@@ -25,25 +25,18 @@ from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBoun
 from skvi.posteriors import (
     Ensemble,
     FullRankNormal,
-    GaussianDropout,
-    Hierarchical,
+    HierarchicalVariational,
     LowRankNormal,
     MeanFieldNormal,
     MixtureOfNormals,
     MultiplicativeFlow,
     NormalizingFlow,
-    Refined,
-    SemiImplicit,
+    RefinedNormal,
+    SemiImplicitMixture,
 )
-from skvi.priors import (
-    ARD,
-    HierarchicalNormal,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    StudentT,
-)
+from skvi.posteriors._dropout import GaussianDropout
+from skvi.priors import ARD, HierarchicalNormal, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._log_uniform import LogUniform
 from skvi.solvers._choice import SOLVERS
 
 OBJECTIVES = {
@@ -69,11 +62,11 @@ POSTERIORS = {
     "low_rank": LowRankNormal,
     "ensemble": Ensemble,
     "mixture": MixtureOfNormals,
-    "semi_implicit": SemiImplicit,
-    "hierarchical": Hierarchical,
+    "semi_implicit": SemiImplicitMixture,
+    "hierarchical_variational": HierarchicalVariational,
     "multiplicative_flow": MultiplicativeFlow,
     "flow": NormalizingFlow,
-    "refined": Refined,
+    "refined": RefinedNormal,
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}

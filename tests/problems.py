@@ -213,7 +213,7 @@ def answers(model, X, y):
     if hasattr(model, "sample_function"):
         found["function"] = model.sample_function(random_state=0)(X)
     if not is_classifier(model):
-        found["sample"] = model.sample_y(X, n_samples=2, random_state=0)
+        found["sample"] = model.sample_y(X, n_draws=2, random_state=0)
     return found
 
 

@@ -395,7 +395,8 @@ def test_impossible_combinations(params, words, monkeypatch):
     """Refused before any training, with the parts and the remedy in the message."""
     trained = []
     monkeypatch.setattr(
-        "skvi.solvers.NaturalGradient.solve", lambda *_: trained.append(1)
+        "skvi.solvers._natural_gradient.NaturalGradient.solve",
+        lambda *_: trained.append(1),
     )
     with pytest.raises(IncompatibleComponentsError) as error:
         BayesianLogisticRegression(**params).fit(*small())
@@ -448,10 +449,10 @@ def test_evidence_of_the_wrong_data():
     assert bounds.quantity == "log evidence"
 
 
-@pytest.mark.parametrize("params", [{"n_samples": 0}, {"n_samples": 1.5}])
+@pytest.mark.parametrize("params", [{"n_draws": 0}, {"n_draws": 1.5}])
 def test_wrong_arguments_of_methods(params):
     model = BayesianLogisticRegression().fit(*small())
-    with pytest.raises(ValueError, match="'n_samples' parameter"):
+    with pytest.raises(ValueError, match="'n_draws' parameter"):
         model.sample_posterior(**params)
     with pytest.raises(ValueError, match="X has 2 features"):
         model.predict(np.zeros((4, 2)))

@@ -23,12 +23,12 @@ from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._poisson import poisson_mixture_cdf, poisson_mixture_log_mass
 from skvi.likelihoods import (
     BernoulliLikelihood,
-    CategoricalLikelihood,
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import BetaLoss, LogLoss
 from skvi.losses._callable import CallableLoss
 from skvi.priors import (
@@ -36,12 +36,12 @@ from skvi.priors import (
     HierarchicalNormal,
     Horseshoe,
     Laplace,
-    LogUniform,
     Normal,
     Prior,
     StudentT,
-    build_prior,
 )
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.utils import _device
 from skvi.utils._device import CPU, resolve_device, to_device
 from skvi.utils._random import make_generator

@@ -31,7 +31,8 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal, NormalizingFlow
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import Predictor
-from skvi.priors import HalfCauchy, Normal, build_prior
+from skvi.priors import HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget, Target

@@ -8,13 +8,12 @@ from skvi.changepoint._models import (
     Regression,
     RegressionModel,
 )
-from skvi.changepoint.base import ConstantHazard, Hazard, ObservationModel
+from skvi.changepoint.base import Hazard, ObservationModel
 
 __all__ = [
     "BayesianChangepointDetector",
     "BernoulliTrials",
     "ChangepointDisplay",
-    "ConstantHazard",
     "Hazard",
     "ObservationModel",
     "PoissonCounts",

@@ -316,7 +316,7 @@ class ConstantHazard(Hazard):
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.changepoint import ConstantHazard
+    >>> from skvi.changepoint.base import ConstantHazard
     >>> ConstantHazard(mean_length=50.0).probability(np.array([1, 1000]))
     array([0.02, 0.02])
     """

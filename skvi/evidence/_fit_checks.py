@@ -7,7 +7,7 @@ import torch
 from skvi._sampling._importance import WeightedDraws
 from skvi.divergences import KLDivergence
 from skvi.evidence._estimates import Estimate
-from skvi.objectives import Objective
+from skvi.objectives.base import Objective
 from skvi.posteriors import Posterior
 from skvi.targets import SupervisedTarget, Target
 

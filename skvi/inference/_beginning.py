@@ -11,7 +11,8 @@ from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.evidence._changes import modes_of
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.objectives import ELBO, Objective
+from skvi.objectives import ELBO
+from skvi.objectives.base import Objective
 from skvi.posteriors import (
     Family,
     FullRankNormal,

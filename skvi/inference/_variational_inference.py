@@ -32,7 +32,8 @@ from skvi.inference._beginning import (
 )
 from skvi.inference._minibatches import few_rows, solve_rows, stochastic
 from skvi.linear_model._summary import CoefficientTable
-from skvi.objectives import ELBO, Objective
+from skvi.objectives import ELBO
+from skvi.objectives.base import Objective
 from skvi.posteriors import Family
 from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
@@ -441,22 +442,22 @@ class VariationalInference(BaseEstimator):
 
     @torch.no_grad()
     def sample_posterior(
-        self, n_samples: int = 1000, random_state: Any = None
+        self, n_draws: int = 1000, random_state: Any = None
     ) -> dict[str, np.ndarray]:
         """Draw from the fitted posterior.
 
         Parameters
         ----------
-        n_samples : int, default=1000
+        n_draws : int, default=1000
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
         dict of str to ndarray
-            On the supports, each of shape ``(n_samples, *shape)``.
+            On the supports, each of shape ``(n_draws, *shape)``.
         """
         check_is_fitted(self)
-        draw = self.posterior_.draw(n_samples, make_generator(random_state))
+        draw = self.posterior_.draw(n_draws, make_generator(random_state))
         values, _ = self._target.constrain(draw.theta)
         return {name: value.numpy() for name, value in values.items()}
 
@@ -524,12 +525,12 @@ class VariationalInference(BaseEstimator):
             numbers={k: v for k, v in numbers.items() if isinstance(v, float)},
         )
 
-    def to_arviz(self, n_samples: int = 1000, random_state: Any = None) -> Any:
+    def to_arviz(self, n_draws: int = 1000, random_state: Any = None) -> Any:
         """Draws of the posterior for the plots and tables of ArviZ.
 
         Parameters
         ----------
-        n_samples : int, default=1000
+        n_draws : int, default=1000
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -546,7 +547,7 @@ class VariationalInference(BaseEstimator):
             import arviz
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install 'arviz<1'.") from error
-        draws = self.sample_posterior(n_samples, random_state)
+        draws = self.sample_posterior(n_draws, random_state)
         return arviz.from_dict(posterior={k: v[None] for k, v in draws.items()})
 
     def evidence_bounds(

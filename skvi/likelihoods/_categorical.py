@@ -52,7 +52,7 @@ class CategoricalLikelihood(Likelihood):
     Examples
     --------
     >>> import torch
-    >>> from skvi.likelihoods import CategoricalLikelihood
+    >>> from skvi.likelihoods._categorical import CategoricalLikelihood
     >>> likelihood = CategoricalLikelihood(3)
     >>> likelihood.log_prob(torch.zeros(1, 2, 3), torch.tensor([0.0, 2.0]))
     tensor([[-1.0986, -1.0986]])

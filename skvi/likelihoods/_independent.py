@@ -26,7 +26,8 @@ class IndependentLikelihood(Likelihood):
     Examples
     --------
     >>> import torch
-    >>> from skvi.likelihoods import GaussianLikelihood, IndependentLikelihood
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.likelihoods._independent import IndependentLikelihood
     >>> likelihood = IndependentLikelihood([GaussianLikelihood(2.0)] * 3)
     >>> likelihood.log_prob(torch.zeros(1, 1, 3), torch.zeros(1, 3))
     tensor([[-4.8363]])

@@ -34,7 +34,8 @@ from skvi.linear_model._units import (
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior, build_prior
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior
+from skvi.priors._blocks import build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import Problem

@@ -25,17 +25,12 @@ from skvi.linear_model._units import (
     feature_units,
     with_new_features,
 )
-from skvi.posteriors import Exact, FullRankNormal, Posterior
+from skvi.posteriors import FullRankNormal, Posterior
+from skvi.posteriors._exact import Exact
 from skvi.posteriors._over_scales import leading
 from skvi.predictors import LinearPredictor
-from skvi.priors import (
-    ARD,
-    GammaHyperprior,
-    HalfCauchy,
-    HierarchicalNormal,
-    Normal,
-    build_prior,
-)
+from skvi.priors import ARD, GammaHyperprior, HalfCauchy, HierarchicalNormal, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.solvers._hyper import check_noise
 from skvi.solvers._natural_gradient import NaturalGradient

@@ -36,7 +36,8 @@ from skvi.neural_network._training import (
 )
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Solver, Stochastic
 from skvi.targets._rows import mean_log_density
 from skvi.utils._arrays import as_tensor

@@ -15,10 +15,10 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
     GeneralizedGammaLikelihood,
     HurdleLikelihood,
-    IndependentLikelihood,
     Likelihood,
     RoundedLikelihood,
 )
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network._noises import noise_of
 from skvi.utils._arrays import as_tensor
 

@@ -8,7 +8,7 @@ import torch
 
 from skvi.base._component import Component
 from skvi.divergences import Divergence
-from skvi.objectives import Objective
+from skvi.objectives.base import Objective
 from skvi.posteriors import Posterior
 from skvi.solvers._checkpoint import Checkpoint
 from skvi.solvers._solution import Ending, Solution, State

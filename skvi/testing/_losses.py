@@ -4,12 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    Likelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, Likelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import Loss
 from skvi.testing._ensure import N_DRAWS, N_SE, Check, numeric_gradient
 from skvi.utils._device import CPU

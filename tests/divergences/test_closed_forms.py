@@ -20,7 +20,8 @@ from skvi.divergences import (
 )
 from skvi.divergences._power_integral import log_power_integral
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from tests.divergences.normals import as_full
 
 CLASSES = [getattr(skvi.divergences, name) for name in skvi.divergences.__all__]

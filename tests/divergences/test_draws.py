@@ -14,7 +14,8 @@ from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._tempered import log_tempered_integral
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 
 LAYOUT = Layout({"coef": (3,)})
 SPECS = [RenyiDivergence(0.5), AlphaDivergence(0.5), AlphaDivergence(0.5, joint=True)]

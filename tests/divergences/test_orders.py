@@ -19,7 +19,8 @@ from skvi.divergences import (
 )
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.utils._validation import InvalidParameterError
 from tests.divergences.normals import Prior
 

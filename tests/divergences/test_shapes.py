@@ -14,7 +14,8 @@ from skvi.divergences import (
 )
 from skvi.divergences._linalg import mix, precision_of
 from skvi.divergences._power_integral import log_power_integral
-from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 from tests.divergences.normals import Prior, as_full
 
 SPECS = [

@@ -10,12 +10,12 @@ from skvi.evidence import EvidenceBounds
 from skvi.evidence._named import NamedBound
 from skvi.likelihoods import (
     BernoulliLikelihood,
-    CategoricalLikelihood,
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,

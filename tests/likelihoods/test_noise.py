@@ -12,13 +12,13 @@ from skvi.likelihoods import (
     GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
     HurdleLikelihood,
-    IndependentLikelihood,
     JohnsonSULikelihood,
     Likelihood,
     PoissonLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.utils._row_pass import RowBuffers
 

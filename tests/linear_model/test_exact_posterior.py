@@ -18,7 +18,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier
-from skvi.posteriors import Exact
+from skvi.posteriors._exact import Exact
 from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
 from skvi.solvers import Stochastic, _exact
 from skvi.targets._precision_nodes import find_nodes

@@ -15,14 +15,16 @@ from sklearn.preprocessing import StandardScaler, scale
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.expectations._gumbel import expect_logsumexp
-from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
+from skvi.likelihoods import BernoulliLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.linear_model._coefficients import NormalCoefficients
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget

@@ -22,7 +22,7 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.posteriors import Refined
+from skvi.posteriors import RefinedNormal
 from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.priors import HalfCauchy, Normal
 from skvi.solvers._natural_gradient import NaturalGradient
@@ -392,7 +392,7 @@ def test_refined_posteriors_pass_on_their_normal():
     """
     X, y = CANCER[0][:, :3], CANCER[1]
     found = []
-    for posterior in (Refined(n_auxiliary=2, n_samples=2), "mean_field"):
+    for posterior in (RefinedNormal(n_auxiliary=2, n_draws=2), "mean_field"):
         model = BayesianLogisticRegression(
             prior="normal", posterior=posterior, random_state=0
         )

@@ -27,16 +27,9 @@ from skvi.neural_network import BayesianMLPClassifier
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import (
-    ARD,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    Prior,
-    StudentT,
-    build_prior,
-)
+from skvi.priors import ARD, Horseshoe, Laplace, Normal, Prior, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._lbfgs import LBFGS
 from skvi.solvers._natural_gradient import NaturalGradient

@@ -13,7 +13,8 @@ from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import remedies
 from skvi.predictors import MLPPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._ends import Validation
 from skvi.solvers._stochastic._optimizers import Adam

@@ -8,9 +8,9 @@ from sklearn.base import clone
 from skvi.likelihoods import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
-    IndependentLikelihood,
     RoundedLikelihood,
 )
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._likelihood import coarse_grid
 

@@ -13,7 +13,8 @@ from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from tests.densities import randn
 

@@ -8,17 +8,15 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.divergences._power_integral import log_power_integral
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import FreeEnergy
 from tests.densities import randn

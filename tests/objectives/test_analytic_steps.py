@@ -18,12 +18,8 @@ from skvi.divergences import (
     KLDivergence,
     RenyiDivergence,
 )
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    StudentTLikelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, StudentTLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.losses._callable import CallableLoss
 from skvi.objectives import ELBO, EUBO
@@ -33,7 +29,8 @@ from skvi.objectives._normal_steps import NormalSteps
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor, ModulePredictor
 from skvi.predictors._mlp import ACTIVATIONS
-from skvi.priors import Laplace, Normal, StudentT, build_prior
+from skvi.priors import Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.utils._random import antithetic
 

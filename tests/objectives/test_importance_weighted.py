@@ -20,7 +20,8 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget, Target
 from tests.densities import randn
 from tests.objectives.conjugate import (

@@ -12,7 +12,8 @@ from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
-from skvi.posteriors import Beta, Categorical, Gamma, MeanFieldNormal, Product
+from skvi.posteriors import Beta, Gamma, MeanFieldNormal, Product
+from skvi.posteriors._categorical import Categorical
 from skvi.targets import Target
 
 KINDS = {"Gamma": (Gamma(), "exp"), "Beta": (Beta(), "sigmoid")}

@@ -7,7 +7,8 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
-from skvi.posteriors import Ensemble, GaussianDropout
+from skvi.posteriors import Ensemble
+from skvi.posteriors._dropout import GaussianDropout
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 

@@ -8,7 +8,8 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
 from skvi.expectations import _log_square
-from skvi.priors import ARD, Horseshoe, Laplace, LogUniform, Normal, StudentT
+from skvi.priors import ARD, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._log_uniform import LogUniform
 
 SPECS = [
     Normal(0.3),

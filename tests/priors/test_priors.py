@@ -13,16 +13,9 @@ from skvi.base import Layout
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.expectations._log_square import log_scaled_e1, log_scaled_e1_slope
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import (
-    ARD,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    Prior,
-    StudentT,
-    build_prior,
-)
+from skvi.priors import ARD, Horseshoe, Laplace, Normal, Prior, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.testing import check_part
 
 CLASSES = [getattr(skvi.priors, name) for name in skvi.priors.__all__]

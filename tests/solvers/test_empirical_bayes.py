@@ -23,7 +23,8 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._choice import choose_solver
 from skvi.solvers._empirical_bayes import EmpiricalBayes

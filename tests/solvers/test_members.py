@@ -8,14 +8,16 @@ import torch
 from sklearn.base import clone
 
 from skvi.divergences import KLDivergence
-from skvi.likelihoods import CategoricalLikelihood, GaussianLikelihood
+from skvi.likelihoods import GaussianLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.objectives._steps import SurrogateSteps
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._solution import Ending
 from skvi.solvers._stochastic._optimizers import Adam, AdamStack

@@ -7,11 +7,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
 from skvi.divergences import KLDivergence
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO

@@ -7,12 +7,11 @@ from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
-from skvi.posteriors import (
-    Exact,
-    FullRankNormal,
-)
+from skvi.posteriors import FullRankNormal
+from skvi.posteriors._exact import Exact
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal, build_prior
+from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._choice import SOLVERS
 from skvi.solvers._moment_matching import MomentMatching

@@ -15,16 +15,9 @@ from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import (
-    ARD,
-    HierarchicalNormal,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    StudentT,
-    build_prior,
-)
+from skvi.priors import ARD, HierarchicalNormal, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.solvers import Problem, SolverOptions, _wide_start
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._natural_gradient import NaturalGradient

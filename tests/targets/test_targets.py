@@ -14,7 +14,8 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._natural_gradient import NaturalGradient

@@ -12,12 +12,12 @@ from skvi.base import Layout, NormalForm
 from skvi.base._rows import Rows
 from skvi.likelihoods import (
     BernoulliLikelihood,
-    CategoricalLikelihood,
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
 from skvi.posteriors import (
     Ensemble,
@@ -33,11 +33,11 @@ from skvi.priors import (
     HierarchicalNormal,
     Horseshoe,
     Laplace,
-    LogUniform,
     Normal,
     StudentT,
-    build_prior,
 )
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.priors._reference import FlatReference
 from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import with_free_energy
