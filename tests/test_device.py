@@ -164,7 +164,7 @@ def _parts():
         if k == 1:
             moments = mean[:, 0], 2 * root[:, 0, 0].abs()
         name = type(likelihood).__name__ + (str(k) if k > 1 else "")
-        yield f"{name}-slope", likelihood.log_prob_slope, (f, y)
+        yield f"{name}-slope", likelihood._log_prob_slope, (f, y)
         slow = isinstance(likelihood, NegativeBinomialLikelihood)
         for loss in (LogLoss(),) if slow else (LogLoss(), BetaLoss(1.3)):
             own = f"{name}-{type(loss).__name__}"

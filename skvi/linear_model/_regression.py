@@ -207,7 +207,7 @@ class GaussianRegression(BayesianLinearModel):
         known = not self._model.likelihood.learned
         robust = known and not self.loss_function_.is_log_loss
         if robust and solver.continues and not NaturalGradient.missing(problem):
-            return approach(problem, self._model.likelihood.length_scale)
+            return approach(problem, self._model.likelihood._length_scale)
         return super()._prepare(problem, solver)
 
     def _check_posterior(self, posterior):
@@ -258,7 +258,7 @@ class GaussianRegression(BayesianLinearModel):
             return float(np.exp(found["_hyper"][0])) * unit
         if isinstance(noise, Real):
             return float(noise)
-        return self._model.likelihood.length_scale * unit
+        return self._model.likelihood._length_scale * unit
 
     def _precisions_of(self, found):
         """Mean precisions of the coefficients, if their prior is normal."""

@@ -46,7 +46,7 @@ class RegressionPredictionMixin:
             scale = torch.exp(-0.5 * theta[:, layout["noise_precision"].slice])
         else:
             scale = torch.full_like(theta[:, :1], self._noise_scale_of_fit())
-        noise, units = self._model.likelihood.at_scale(scale), self._model.units
+        noise, units = self._model.likelihood._at_scale(scale), self._model.units
         return DrawnPredictive(noise, units, self._drawn(theta), X)
 
     def _noise_scale_of_fit(self):
@@ -68,7 +68,7 @@ class RegressionPredictionMixin:
 
     def _noise_variance(self):
         """Mean variance of the noise; infinite for one or two rows, by its prior."""
-        unit = self._model.likelihood.standard_variance
+        unit = self._model.likelihood._standard_variance
         if self._exact is not None:
             return unit * self._exact.noise_variance
         if "noise_precision" not in self.posterior_.layout:

@@ -94,7 +94,7 @@ def origin_of(likelihood: Likelihood, y: np.ndarray, weight: Any) -> float:
         return targets.new_full((1, len(targets), likelihood.n_outputs), f)
 
     def loss(f: float) -> float:
-        return -float(bound.total_log_prob(constant(f), targets, each))
+        return -float(bound._total_log_prob(constant(f), targets, each))
 
     origin = 0.0
     if likelihood.n_outputs == 1:

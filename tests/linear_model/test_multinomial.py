@@ -98,7 +98,7 @@ class TestCategoricalLikelihood:
         generic = super(CategoricalLikelihood, likelihood).log_prob_derivatives(f, y)
         for found, other in zip((value, first, second), generic, strict=True):
             assert torch.allclose(found, other, atol=1e-12)
-        assert torch.equal(likelihood.log_prob_slope(f, y), first)
+        assert torch.equal(likelihood._log_prob_slope(f, y), first)
         for i in range(2):
             slope = numeric_gradient(
                 lambda g, i=i: likelihood.log_prob(g[None, None], y[i : i + 1])[0, 0],
