@@ -41,7 +41,6 @@ from skvi.linear_model import (
 from skvi.priors import (
     GammaHyperprior,
     HalfCauchy,
-    HierarchicalNormal,
     Horseshoe,
     Laplace,
     Normal,
@@ -83,7 +82,10 @@ def data():
 def problems():
     """Estimators and names of data, by name; every prior is given."""
     unknown, one = Normal(HalfCauchy()), Normal(1.0)
-    gammas = {"prior": HierarchicalNormal(1, 1), "noise_scale": GammaHyperprior(1, 1)}
+    gammas = {
+        "prior": Normal(GammaHyperprior(1, 1)),
+        "noise_scale": GammaHyperprior(1, 1),
+    }
     nb = NegativeBinomialLikelihood
     found = {
         "counts unit": (Counts(prior=one), "counts"),

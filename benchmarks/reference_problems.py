@@ -27,11 +27,11 @@ from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.objectives import ELBO, IWELBO
 from skvi.posteriors import Ensemble
-from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Normal, StudentT
+from skvi.priors import ARD, GammaHyperprior, Normal, StudentT
 from skvi.solvers import Stochastic
 
 N_SEEDS = 6
-PROPER = {"prior": HierarchicalNormal(1, 1), "noise_scale": GammaHyperprior(1, 1)}
+PROPER = {"prior": Normal(GammaHyperprior(1, 1)), "noise_scale": GammaHyperprior(1, 1)}
 COMPETING = [changepoint.Regression(), changepoint.Regression(2)]
 
 

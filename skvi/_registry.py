@@ -1,5 +1,6 @@
 """Shorthands of components: the only module that knows every concrete class."""
 
+from collections.abc import Callable
 from functools import partial
 
 from skvi.divergences import (
@@ -35,7 +36,15 @@ from skvi.posteriors import (
     SemiImplicitMixture,
 )
 from skvi.posteriors._dropout import GaussianDropout
-from skvi.priors import ARD, HierarchicalNormal, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors import (
+    ARD,
+    GammaHyperprior,
+    Horseshoe,
+    Laplace,
+    Normal,
+    Prior,
+    StudentT,
+)
 from skvi.priors._log_uniform import LogUniform
 from skvi.solvers._choice import SOLVERS
 
@@ -70,12 +79,19 @@ POSTERIORS = {
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}
-PRIORS = {
+
+
+def _hierarchical() -> Normal:
+    """A hyperprior of its own each time, which `set_params` may change."""
+    return Normal(GammaHyperprior())
+
+
+PRIORS: dict[str, Callable[[], Prior]] = {
     "normal": Normal,
     "laplace": Laplace,
     "student_t": StudentT,
     "ard": ARD,
-    "hierarchical": HierarchicalNormal,
+    "hierarchical": _hierarchical,
     "horseshoe": Horseshoe,
     "log_uniform": LogUniform,
 }

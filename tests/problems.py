@@ -26,7 +26,7 @@ from skvi.posteriors import (
     MixtureOfNormals,
     MultiplicativeFlow,
 )
-from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
+from skvi.priors import ARD, GammaHyperprior, Laplace, Normal
 from skvi.solvers import Stochastic
 
 NETWORK = {
@@ -62,7 +62,7 @@ REGRESSIONS = {
         divergence=KLDivergence(),
         loss=LogLoss(),
         posterior=MeanFieldNormal(),
-        prior=HierarchicalNormal(1.0, 1.0),
+        prior=Normal(GammaHyperprior(1.0, 1.0)),
         intercept_prior=Normal(5.0),
         solver="natural_gradient",
         tol=1e-9,

@@ -33,7 +33,7 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.losses._callable import CallableLoss
 from skvi.priors import (
     ARD,
-    HierarchicalNormal,
+    GammaHyperprior,
     Horseshoe,
     Laplace,
     Normal,
@@ -185,7 +185,7 @@ def _parts():
         NormalForm(root[0], 0.2 + root[1].abs(), root[:, :2]),
     ]
     priors = [Normal(2.0), Laplace(0.5), StudentT(3.0), Horseshoe(0.3), ARD(1.0, 1.0)]
-    for prior in (*priors, LogUniform(), HierarchicalNormal(1.0, 1.0)):
+    for prior in (*priors, LogUniform(), Normal(GammaHyperprior(1.0, 1.0))):
         built, name = prior.build(layout), type(prior).__name__
         yield name, lambda b, t: b.log_prob(t), (built, theta)
         yield f"{name}-gradient", lambda b, t: b.log_prob_gradient(t), (built, theta)
@@ -232,7 +232,7 @@ SAMPLERS = [
     GaussianLikelihood(), StudentTLikelihood(), BernoulliLikelihood(),
     PoissonLikelihood(), NegativeBinomialLikelihood(), CategoricalLikelihood(3),
     Normal(), Laplace(), StudentT(), Horseshoe(), ARD(1.0, 1.0),
-    HierarchicalNormal(1.0, 1.0),
+    Normal(GammaHyperprior(1.0, 1.0)),
 ]  # fmt: skip
 
 

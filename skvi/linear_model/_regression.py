@@ -13,7 +13,6 @@ from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
-    check_noise_hyperprior,
     mean_log_number,
 )
 from skvi.linear_model._count_model import matching_gamma
@@ -29,7 +28,7 @@ from skvi.posteriors import FullRankNormal, Posterior
 from skvi.posteriors._exact import Exact
 from skvi.posteriors._over_scales import leading
 from skvi.predictors import LinearPredictor
-from skvi.priors import ARD, GammaHyperprior, HalfCauchy, HierarchicalNormal, Normal
+from skvi.priors import ARD, GammaHyperprior, HalfCauchy, Normal
 from skvi.priors._blocks import build_prior
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.solvers._hyper import check_noise
@@ -91,9 +90,10 @@ class GaussianRegression(BayesianLinearModel):
     def _is_quick(self, n_rows, size):
         prior = self._coef_prior()
         scale = getattr(prior, "scale", None)
-        is_known = isinstance(prior, Normal) and isinstance(scale, Real | HalfCauchy)
+        known = Real | HalfCauchy | GammaHyperprior
         return (
-            (is_known or isinstance(prior, HierarchicalNormal))
+            isinstance(prior, Normal)
+            and isinstance(scale, known)
             and self._resolve("likelihood").is_normal
             and self.divergence_.is_standard
             and self.objective_.kind == "expectation"
@@ -177,7 +177,8 @@ class GaussianRegression(BayesianLinearModel):
     def _hyperpriors(self):
         """Hyperprior of the noise, if it is inferred: an argument of the target."""
         if self._has_noise_prior and not self._continues:
-            return {"noise_hyperprior": check_noise_hyperprior(self.noise_scale)}
+            self.noise_scale.validate()
+            return {"noise_hyperprior": self.noise_scale}
         if self.noise_scale == "hyperprior" or self._has_noise_prior:
             return {"noise_hyperprior": self._noise_hyperprior()}
         return {}

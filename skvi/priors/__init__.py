@@ -1,6 +1,5 @@
 """Priors over the parameter vector theta."""
 
-from skvi.priors._hierarchical import HierarchicalNormal
 from skvi.priors._horseshoe import Horseshoe
 from skvi.priors._laplace import Laplace
 from skvi.priors._normal import HalfCauchy, Normal
@@ -12,7 +11,6 @@ __all__ = [
     "BuiltPrior",
     "GammaHyperprior",
     "HalfCauchy",
-    "HierarchicalNormal",
     "Horseshoe",
     "Laplace",
     "Normal",

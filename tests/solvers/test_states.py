@@ -10,7 +10,7 @@ from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import FullRankNormal
 from skvi.posteriors._exact import Exact
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
+from skvi.priors import GammaHyperprior, Normal
 from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._choice import SOLVERS
@@ -30,7 +30,7 @@ def make_target(noise=0.5, prior=None):
 
 
 def make_hierarchy():
-    data, specs = make_target(), {"coef": HierarchicalNormal(1.0, 1.0)}
+    data, specs = make_target(), {"coef": Normal(GammaHyperprior(1.0, 1.0))}
     prior = build_prior(specs | {"intercept": Normal()}, MODEL.layout)
     rows, likelihood = (data.X - data.X.mean(0), data.y), GaussianLikelihood("learn")
     parts = MODEL, likelihood, LogLoss(), prior

@@ -15,7 +15,7 @@ from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import ARD, HierarchicalNormal, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors import ARD, GammaHyperprior, Horseshoe, Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
 from skvi.priors._log_uniform import LogUniform
 from skvi.solvers import Problem, SolverOptions, _wide_start
@@ -25,7 +25,7 @@ from skvi.solvers._wide_start import choose_start
 from skvi.targets import SupervisedTarget
 
 CONCAVE = [Normal(0.5), Laplace(), Normal("learn"), Laplace("learn")]
-HEAVY = [StudentT(), ARD(), Horseshoe("learn"), LogUniform(), HierarchicalNormal()]
+HEAVY = [StudentT(), ARD(), Horseshoe("learn"), LogUniform(), Normal(GammaHyperprior())]
 
 
 def sparse_data(n=100, d=20):

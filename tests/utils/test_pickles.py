@@ -27,15 +27,7 @@ from skvi.posteriors import (
     Product,
 )
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import (
-    ARD,
-    GammaHyperprior,
-    HierarchicalNormal,
-    Horseshoe,
-    Laplace,
-    Normal,
-    StudentT,
-)
+from skvi.priors import ARD, GammaHyperprior, Horseshoe, Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
 from skvi.priors._log_uniform import LogUniform
 from skvi.priors._reference import FlatReference
@@ -71,7 +63,7 @@ def make_target(X, loss=None):
 
 
 def make_hierarchy():
-    specs = {"coef": HierarchicalNormal(1.0, 1.0), "intercept": Normal()}
+    specs = {"coef": Normal(GammaHyperprior(1.0, 1.0)), "intercept": Normal()}
     prior = build_prior(specs, MODEL.layout)
     rows, likelihood = (X - X.mean(0), X.sum(1)), GaussianLikelihood("learn")
     parts = MODEL, likelihood, LogLoss(), prior, *rows
