@@ -21,14 +21,14 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from uci_networks import load as load_uci
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.solvers import Stochastic
 
 DEEP = {
     "hidden_layer_sizes": (50, 50),
     "activation": "relu",
-    "divergence": KL(0.3),
+    "divergence": KLDivergence(0.3),
     "solver": Stochastic(learning_rate=0.02),
 }
 SETTINGS = {"defaults": {}, "two layers, 0.3": DEEP}

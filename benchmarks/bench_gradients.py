@@ -22,7 +22,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -84,7 +84,7 @@ def make_points(target, X, y):
 
 def gradient(objective, target, posterior, n_draws, generator):
     surrogate, _ = objective.surrogate(
-        target, posterior, KL(), None, n_draws, generator
+        target, posterior, KLDivergence(), None, n_draws, generator
     )
     return torch.autograd.grad(surrogate, posterior.params)[0]
 

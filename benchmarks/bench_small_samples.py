@@ -18,13 +18,13 @@ from datetime import date
 import numpy as np
 
 from skvi.linear_model import BayesianLinearRegression
-from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
+from skvi.priors import GammaHyperprior, Normal
 
 N_FEATURES, N_NEW, LEVELS = 3, 50, [0.05, 0.95]
 NOISE, COEF, INTERCEPT = (2.0, 1.0), (2.0, 2.0), 2.0
 PROPER = {
     "noise_scale": GammaHyperprior(*NOISE),
-    "prior": HierarchicalNormal(*COEF),
+    "prior": Normal(GammaHyperprior(*COEF)),
     "intercept_prior": Normal(INTERCEPT),
     "normalize_y": False,
 }

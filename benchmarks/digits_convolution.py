@@ -75,7 +75,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.neural_network import BayesianModuleClassifier
 from skvi.posteriors import Ensemble
 from skvi.solvers import Stochastic
@@ -234,13 +234,17 @@ MODELS = {
     "deterministic, 4 members": DeterministicEnsemble,
     "Adam loop": AdamLoop,
     "Bayesian, defaults": lambda seed: Bayesian(seed, solver="auto", max_iter=200),
-    "Bayesian, KL 0.3": lambda seed: Bayesian(seed, divergence=KL(weight=0.3)),
-    "Bayesian, KL 0.1": lambda seed: Bayesian(seed, divergence=KL(weight=0.1)),
+    "Bayesian, KL 0.3": lambda seed: Bayesian(
+        seed, divergence=KLDivergence(weight=0.3)
+    ),
+    "Bayesian, KL 0.1": lambda seed: Bayesian(
+        seed, divergence=KLDivergence(weight=0.1)
+    ),
     "Bayesian, 4 members, KL 0.1": lambda seed: Bayesian(
-        seed, divergence=KL(weight=0.1), posterior=Ensemble(n_members=4)
+        seed, divergence=KLDivergence(weight=0.1), posterior=Ensemble(n_members=4)
     ),
     "Bayesian, 4 members, KL 0.03": lambda seed: Bayesian(
-        seed, divergence=KL(weight=0.03), posterior=Ensemble(n_members=4)
+        seed, divergence=KLDivergence(weight=0.03), posterior=Ensemble(n_members=4)
     ),
     "IVON package": IvonPackage,
 }

@@ -44,7 +44,8 @@ from scipy.special import log_expit, logsumexp
 from benchmarks.runs import MACHINE, read, sweep
 from skvi.base import Layout
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.priors import ARD, HalfCauchy, Horseshoe, Normal, build_prior
+from skvi.priors import ARD, HalfCauchy, Horseshoe, Normal
+from skvi.priors._blocks import build_prior
 
 RESULT = Path(__file__).parent / "results" / "evidence_paths.csv"
 # Rows, coefficients, prior, precision, whether rows have weights.

@@ -41,7 +41,6 @@ from skvi.linear_model import (
 from skvi.priors import (
     GammaHyperprior,
     HalfCauchy,
-    HierarchicalNormal,
     Horseshoe,
     Laplace,
     Normal,
@@ -83,7 +82,10 @@ def data():
 def problems():
     """Estimators and names of data, by name; every prior is given."""
     unknown, one = Normal(HalfCauchy()), Normal(1.0)
-    gammas = {"prior": HierarchicalNormal(1, 1), "noise_scale": GammaHyperprior(1, 1)}
+    gammas = {
+        "prior": Normal(GammaHyperprior(1, 1)),
+        "noise_scale": GammaHyperprior(1, 1),
+    }
     nb = NegativeBinomialLikelihood
     found = {
         "counts unit": (Counts(prior=one), "counts"),
@@ -124,7 +126,12 @@ def problems():
         found[f"{name} mean field"] = mean_field, name
     for prior in (Laplace(0.5), StudentT(4.0, 0.5), Horseshoe(0.3)):
         found[f"small {prior!r}"] = Logistic(prior=prior), "small"
-    for other in (D.KL(0.5), D.Renyi(0.9), D.Jeffreys(), D.GammaDivergence(1.05)):
+    for other in (
+        D.KLDivergence(0.5),
+        D.RenyiDivergence(0.9),
+        D.JeffreysDivergence(),
+        D.GammaDivergence(1.05),
+    ):
         model = Logistic(prior=one, divergence=other)
         found[f"small {other!r}"] = model, "small"
     for loss in ("beta", "gamma"):

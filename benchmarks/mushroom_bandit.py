@@ -27,7 +27,7 @@ from sklearn.neural_network import MLPRegressor
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLinearRegression
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.posteriors import Refined
+from skvi.posteriors import RefinedNormal
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
 
@@ -90,7 +90,7 @@ POINT = MLPRegressor(
     warm_start=True,
     random_state=0,
 )
-REFINED = Refined(n_auxiliary=2, n_samples=10)
+REFINED = RefinedNormal(n_auxiliary=2, n_draws=10)
 # How it chooses, the model, features, and whether all rows are fitted again.
 POLICIES = {
     "uniform": (greedy(1.0), None, eaten, False),

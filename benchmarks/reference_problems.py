@@ -20,7 +20,7 @@ from benchmarks.reference_values import (
     of_model,
 )
 from skvi import changepoint, linear_model, neural_network
-from skvi.divergences import KL, FDivergence, Renyi
+from skvi.divergences import FDivergence, KLDivergence, RenyiDivergence
 from skvi.likelihoods import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
@@ -32,11 +32,11 @@ from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.objectives import ELBO, IWELBO
 from skvi.posteriors import Ensemble
-from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Normal, StudentT
+from skvi.priors import ARD, GammaHyperprior, Normal, StudentT
 from skvi.solvers import Stochastic
 
 N_SEEDS = 6
-PROPER = {"prior": HierarchicalNormal(1, 1), "noise_scale": GammaHyperprior(1, 1)}
+PROPER = {"prior": Normal(GammaHyperprior(1, 1)), "noise_scale": GammaHyperprior(1, 1)}
 COMPETING = [changepoint.Regression(), changepoint.Regression(2)]
 
 
@@ -189,7 +189,7 @@ def problems() -> dict[str, Problem]:
     degrees = {"polynomialfeatures__degree": [1, 2, 3]}
     small = {
         "posterior": "mean_field",
-        "divergence": KL(),
+        "divergence": KLDivergence(),
         "hidden_layer_sizes": 8,
         "max_iter": 20,
         "solver": Stochastic(tol=0.0),
@@ -213,7 +213,7 @@ def problems() -> dict[str, Problem]:
             "learned": linear(numbers, **learned),
             "ard": linear(diabetes, prior=ARD(1, 1)),
             "blocks": linear(numbers, **blocks),
-            "renyi": linear(numbers, divergence=Renyi(0.5), **given),
+            "renyi": linear(numbers, divergence=RenyiDivergence(0.5), **given),
             "callable": linear(heavy, loss=hinge, **given),
             **each("prior=laplace prior=horseshoe", linear, numbers),
             **each("posterior=mean_field", linear, diabetes),
@@ -242,7 +242,7 @@ def problems() -> dict[str, Problem]:
             "many rows": normal(made("classes", 100_000, 10)),
             "digits": normal((X, y), posterior="mean_field", truth=False),
             "digits, full rank": normal(real("digits", 150), truth=False),
-            "power": normal(few, divergence=KL(0.5)),
+            "power": normal(few, divergence=KLDivergence(0.5)),
             "hinge": normal(few, loss=hinge),
             "hellinger": drawn(few, divergence=FDivergence("hellinger")),
             **each("prior=laplace prior=student_t prior=horseshoe", classes, few),

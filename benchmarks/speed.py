@@ -66,7 +66,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 
 from skvi.changepoint import BayesianChangepointDetector, Regression
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.model_selection import BatchedGridSearchCV
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
@@ -189,7 +189,7 @@ def members():
             X, y = (part.astype(dtype) for part in normal(n_rows, 9))
             ours = BayesianMLPRegressor(
                 posterior="ensemble",
-                divergence=KL(weight=0.3),
+                divergence=KLDivergence(weight=0.3),
                 max_iter=1000 * 100 // n_rows if n_rows > 100 else 63,
                 random_state=0,
             )
@@ -350,8 +350,8 @@ def search():
     X, y = concrete()
     splits = [*KFold(5, shuffle=True, random_state=0).split(X)]
     for divergence, values in (
-        (Renyi(), {"alpha": np.linspace(0.1, 2.0, 20)}),
-        (KL(), {"weight": np.geomspace(0.05, 2.0, 20)}),
+        (RenyiDivergence(), {"alpha": np.linspace(0.1, 2.0, 20)}),
+        (KLDivergence(), {"weight": np.geomspace(0.05, 2.0, 20)}),
     ):
         network = BayesianMLPRegressor(
             posterior="mean_field",

@@ -31,7 +31,7 @@ from uci_networks import SETS, load, mean_and_error
 
 from skvi.evidence._fit_checks import lower_bound
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.posteriors import Refined
+from skvi.posteriors import RefinedNormal
 from skvi.posteriors._refined import _Refiner
 
 RESULT = Path(__file__).parent / "results" / "uci_refined.csv"
@@ -39,7 +39,7 @@ LARGE = {"kin8nm", "naval-propulsion-plant", "power-plant"}
 LARGE |= {"protein-tertiary-structure"}
 MAX_ROWS = 10_000
 FAMILIES = {
-    "refined": Refined(n_samples=50),
+    "refined": RefinedNormal(n_draws=50),
     "ensemble": None,
     "multiplicative_flow": None,
     "longer_flow": None,
@@ -167,7 +167,7 @@ def with_parts(network, parts):
         _Refiner.__call__, before = original, time.process_time()
         ends = []
         for size in (10, 50):
-            start, some = time.process_time(), replace(refiner, n_samples=size)
+            start, some = time.process_time(), replace(refiner, n_draws=size)
             found = original(some, posterior, target, generator)
             ends.append(time.process_time() - start)
         bound = lower_bound(target, posterior, generator)

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import digamma, gammaln
 
 from skvi.linear_model import BayesianLinearRegression
-from skvi.priors import HierarchicalNormal
+from skvi.priors import GammaHyperprior, Normal
 
 A, B, BETA = 1.0, 0.5, 1.0
 rng = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def lower_bound(mean, covariance, shape, rate, X, y):
 
 mean, covariance, bounds = coordinate_ascent(X, y, 12)
 exact = BayesianLinearRegression(
-    prior=HierarchicalNormal(shape=A, rate=B),
+    prior=Normal(GammaHyperprior(shape=A, rate=B)),
     noise_scale=BETA**-0.5,
     normalize_y=False,
     fit_intercept=False,

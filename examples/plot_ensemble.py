@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Ensemble
 from skvi.solvers import Stochastic
@@ -42,7 +42,7 @@ y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=200)
 parts = {
     "hidden_layer_sizes": (10, 10),
     "activation": "relu",  # trains in half the time of the smooth default
-    "divergence": KL(weight=0.1),
+    "divergence": KLDivergence(weight=0.1),
     "likelihood": "gaussian",
     "batch_size": len(y),
     "solver": Stochastic(learning_rate=0.01, tol=10.0),

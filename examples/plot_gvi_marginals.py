@@ -32,11 +32,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Renyi,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.linear_model import BayesianLinearRegression
 
@@ -66,18 +66,18 @@ rng = np.random.default_rng(0)
 z = rng.standard_normal((25, 2))
 X = np.c_[z[:, 0], 0.9 * z[:, 0] + np.sqrt(1 - 0.9**2) * z[:, 1]]
 y = X @ [2.0, -1.0] + NOISE * rng.standard_normal(25)
-exact = fit(X, y, KL(), "full_rank")
-plain = fit(X, y, KL())
+exact = fit(X, y, KLDivergence(), "full_rank")
+plain = fit(X, y, KLDivergence())
 print("First coefficient, mean (standard deviation)")
 print(f"  exact {exact.coef_[0]:.2f} ({exact.coef_std_[0]:.2f})")
 print(f"  VI    {plain.coef_[0]:.2f} ({plain.coef_std_[0]:.2f})")
 
 kinds = {
-    "Rényi": lambda order: Renyi(alpha=order),
+    "Rényi": lambda order: RenyiDivergence(alpha=order),
     "alpha": lambda order: AlphaDivergence(alpha=order),
     "beta": lambda order: BetaDivergence(beta=order),
     "gamma": lambda order: GammaDivergence(gamma=order),
-    "KL, weight 1 / order": lambda order: KL(weight=1 / order),
+    "KL, weight 1 / order": lambda order: KLDivergence(weight=1 / order),
 }
 orders = np.array([0.25, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 4.0])
 print("Other divergences, at the orders")
@@ -104,7 +104,7 @@ for size in (2, 4, 6, 10):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((100, size))
     y = X @ np.full(size, 0.3) + NOISE * rng.standard_normal(100)
-    right = fit(X, y, KL()).coef_std_.mean()
+    right = fit(X, y, KLDivergence()).coef_std_.mean()
     for alpha in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
         for joint, found in ratios.items():
             model = fit(X, y, AlphaDivergence(alpha=alpha, joint=joint))

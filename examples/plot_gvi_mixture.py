@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.objectives import ELBO, EUBO, ChiBound, RenyiBound
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
@@ -88,12 +88,12 @@ def fit(target, objective, divergence, mean, scale):
 # Far apart, few draws of these two meet a mode, and they are less accurate.
 
 methods = {
-    "VI": (ELBO(), KL()),
-    "DVI, Rényi 0.5": (RenyiBound(alpha=0.5), KL()),
-    "DVI, EUBO": (EUBO(), KL()),
-    "DVI, chi": (ChiBound(), KL()),
-    "GVI, Rényi 0.5": (ELBO(), Renyi(alpha=0.5)),
-    "GVI, Rényi 0.1": (ELBO(), Renyi(alpha=0.1)),
+    "VI": (ELBO(), KLDivergence()),
+    "DVI, Rényi 0.5": (RenyiBound(alpha=0.5), KLDivergence()),
+    "DVI, EUBO": (EUBO(), KLDivergence()),
+    "DVI, chi": (ChiBound(), KLDivergence()),
+    "GVI, Rényi 0.5": (ELBO(), RenyiDivergence(alpha=0.5)),
+    "GVI, Rényi 0.1": (ELBO(), RenyiDivergence(alpha=0.1)),
 }
 distances, place, kept = (2.0, 2.5, 3.0, 4.0), {name: [] for name in methods}, {}
 print("0 is the midpoint, 1 a mode; width: standard deviation of a, in noise widths")

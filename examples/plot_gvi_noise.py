@@ -29,7 +29,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from skvi.divergences import Renyi
+from skvi.divergences import RenyiDivergence
 from skvi.linear_model import BayesianLinearRegression
 from skvi.objectives import AlphaEnergy, RenyiBound
 
@@ -47,7 +47,7 @@ def make_data(rng, n, coef):
 methods = {
     "exact": {"posterior": "full_rank"},
     "VI": {},
-    "GVI, Rényi 0.5": {"divergence": Renyi(alpha=0.5)},
+    "GVI, Rényi 0.5": {"divergence": RenyiDivergence(alpha=0.5)},
     "DVI, Rényi bound 0.5": {"objective": RenyiBound(alpha=0.5)},
     "DVI, alpha energy 0.5": {"objective": AlphaEnergy(alpha=0.5)},
     "DVI, alpha energy 1": {"objective": AlphaEnergy(alpha=1.0)},

@@ -28,7 +28,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.divergences import KL, BetaDivergence, GammaDivergence, Renyi
+from skvi.divergences import (
+    BetaDivergence,
+    GammaDivergence,
+    KLDivergence,
+    RenyiDivergence,
+)
 from skvi.linear_model import BayesianLinearRegression
 
 NOISE, TRUTH = 2.0, np.array([2.0, -1.0])
@@ -38,11 +43,11 @@ y = X @ TRUTH + NOISE * rng.standard_normal(25)
 least_squares = np.linalg.lstsq(X, y, rcond=None)[0]
 
 divergences = {
-    "KL": KL(),
-    "KL, weight 0.5": KL(weight=0.5),
-    "KL, weight 0.1": KL(weight=0.1),
-    "Rényi 0.5": Renyi(alpha=0.5),
-    "Rényi 2": Renyi(alpha=2.0),
+    "KL": KLDivergence(),
+    "KL, weight 0.5": KLDivergence(weight=0.5),
+    "KL, weight 0.1": KLDivergence(weight=0.1),
+    "Rényi 0.5": RenyiDivergence(alpha=0.5),
+    "Rényi 2": RenyiDivergence(alpha=2.0),
     "beta 1.5": BetaDivergence(beta=1.5),
     "gamma 1.5": GammaDivergence(gamma=1.5),
 }

@@ -3,9 +3,9 @@ Samples that are refined, one scale after the other
 ====================================================
 
 The posterior of one weight has four modes, and the closest normal covers all of them.
-:class:`~skvi.posteriors.Refined` draws a coarse part of the weight from that normal,
-fits a normal to what is left, draws the next part from that, and so on. The samples
-find the modes.
+:class:`~skvi.posteriors.RefinedNormal` draws a coarse part of the weight from that
+normal, fits a normal to what is left, draws the next part from that, and so on. The
+samples find the modes.
 
 The third panel shows the bound at every gradient step of a logistic regression under
 a factorized normal: it rises where a fit begins, after each part that is drawn, as the
@@ -34,7 +34,7 @@ from torch import nn
 from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianModuleClassifier
-from skvi.posteriors import Refined
+from skvi.posteriors import RefinedNormal
 from skvi.solvers import Stochastic
 
 modes = torch.tensor([-1.5, -0.5, 0.5, 1.5], dtype=torch.float64)
@@ -49,7 +49,7 @@ def log_density(parameters):
 
 line = np.linspace(-3, 3, 601)
 exact = log_density({"w": torch.from_numpy(line)}).exp().numpy()
-families = {"a normal": "full_rank", "refined samples": Refined(n_samples=2000)}
+families = {"a normal": "full_rank", "refined samples": RefinedNormal(n_draws=2000)}
 figure, axes = plt.subplots(2, 2, figsize=(10, 7), layout="constrained")
 axes = axes.ravel()
 for axis, (name, family) in zip(axes[:2], families.items(), strict=True):

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skvi._stream import StreamResult, stream
+    from skvi._stream import stream
     from skvi._through import (
         predict_interval,
         predict_log_density,
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
         sample_y,
         summary,
     )
-    from skvi.evidence import evidence_bounds
+    from skvi.evidence._unwrap import evidence_bounds
 
 __version__ = "0.1.0"
 __all__ = [
-    "StreamResult",
-    "__version__",
     "evidence_bounds",
     "predict_interval",
     "predict_log_density",
@@ -43,8 +41,7 @@ __all__ = [
 
 # Modules of functions and classes at the top level; `skvi._through` has the others.
 _HOMES = {
-    "evidence_bounds": "skvi.evidence",
-    "StreamResult": "skvi._stream",
+    "evidence_bounds": "skvi.evidence._unwrap",
     "stream": "skvi._stream",
 }
 _SUBMODULES = (

@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skvi._draws import log_class_probabilities
 from skvi._model import Response
 from skvi.exceptions import SkviWarning
-from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
+from skvi.likelihoods import BernoulliLikelihood, Likelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import (
     Interval,

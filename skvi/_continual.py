@@ -12,7 +12,8 @@ from skvi._model import Response
 from skvi.base import NormalForm
 from skvi.base._normal_product import normal_product
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.posteriors import Posterior
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.priors import BuiltPrior
 from skvi.utils._validation import Interval, validate_arguments
 

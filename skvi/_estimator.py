@@ -22,16 +22,17 @@ from skvi._parts import (
 )
 from skvi._registry import POSTERIORS, SHORTHANDS
 from skvi.divergences import Divergence
-from skvi.evidence import bound_evidence
+from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import Loss
-from skvi.objectives import Objective
+from skvi.objectives.base import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.posteriors._exact import Unsolved
 from skvi.priors import Prior
-from skvi.solvers import Problem, Solution, Solver, SolverOptions, choose_solver
+from skvi.solvers import Problem, Solver, SolverOptions
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._solution import INTERRUPTED, State
+from skvi.solvers._choice import choose_solver
+from skvi.solvers._solution import INTERRUPTED, Solution, State
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._device import CPU
 from skvi.utils._interrupts import raising_interrupts
@@ -272,40 +273,40 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         check_is_fitted(self)
         return validate_data(self, X, **self._input, reset=False)
 
-    def sample_posterior(self, n_samples=1, random_state=None):
+    def sample_posterior(self, n_draws=1, random_state=None):
         """Draw parameters from the fitted posterior.
 
         Parameters
         ----------
-        n_samples : int, default=1
+        n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
         dict of str to ndarray
-            For linear models "coef" of shape (n_samples, n_outputs, n_features), with
-            as many outputs as `coef_` has rows, and "intercept" of shape (n_samples,
-            n_outputs). For networks "coef_0" of shape (n_samples, n_features, n_units),
-            "intercept_0" of shape (n_samples, n_units), and so on for every layer.
+            For linear models "coef" of shape (n_draws, n_outputs, n_features), with
+            as many outputs as `coef_` has rows, and "intercept" of shape (n_draws,
+            n_outputs). For networks "coef_0" of shape (n_draws, n_features, n_units),
+            "intercept_0" of shape (n_draws, n_units), and so on for every layer.
         """
-        theta = self._draw(n_samples, random_state)
+        theta = self._draw(n_draws, random_state)
         blocks = self.posterior_.layout.unpack(theta)
         return {name: block.numpy().copy() for name, block in blocks.items()}
 
     @torch.no_grad()
-    def _draw(self, n_samples, random_state):
-        """Fresh draws of the fitted posterior, (n_samples, P)."""
+    def _draw(self, n_draws, random_state):
+        """Fresh draws of the fitted posterior, (n_draws, P)."""
         check_is_fitted(self)
         validate_arguments(
             type(self).__name__,
-            {"n_samples": n_samples},
-            {"n_samples": [Interval(Integral, 1, None, closed="left")]},
+            {"n_draws": n_draws},
+            {"n_draws": [Interval(Integral, 1, None, closed="left")]},
         )
-        return self._sample(n_samples, make_generator(random_state))
+        return self._sample(n_draws, make_generator(random_state))
 
-    def _sample(self, n_samples, generator):
+    def _sample(self, n_draws, generator):
         """Draws of what predictions come from: the fitted posterior, by default."""
-        return self.posterior_.draw(n_samples, generator).theta
+        return self.posterior_.draw(n_draws, generator).theta
 
     def _evidence(self, X, y, rows, random_state, options):
         return evidence_of(self, X, y, rows, random_state, options)

@@ -12,10 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi._outcome import better_state, cut_short, describe_fit, judge_fit
 from skvi._progress import FitProgress
 from skvi.exceptions import SkviWarning
-from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.solvers import NaturalGradient, Problem, Solution, Solver, Stochastic
+from skvi.posteriors import Posterior
+from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.solvers import Problem, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._solution import PhaseInterrupted, State
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers._wide_start import choose_start
 from skvi.targets import Target
 from skvi.utils._device import CPU, resolve_device

@@ -248,7 +248,7 @@ class Model:
         if self.units is not None:
             y = (y - self.units.y_mean) / self.units.y_scale
             if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:
-                dense = self.likelihood.has_density(as_tensor(y)).double().numpy()
+                dense = self.likelihood._has_density(as_tensor(y)).double().numpy()
                 w = np.ones(len(y)) if data.weight is None else data.weight
                 constant = -float((w @ dense * np.log(self.units.y_scale)).sum())
         weight = None if data.weight is None else as_tensor(data.weight)

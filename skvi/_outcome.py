@@ -16,9 +16,9 @@ from skvi.evidence._fit_checks import (
     weight_diagnostics,
 )
 from skvi.objectives._ensemble_steps import estimate
-from skvi.solvers import Problem, Solution, Solver, Stochastic
+from skvi.solvers import Problem, Solver, Stochastic
 from skvi.solvers._checkpoint import Checkpoint
-from skvi.solvers._solution import INTERRUPTED, Ending, State
+from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State
 
 __all__ = [
     "better_state",

@@ -7,9 +7,10 @@ import numpy as np
 from sklearn.base import clone
 
 from skvi._registry import SHORTHANDS
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.losses import CallableLoss, Loss
+from skvi.losses import Loss
+from skvi.losses._callable import CallableLoss
 from skvi.posteriors import Posterior
 from skvi.priors import Normal, Prior
 from skvi.solvers import Stochastic
@@ -18,7 +19,7 @@ __all__ = ["beside_coefficients", "expand_parameters", "resolve", "with_intercep
 
 #: What a value that leaves the choice to the fit becomes where a name is nested.
 CHOSEN = {
-    ("divergence", "auto"): KL,
+    ("divergence", "auto"): KLDivergence,
     ("prior", "auto"): Normal,
     ("intercept_prior", None): Normal,
     ("solver", "auto"): Stochastic,

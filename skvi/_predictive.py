@@ -95,7 +95,7 @@ class Predictive(ABC):
         """Quantiles of a new target, (n_samples, n_levels, ...); counts rounded up."""
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
-            parts = p.by_target(f)
+            parts = p._by_target(f)
             found = [quantiles_of(q, g, levels, log_w.exp()) for q, g in parts]
             shape = len(found[0]), len(levels), *np.shape(self.units.y_scale)
             return self.in_units(torch.stack(found, -1).reshape(shape))
@@ -112,7 +112,7 @@ class Predictive(ABC):
             p: Likelihood, log_w: torch.Tensor, f: torch.Tensor, y: torch.Tensor
         ) -> torch.Tensor:
             # Probabilities, as of counts, have no units.
-            dense = p.has_density(y).reshape(len(y), -1).double()
+            dense = p._has_density(y).reshape(len(y), -1).double()
             log_unit = dense @ log_units.to(y.device)
             return torch.logsumexp(p.log_prob(f, y) + log_w[:, None], 0) - log_unit
 
@@ -225,7 +225,7 @@ class _NormalMixture(Predictive):
         for rows in gen_batches(self.n_rows, size):
             mean, std = self.at_nodes(rows)
             some = (tensor[rows] for tensor in tensors)
-            bound = GaussianLikelihood().at_scale(std)
+            bound = GaussianLikelihood()._at_scale(std)
             parts.append(function(bound, self.log_weights, mean[..., None], *some))
         return torch.cat(parts).numpy()
 
@@ -341,16 +341,17 @@ class QuadraturePredictive(Predictive):
         """Smallest distance in f on which predictions are curved, (M, n_samples)."""
         f = (self.mean + 2 * self.std)[..., None]
         if self.hyper is None:
-            return self.likelihood.resolution(f)
+            return self.likelihood._resolution(f)
         if self.log_weights is None:
             pairs = zip(self.hyper, f, strict=True)
             each = [
-                self.likelihood.bind(h.reshape(1)).resolution(g[None]) for h, g in pairs
+                self.likelihood.bind(h.reshape(1))._resolution(g[None])
+                for h, g in pairs
             ]
             return torch.cat(each)
         relevant = self.hyper[self.log_weights > np.log(NEGLIGIBLE)]
         bound = (self.likelihood.bind(number.reshape(1)) for number in relevant)
-        return torch.stack([p.resolution(f) for p in bound]).amin(0)
+        return torch.stack([p._resolution(f) for p in bound]).amin(0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from skvi.solvers import Solution
-from skvi.solvers._solution import State
+from skvi.solvers._solution import Solution, State
 from skvi.utils._callbacks import has_callbacks
 
 __all__ = ["EvidenceProgress", "FitProgress", "write_line"]

@@ -96,5 +96,5 @@ def normal_mixture_quantiles(
     """Quantiles, (n, q), of mixtures of normals, (S, n)."""
     # A function that no data can change, as in an empty row, is its own quantile.
     stds = torch.as_tensor(stds).to(means).clamp(min=TINY)
-    normal = GaussianLikelihood().at_scale(stds)
+    normal = GaussianLikelihood()._at_scale(stds)
     return mixture_quantiles(normal, means[..., None], levels, weights)

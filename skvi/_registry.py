@@ -1,14 +1,15 @@
 """Shorthands of components: the only module that knows every concrete class."""
 
+from collections.abc import Callable
 from functools import partial
 
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.likelihoods import (
     GaussianLikelihood,
@@ -26,25 +27,26 @@ from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBoun
 from skvi.posteriors import (
     Ensemble,
     FullRankNormal,
-    GaussianDropout,
-    Hierarchical,
+    HierarchicalVariational,
     LowRankNormal,
     MeanFieldNormal,
     MixtureOfNormals,
     MultiplicativeFlow,
     NormalizingFlow,
-    Refined,
-    SemiImplicit,
+    RefinedNormal,
+    SemiImplicitMixture,
 )
+from skvi.posteriors._dropout import GaussianDropout
 from skvi.priors import (
     ARD,
-    HierarchicalNormal,
+    GammaHyperprior,
     Horseshoe,
     Laplace,
-    LogUniform,
     Normal,
+    Prior,
     StudentT,
 )
+from skvi.priors._log_uniform import LogUniform
 from skvi.solvers._choice import SOLVERS
 
 OBJECTIVES = {
@@ -56,12 +58,12 @@ OBJECTIVES = {
     "alpha_energy": AlphaEnergy,
 }
 DIVERGENCES = {
-    "kl": KL,
-    "renyi": Renyi,
+    "kl": KLDivergence,
+    "renyi": RenyiDivergence,
     "alpha": AlphaDivergence,
     "beta": BetaDivergence,
     "gamma": GammaDivergence,
-    "jeffreys": Jeffreys,
+    "jeffreys": JeffreysDivergence,
 }
 LOSSES = {"log": LogLoss, "beta": BetaLoss, "gamma": GammaLoss}
 POSTERIORS = {
@@ -70,20 +72,27 @@ POSTERIORS = {
     "low_rank": LowRankNormal,
     "ensemble": Ensemble,
     "mixture": MixtureOfNormals,
-    "semi_implicit": SemiImplicit,
-    "hierarchical": Hierarchical,
+    "semi_implicit": SemiImplicitMixture,
+    "hierarchical_variational": HierarchicalVariational,
     "multiplicative_flow": MultiplicativeFlow,
     "flow": NormalizingFlow,
-    "refined": Refined,
+    "refined": RefinedNormal,
 }
 #: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}
-PRIORS = {
+
+
+def _hierarchical() -> Normal:
+    """A hyperprior of its own each time, which `set_params` may change."""
+    return Normal(GammaHyperprior())
+
+
+PRIORS: dict[str, Callable[[], Prior]] = {
     "normal": Normal,
     "laplace": Laplace,
     "student_t": StudentT,
     "ard": ARD,
-    "hierarchical": HierarchicalNormal,
+    "hierarchical": _hierarchical,
     "horseshoe": Horseshoe,
     "log_uniform": LogUniform,
 }

@@ -12,8 +12,9 @@ from skvi._fitting import begin, refine
 from skvi._outcome import FEW_DRAWS, describe_fit
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
-from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
+from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._checkpoint import checkpoint_path_of
+from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._solver import solve_members
 from skvi.utils._callbacks import has_callbacks
 from skvi.utils._device import CPU

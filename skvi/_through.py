@@ -10,7 +10,7 @@ from skvi.utils._forecasts import find_forecast
 from skvi.utils._unwrap import feature_names, unwrap
 
 if TYPE_CHECKING:
-    from skvi.linear_model import CoefficientTable
+    from skvi.linear_model._summary import CoefficientTable
 
 __all__ = [
     "predict_interval",
@@ -243,23 +243,23 @@ def predict_uncertainty(estimator: Any, X: Any, **options: Any) -> dict:
     return _call(estimator, "predict_uncertainty", X, **options)
 
 
-def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.ndarray:
+def sample_y(estimator: Any, X: Any, n_draws: int = 1, **options: Any) -> np.ndarray:
     """Draw new observations from the posterior predictive distribution.
 
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
         As for `predict_interval`.
-    X : array-like of shape (n_samples_X, n_features)
+    X : array-like of shape (n_samples, n_features)
         Features before the transformations of the pipeline.
-    n_samples : int, default=1
+    n_draws : int, default=1
     **options : dict
         Passed to the estimator's method: ``random_state``, and ``exposure`` of counts.
 
     Returns
     -------
-    ndarray of shape (n_samples_X, n_samples)
-        For several targets, shape (n_samples_X, n_outputs, n_samples).
+    ndarray of shape (n_samples, n_draws)
+        For several targets, shape (n_samples, n_outputs, n_draws).
 
     Raises
     ------
@@ -275,10 +275,10 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
     >>> from skvi.linear_model import BayesianLinearRegression
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
-    >>> skvi.sample_y(model, X[:2], n_samples=5, random_state=0).shape
+    >>> skvi.sample_y(model, X[:2], n_draws=5, random_state=0).shape
     (2, 5)
     """
-    return _call(estimator, "sample_y", X, n_samples=n_samples, **options)
+    return _call(estimator, "sample_y", X, n_draws=n_draws, **options)
 
 
 def summary(estimator: Any, **options: Any) -> "CoefficientTable":

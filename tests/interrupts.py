@@ -24,8 +24,8 @@ from skvi.neural_network import (
     BayesianMLPRegressor,
     BayesianModuleRegressor,
 )
-from skvi.posteriors import FullRankNormal, MeanFieldNormal, MixtureOverScales
-from skvi.posteriors._over_scales import leading
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._over_scales import MixtureOverScales, leading
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
 from skvi.targets._numbers import bound_at, numbers_of

@@ -10,7 +10,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import scale
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.likelihoods import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
@@ -31,7 +31,7 @@ from skvi.posteriors import (
     MixtureOfNormals,
     MultiplicativeFlow,
 )
-from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
+from skvi.priors import ARD, GammaHyperprior, Laplace, Normal
 from skvi.solvers import Stochastic
 
 NETWORK = {
@@ -64,10 +64,10 @@ REGRESSIONS = {
     "linear, beta": linear(loss="beta", noise_scale=1.0, prior="normal", tol=1e-9),
     "linear, nodes": linear(
         objective=ELBO(),
-        divergence=KL(),
+        divergence=KLDivergence(),
         loss=LogLoss(),
         posterior=MeanFieldNormal(),
-        prior=HierarchicalNormal(1.0, 1.0),
+        prior=Normal(GammaHyperprior(1.0, 1.0)),
         intercept_prior=Normal(5.0),
         solver="natural_gradient",
         tol=1e-9,
@@ -82,7 +82,7 @@ REGRESSIONS = {
     ),
     "mlp, minibatches": BayesianMLPRegressor(
         posterior="mean_field",
-        divergence=KL(weight=0.5),
+        divergence=KLDivergence(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
         likelihood=GaussianLikelihood(2.0),
         batch_size=9,
@@ -95,7 +95,7 @@ REGRESSIONS = {
     ),
     "mlp, ensemble": BayesianMLPRegressor(
         posterior=Ensemble(n_members=2),
-        divergence=KL(0.3),
+        divergence=KLDivergence(0.3),
         likelihood=HeteroscedasticLikelihood(StudentTLikelihood()),
         **NETWORK,
     ),
@@ -105,8 +105,12 @@ BINARY = {
     "logistic, beta": logistic(
         loss=BetaLoss(1.3), prior=Laplace(), fit_intercept=False
     ),
-    "logistic, renyi": logistic(divergence=Renyi(0.7), posterior="mean_field"),
-    "logistic, kl": logistic(divergence=KL(weight=2.0), intercept_prior=Normal(10.0)),
+    "logistic, renyi": logistic(
+        divergence=RenyiDivergence(0.7), posterior="mean_field"
+    ),
+    "logistic, kl": logistic(
+        divergence=KLDivergence(weight=2.0), intercept_prior=Normal(10.0)
+    ),
     "logistic, eubo": BayesianLogisticRegression(
         objective="eubo", random_state=0, prior="normal"
     ),
@@ -124,7 +128,9 @@ BINARY = {
 CLASSES = {
     "multinomial": logistic(),
     "multinomial, mean field": logistic(posterior="mean_field", n_jobs=1),
-    "multinomial, renyi": logistic(divergence=Renyi(0.8), fit_intercept=False),
+    "multinomial, renyi": logistic(
+        divergence=RenyiDivergence(0.8), fit_intercept=False
+    ),
     "mlp, classes": BayesianMLPClassifier(
         skip_connection=False,
         divergence="kl",
@@ -209,7 +215,7 @@ def answers(model, X, y):
     if hasattr(model, "sample_function"):
         found["function"] = model.sample_function(random_state=0)(X)
     if not is_classifier(model):
-        found["sample"] = model.sample_y(X, n_samples=2, random_state=0)
+        found["sample"] = model.sample_y(X, n_draws=2, random_state=0)
     return found
 
 

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader, TensorDataset
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -27,7 +27,8 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal
 from skvi.priors import Laplace, Normal
-from skvi.solvers import NaturalGradient, Stochastic
+from skvi.solvers import Stochastic
+from skvi.solvers._natural_gradient import NaturalGradient
 from tests.reference import Problem, real_data
 
 # The reference has a fixed scale, which features of other units do not suit; the
@@ -319,10 +320,10 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "params",
     [
-        {"objective": "kl"}, {"objective": KL()}, {"divergence": "KL"}, {"loss": 1},
-        {"loss": "logistic"}, {"posterior": "diagonal"}, {"posterior": None},
-        {"prior": None}, {"prior": "gauss"}, {"intercept_prior": 1.0},
-        {"fit_intercept": "yes"}, {"solver": "newton"},
+        {"objective": "kl"}, {"objective": KLDivergence()}, {"divergence": "KL"},
+        {"loss": 1}, {"loss": "logistic"}, {"posterior": "diagonal"},
+        {"posterior": None}, {"prior": None}, {"prior": "gauss"},
+        {"intercept_prior": 1.0}, {"fit_intercept": "yes"}, {"solver": "newton"},
         {"solver": Stochastic(n_draws=0)}, {"solver": Stochastic(n_draws=2.5)},
         {"solver": Stochastic(learning_rate=0.0)},
         {"solver": Stochastic(learning_rate="fast")},
@@ -330,8 +331,9 @@ NAN = float("nan")
         {"max_iter": 0}, {"tol": 0.0}, {"tol": -1}, {"tol": NAN},
         {"random_state": "seed"},
         {"prior": Normal(0.0)}, {"prior": Normal(-1)}, {"prior": Laplace("wide")},
-        {"prior": Normal(NAN)}, {"prior": Normal(np.inf)}, {"divergence": KL(weight=0)},
-        {"loss": BetaLoss(beta=1.0)}, {"divergence": Renyi(alpha=NAN)},
+        {"prior": Normal(NAN)}, {"prior": Normal(np.inf)},
+        {"divergence": KLDivergence(weight=0)}, {"loss": BetaLoss(beta=1.0)},
+        {"divergence": RenyiDivergence(alpha=NAN)},
         {"objective": ELBO("reinforce")}, {"objective": EUBO("stl")},
     ],
 )  # fmt: skip
@@ -354,9 +356,18 @@ def test_wrong_parameters(params):
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"objective": "eubo", "divergence": "renyi"}, "EUBO Renyi() objective='elbo'"),
-        ({"objective": "eubo", "divergence": KL(2.0)}, "EUBO KL(weight=2.0) 'kl'"),
-        ({"objective": ELBO("stl"), "divergence": "renyi"}, "stl Renyi() 'reparam'"),
+        (
+            {"objective": "eubo", "divergence": "renyi"},
+            "EUBO RenyiDivergence() objective='elbo'",
+        ),
+        (
+            {"objective": "eubo", "divergence": KLDivergence(2.0)},
+            "EUBO KLDivergence(weight=2.0) 'kl'",
+        ),
+        (
+            {"objective": ELBO("stl"), "divergence": "renyi"},
+            "stl RenyiDivergence() 'reparam'",
+        ),
         (
             {"objective": "eubo", "solver": Stochastic(n_draws=1)},
             "EUBO n_draws=1 2 objective='elbo'",
@@ -365,7 +376,10 @@ def test_wrong_parameters(params):
             {"objective": "alpha_energy", "solver": Stochastic(n_draws=1)},
             "AlphaEnergy n_draws=1 2",
         ),
-        ({"divergence": Renyi(-0.5)}, "Renyi(alpha=-0.5) alpha > 0"),
+        (
+            {"divergence": RenyiDivergence(-0.5)},
+            "RenyiDivergence(alpha=-0.5) alpha > 0",
+        ),
         ({"prior": {"intercept": Normal()}}, "intercept_prior=Normal()"),
         ({"prior": {"coef": Normal(), "bias": Normal()}}, "coef intercept bias"),
         ({"solver": "moment_matching"}, "moment_matching ELBO() 'auto'"),
@@ -379,7 +393,8 @@ def test_impossible_combinations(params, words, monkeypatch):
     """Refused before any training, with the parts and the remedy in the message."""
     trained = []
     monkeypatch.setattr(
-        "skvi.solvers.NaturalGradient.solve", lambda *_: trained.append(1)
+        "skvi.solvers._natural_gradient.NaturalGradient.solve",
+        lambda *_: trained.append(1),
     )
     with pytest.raises(IncompatibleComponentsError) as error:
         BayesianLogisticRegression(**params).fit(*small())
@@ -432,10 +447,10 @@ def test_evidence_of_the_wrong_data():
     assert bounds.quantity == "log evidence"
 
 
-@pytest.mark.parametrize("params", [{"n_samples": 0}, {"n_samples": 1.5}])
+@pytest.mark.parametrize("params", [{"n_draws": 0}, {"n_draws": 1.5}])
 def test_wrong_arguments_of_methods(params):
     model = BayesianLogisticRegression().fit(*small())
-    with pytest.raises(ValueError, match="'n_samples' parameter"):
+    with pytest.raises(ValueError, match="'n_draws' parameter"):
         model.sample_posterior(**params)
     with pytest.raises(ValueError, match="X has 2 features"):
         model.predict(np.zeros((4, 2)))
@@ -500,7 +515,7 @@ def test_adversarial_data(seed):
     scale = 10.0 ** rng.integers(-6, 7)
     parts = {"prior": Laplace(scale) if seed % 5 == 0 else Normal(scale)}
     parts["posterior"] = ["full_rank", "mean_field"][rng.integers(2)]
-    options = [{}, {}, {"loss": "beta"}, {"divergence": KL(100.0)}]
+    options = [{}, {}, {"loss": "beta"}, {"divergence": KLDivergence(100.0)}]
     if seed % 5:
         options.append({"divergence": "renyi"})
     fit_or_refuse(X, y, weight, parts | options[rng.integers(len(options))])

@@ -12,35 +12,36 @@ from torch.testing import assert_close
 import skvi
 from skvi.base import Layout, NormalForm
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._poisson import poisson_mixture_cdf, poisson_mixture_log_mass
 from skvi.likelihoods import (
     BernoulliLikelihood,
-    CategoricalLikelihood,
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     StudentTLikelihood,
 )
-from skvi.losses import BetaLoss, CallableLoss, LogLoss
+from skvi.likelihoods._categorical import CategoricalLikelihood
+from skvi.losses import BetaLoss, LogLoss
+from skvi.losses._callable import CallableLoss
 from skvi.priors import (
     ARD,
-    HierarchicalNormal,
+    GammaHyperprior,
     Horseshoe,
     Laplace,
-    LogUniform,
     Normal,
     Prior,
     StudentT,
-    build_prior,
 )
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.utils import _device
 from skvi.utils._device import CPU, resolve_device, to_device
 from skvi.utils._random import make_generator
@@ -163,7 +164,7 @@ def _parts():
         if k == 1:
             moments = mean[:, 0], 2 * root[:, 0, 0].abs()
         name = type(likelihood).__name__ + (str(k) if k > 1 else "")
-        yield f"{name}-slope", likelihood.log_prob_slope, (f, y)
+        yield f"{name}-slope", likelihood._log_prob_slope, (f, y)
         slow = isinstance(likelihood, NegativeBinomialLikelihood)
         for loss in (LogLoss(),) if slow else (LogLoss(), BetaLoss(1.3)):
             own = f"{name}-{type(loss).__name__}"
@@ -184,7 +185,7 @@ def _parts():
         NormalForm(root[0], 0.2 + root[1].abs(), root[:, :2]),
     ]
     priors = [Normal(2.0), Laplace(0.5), StudentT(3.0), Horseshoe(0.3), ARD(1.0, 1.0)]
-    for prior in (*priors, LogUniform(), HierarchicalNormal(1.0, 1.0)):
+    for prior in (*priors, LogUniform(), Normal(GammaHyperprior(1.0, 1.0))):
         built, name = prior.build(layout), type(prior).__name__
         yield name, lambda b, t: b.log_prob(t), (built, theta)
         yield f"{name}-gradient", lambda b, t: b.log_prob_gradient(t), (built, theta)
@@ -196,8 +197,8 @@ def _parts():
     yield "Normal-learned", bound, (learned, theta)
     unit = Normal().build(layout)
     for divergence in (
-        KL(), Renyi(0.5), AlphaDivergence(0.5), BetaDivergence(1.2),
-        GammaDivergence(1.2), Jeffreys(),
+        KLDivergence(), RenyiDivergence(0.5), AlphaDivergence(0.5), BetaDivergence(1.2),
+        GammaDivergence(1.2), JeffreysDivergence(),
     ):  # fmt: skip
         for form, kind in zip(forms, ("diagonal", "full", "low"), strict=True):
             name = f"{type(divergence).__name__}-{kind}"
@@ -231,7 +232,7 @@ SAMPLERS = [
     GaussianLikelihood(1.0), StudentTLikelihood(4.0, 1.0), BernoulliLikelihood(),
     PoissonLikelihood(), NegativeBinomialLikelihood(), CategoricalLikelihood(3),
     Normal(), Laplace(), StudentT(), Horseshoe(), ARD(1.0, 1.0),
-    HierarchicalNormal(1.0, 1.0),
+    Normal(GammaHyperprior(1.0, 1.0)),
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -88,7 +88,7 @@ SLOW = [
 SEARCHES = [
     BatchedGridSearchCV(
         BayesianMLPClassifier(
-            posterior="mean_field", divergence=KL(), random_state=0, **CHEAP
+            posterior="mean_field", divergence=KLDivergence(), random_state=0, **CHEAP
         ),
         {"divergence__weight": [0.1, 1.0]},
         cv=2,

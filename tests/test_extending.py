@@ -21,20 +21,22 @@ from sklearn.preprocessing import scale
 from torch.nn.functional import conv1d, relu
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Divergence
-from skvi.evidence import bound_evidence
+from skvi.divergences import Divergence, KLDivergence
+from skvi.evidence._bounds import bound_evidence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors import FullRankNormal, MeanFieldNormal, NormalizingFlow
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import Predictor
-from skvi.priors import HalfCauchy, Normal, build_prior
-from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
+from skvi.priors import HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget, Target
-from skvi.testing import check_divergence, check_family, check_likelihood
+from skvi.testing import check_part
 
 PAGE = Path(__file__).parents[1] / "doc" / "extend.rst"
 
@@ -61,7 +63,7 @@ def test_parts_are_short(page):
     for most, *names in [
         (20, "ExponentialLikelihood"),
         (15, "VariancePenalizedKL"),
-        (40, "RealNVP", "RealNVPFamily"),
+        (40, "RealNVP"),
         (50, "OrdinalLikelihood", "OrdinalRegression"),
         (40, "FixedDraws"),
     ]:
@@ -73,7 +75,7 @@ def test_likelihood(page):
 
     Wrong variants: a power integral, or expectations, of another density.
     """
-    check_likelihood(page.ExponentialLikelihood())
+    check_part(page.ExponentialLikelihood())
     rng = np.random.default_rng(0)
     ones, t = np.ones((20, 1)), rng.exponential(2.0, 20)
     model = page.WaitingTimeRegressor(prior=Normal(1.5))
@@ -97,7 +99,7 @@ def test_divergence(page):
     """
     X, y = make_classification(60, 2, n_redundant=0, n_informative=2, random_state=1)
     divergence = page.VariancePenalizedKL(weight=0.5)
-    check_divergence(divergence)
+    check_part(divergence)
     parts = {"posterior": "mean_field", "prior": "normal", "intercept_prior": "normal"}
     solver = Stochastic(n_draws=100)
     model = BayesianLogisticRegression(
@@ -146,13 +148,14 @@ def test_flow(page):
     Wrong variants: the determinant of the inverse; a normal start that never moves;
     another start for the same seed.
     """
-    check_family(page.RealNVPFamily(n_layers=2))
+    check_part(NormalizingFlow(module=page.RealNVP))
     target, found = Banana(), []
     for seed in (0, 0, 1):
         generator = torch.Generator().manual_seed(seed)
-        flow = page.RealNVPFamily(n_layers=4).build(target.layout, generator)
+        family = NormalizingFlow(module=page.RealNVP)
+        flow = family.build(target.layout, generator)
         found.append(flow.params)
-        problem = Problem(target, ELBO("reparam"), KL(), flow, generator)
+        problem = Problem(target, ELBO("reparam"), KLDivergence(), flow, generator)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
     solver = Stochastic(learning_rate=0.02, n_draws=20)
@@ -248,8 +251,8 @@ def test_density_without_prior_and_rows(gradient):
     """
     target, generator = Banana(), torch.Generator().manual_seed(0)
     objective, posterior = ELBO(gradient), FullRankNormal().build(target.layout)
-    objective.check(KL(), target)
-    problem = Problem(target, objective, KL(), posterior, generator)
+    objective.check(KLDivergence(), target)
+    problem = Problem(target, objective, KLDivergence(), posterior, generator)
     rate = 0.1 * objective.rate_share
     solver = choose_solver(problem, Stochastic(n_draws=20, learning_rate=rate))
     fit = solver.solve(problem, SolverOptions(20))
@@ -322,7 +325,7 @@ def test_convolution_with_a_deterministic_normalization():
     posterior = posterior.near(target.initial_normal(generator))
     assert list(posterior.layout) == ["conv1.weight", "conv1.bias", "head.weight"]
     assert target.learned == ("noise_scale", *points)
-    problem = Problem(target, ELBO(), KL(), posterior, generator)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, generator)
     fit = Stochastic(n_draws=3).solve(problem, SolverOptions(max_iter=10))
     theta = fit.posterior.draw(50, generator).theta
     f = fit.target.predictor.forward(theta, X[200:])

@@ -15,9 +15,9 @@ heavy = {"torch", "sklearn", "scipy", "pandas", "matplotlib"} & set(sys.modules)
 assert not heavy, heavy
 assert "metrics" in dir(skvi) and "evidence_bounds" in dir(skvi)
 assert "skvi.metrics" not in sys.modules, "dir() imports"
-assert skvi.metrics.LogPredictiveDensity and skvi.evidence_bounds
+assert skvi.metrics.neg_crps_scorer and skvi.evidence_bounds
 from skvi import evidence_bounds, model_selection
-assert evidence_bounds is skvi.evidence_bounds is skvi.evidence.evidence_bounds
+assert evidence_bounds is skvi.evidence_bounds
 """
 
 

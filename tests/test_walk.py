@@ -16,10 +16,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import Renyi
+from skvi.divergences import RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
-from skvi.losses import CallableLoss
+from skvi.losses._callable import CallableLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import Family, FullRankNormal, Gamma, Product
 from skvi.predictors import LinearPredictor
@@ -315,7 +315,9 @@ def test_line_searches_that_go_too_far():
         normal = NormalForm(
             torch.full((3,), size, dtype=torch.float64), torch.ones(3).double()
         )
-        found = Descent([target], Renyi(0.5), normal.mean[None], normal.scale[None])
+        found = Descent(
+            [target], RenyiDivergence(0.5), normal.mean[None], normal.scale[None]
+        )
         assert found.place(0) is None
 
 

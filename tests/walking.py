@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skvi._evidence import data_of_fit
 from skvi._registry import DIVERGENCES, LOSSES, OBJECTIVES, POSTERIORS, PRIORS
-from skvi.divergences import KL, FDivergence
+from skvi.divergences import FDivergence, KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError, SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -21,8 +21,7 @@ from skvi.linear_model import (
 )
 from skvi.objectives import ELBO
 from skvi.priors import Normal
-from skvi.solvers import choose_solver
-from skvi.solvers._choice import SOLVERS
+from skvi.solvers._choice import SOLVERS, choose_solver
 from skvi.targets._numbers import numbers_of
 
 # What a message must have: something to do, and something to do it with.
@@ -79,7 +78,7 @@ MODELS = {
 AXES = {
     "loss": {name: name for name in LOSSES} | {"callable": None},
     "divergence": {name: name for name in DIVERGENCES}
-    | {"kl/2": KL(weight=0.5), "hellinger": FDivergence("hellinger")},
+    | {"kl/2": KLDivergence(weight=0.5), "hellinger": FDivergence("hellinger")},
     "posterior": {name: name for name in POSTERIORS},
     "prior": {name: name for name in PRIORS} | {"learn": Normal("learn")},
     "objective": {name: name for name in OBJECTIVES}

@@ -1,6 +1,5 @@
 """Streams: chunks of rows that are scored, then learned."""
 
-from skvi._stream._result import StreamResult
 from skvi._stream._run import stream
 
-__all__ = ["StreamResult", "stream"]
+__all__ = ["stream"]

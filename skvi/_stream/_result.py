@@ -32,7 +32,7 @@ class StreamResult:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi import StreamResult
+    >>> from skvi._stream._result import StreamResult
     >>> scores = {"score": np.array([np.nan, -1.0, -0.4])}
     >>> found = StreamResult(scores, np.array([10, 20, 10]), np.full(3, 0.1))
     >>> found.mean("score"), found.rows_per_second

@@ -18,8 +18,8 @@ class Component(BaseEstimator):
 
     Examples
     --------
-    >>> from skvi.divergences import Renyi
-    >>> Renyi(alpha=0.5).get_params()
+    >>> from skvi.divergences import RenyiDivergence
+    >>> RenyiDivergence(alpha=0.5).get_params()
     {'alpha': 0.5}
     """
 

@@ -123,7 +123,7 @@ class ConditionalDensity(Protocol):
     def scale_outputs(self) -> tuple[int, ...]: ...
 
     @property
-    def length_scale(self) -> float: ...
+    def _length_scale(self) -> float: ...
 
     @property
     def is_log_concave(self) -> bool: ...
@@ -133,17 +133,17 @@ class ConditionalDensity(Protocol):
 
     def bind(self, hyper: torch.Tensor) -> "ConditionalDensity": ...
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass | None: ...
+    def _row_pass(self, buffers: RowBuffers) -> RowPass | None: ...
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
 
-    def total_log_prob(
+    def _total_log_prob(
         self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor: ...
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor: ...
 
-    def log_escort_power(
+    def _log_escort_power(
         self, f: torch.Tensor, y: torch.Tensor, c: float
     ) -> torch.Tensor: ...
 
@@ -155,7 +155,7 @@ class ConditionalDensity(Protocol):
         refine: int = 1,
     ) -> Expectations: ...
 
-    def expected_power(
+    def _expected_density_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -164,11 +164,11 @@ class ConditionalDensity(Protocol):
         refine: int = 1,
     ) -> Expectations: ...
 
-    def expected_power_integral(
+    def _expected_power_integral(
         self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations: ...
 
-    def expected_escort_power(
+    def _expected_escort_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,

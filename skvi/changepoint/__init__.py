@@ -8,28 +8,15 @@ from skvi.changepoint._models import (
     Regression,
     RegressionModel,
 )
-from skvi.changepoint._results import ChangepointTable
-from skvi.changepoint.base import (
-    BurnIn,
-    ConstantHazard,
-    Hazard,
-    ObservationModel,
-    Row,
-    SegmentModel,
-)
+from skvi.changepoint.base import Hazard, ObservationModel
 
 __all__ = [
     "BayesianChangepointDetector",
     "BernoulliTrials",
-    "BurnIn",
     "ChangepointDisplay",
-    "ChangepointTable",
-    "ConstantHazard",
     "Hazard",
     "ObservationModel",
     "PoissonCounts",
     "Regression",
     "RegressionModel",
-    "Row",
-    "SegmentModel",
 ]

@@ -22,7 +22,7 @@ from skvi.changepoint._input import (
 from skvi.changepoint._results import Results
 from skvi.changepoint._stream import Batch, Feed
 from skvi.changepoint.base import Hazard, SegmentModel
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
 from skvi.losses import BetaLoss, LogLoss
 from skvi.utils._validation import Interval, StrOptions, _fit_context, refuse_dates
@@ -72,7 +72,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "beta" is ``BetaLoss(1.75)``: a row far from every prediction carries almost no
         information.
     divergence : {"kl"} or KL, default="kl"
-        ``KL(weight=w)`` gives each row the weight 1/w in learning parameters.
+        ``KLDivergence(weight=w)`` gives each row the weight 1/w in learning parameters.
     model_prior : array-like of shape (n_models,), default=None
         Probabilities of the models at the start of a segment; None: all equal.
     feature_columns : list of int or str, default=None
@@ -211,7 +211,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
         "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
         "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
-        "divergence": [StrOptions({"kl"}), KL],
+        "divergence": [StrOptions({"kl"}), KLDivergence],
         "model_prior": ["array-like", None],
         "feature_columns": ["array-like", None],
         "scaling": [StrOptions({"auto"}), tuple, None],
@@ -229,7 +229,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         hazard: float | Hazard = 100.0,
         loss: str | LogLoss | BetaLoss = "log",
         run_length_loss: str | LogLoss | BetaLoss = "auto",
-        divergence: str | KL = "kl",
+        divergence: str | KLDivergence = "kl",
         model_prior: ArrayLike | None = None,
         feature_columns: Sequence[int | str] | None = None,
         scaling: str | tuple | None = "auto",

@@ -16,7 +16,7 @@ from skvi.changepoint._models import (
 )
 from skvi.changepoint._units import LEAST_ROWS, dispersion_of
 from skvi.changepoint.base import ConstantHazard, Hazard, SegmentModel
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
@@ -155,10 +155,12 @@ def resolve_loss(
     return clone(found)
 
 
-def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> KL:
+def resolve_divergence(
+    divergence: str | KLDivergence, models: Sequence[SegmentModel]
+) -> KLDivergence:
     """Resolve the divergence; raise if a model does not support it."""
     if isinstance(divergence, str):
-        return KL()
+        return KLDivergence()
     divergence.check_regularizer()
     for model in models:
         if divergence.weight != 1 and not model.takes_parts:
@@ -182,7 +184,7 @@ class Settings:
     scaling: tuple[np.ndarray, np.ndarray] | None
     hazard: Hazard
     model_prior: np.ndarray
-    divergence: KL
+    divergence: KLDivergence
     loss: Loss
     run_length_loss: Loss
     power: float | None

@@ -5,7 +5,7 @@ from numbers import Real
 
 import numpy as np
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.utils._validation import Interval
 
 __all__ = [
@@ -44,7 +44,7 @@ class BurnIn:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.changepoint import BurnIn
+    >>> from skvi.changepoint.base import BurnIn
     >>> BurnIn(1, 0, noise=np.array([0.3]), mean=np.zeros(1)).n_series
     1
     """
@@ -76,7 +76,7 @@ class Row:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.changepoint import Row
+    >>> from skvi.changepoint.base import Row
     >>> Row(np.ones(1), np.zeros((0, 1)), np.zeros(0), index=7).values
     array([1.])
     """
@@ -100,7 +100,8 @@ class SegmentModel(Component):
     order : int
         Number of past rows that a row depends on.
     takes_parts : bool
-        Whether a row can be given a fractional weight, as under ``KL(weight=2.0)``.
+        Whether a row can be given a fractional weight, as under
+        ``KLDivergence(weight=2.0)``.
     instead_of_beta : str
         Advice of the detector if a beta loss is requested and not available; empty if
         it is.
@@ -235,8 +236,8 @@ class ObservationModel(SegmentModel):
     def update_part(self, state: State, row: Row, weight: float) -> State:
         """State updated with a row of fractional weight.
 
-        Only called, in place of `update`, under ``KL(weight=...)``, and for models with
-        ``takes_parts = True``.
+        Only called, in place of `update`, under ``KLDivergence(weight=...)``, and for
+        models with ``takes_parts = True``.
 
         Parameters
         ----------
@@ -315,7 +316,7 @@ class ConstantHazard(Hazard):
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.changepoint import ConstantHazard
+    >>> from skvi.changepoint.base import ConstantHazard
     >>> ConstantHazard(mean_length=50.0).probability(np.array([1, 1000]))
     array([0.02, 0.02])
     """

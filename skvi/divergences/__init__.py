@@ -8,18 +8,18 @@ from skvi.divergences._alpha import AlphaDivergence
 from skvi.divergences._beta import BetaDivergence
 from skvi.divergences._f import FDivergence
 from skvi.divergences._gamma import GammaDivergence
-from skvi.divergences._jeffreys import Jeffreys
-from skvi.divergences._kl import KL
-from skvi.divergences._renyi import Renyi
+from skvi.divergences._jeffreys import JeffreysDivergence
+from skvi.divergences._kl import KLDivergence
+from skvi.divergences._renyi import RenyiDivergence
 from skvi.divergences.base import Divergence
 
 __all__ = [
-    "KL",
     "AlphaDivergence",
     "BetaDivergence",
     "Divergence",
     "FDivergence",
     "GammaDivergence",
-    "Jeffreys",
-    "Renyi",
+    "JeffreysDivergence",
+    "KLDivergence",
+    "RenyiDivergence",
 ]

@@ -42,9 +42,9 @@ class AlphaDivergence(RatioDivergence):
     ``alpha/(alpha-1)`` times the covariance of the prior; outside its range the
     value is ``inf``. Orders ``alpha <= 0`` cannot regularize and are refused.
 
-    For other priors linear models integrate by fixed nodes, see `Renyi`; other models
-    use draws of the normal ``q^alpha``: the value without bias, its gradient with one
-    of O(1/S), a few percent for the 128 draws of a step in training.
+    For other priors linear models integrate by fixed nodes, see `RenyiDivergence`;
+    other models use draws of the normal ``q^alpha``: the value without bias, its
+    gradient with one of O(1/S), a few percent for the 128 draws of a step in training.
 
     References
     ----------

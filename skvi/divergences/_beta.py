@@ -45,10 +45,10 @@ class BetaDivergence(PowerDivergence):
     covariance of the prior; outside the value is ``inf``. At ``beta <= 0`` its terms
     are infinite with opposite signs: refused.
 
-    For other priors linear models integrate by fixed nodes, see `Renyi`. Other models
-    estimate it from S draws of q, without bias. The term without q comes from draws of
-    the prior in a fit; from log densities alone it is estimated by importance sampling,
-    with heavy tails where q is much narrower than the prior.
+    For other priors linear models integrate by fixed nodes, see `RenyiDivergence`.
+    Other models estimate it from S draws of q, without bias. The term without q comes
+    from draws of the prior in a fit; from log densities alone it is estimated by
+    importance sampling, with heavy tails where q is much narrower than the prior.
 
     References
     ----------

@@ -28,10 +28,10 @@ class MomentForm:
     Examples
     --------
     >>> from skvi.base import Layout
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.priors import Normal
     >>> prior = Normal().build(Layout({"coef": (1, 2)}))
-    >>> KL(weight=0.5).moment_form(prior).precision
+    >>> KLDivergence(weight=0.5).moment_form(prior).precision
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
 
@@ -45,8 +45,9 @@ class MomentForm:
 class OrderForm:
     """A divergence of factorized normals composed of Rényi divergences.
 
-    With the Rényi divergence R of every coordinate, in the scaling of `Renyi`, D is the
-    sum of R, or of ``(1 - exp(-rate R)) / rate`` if the rate is not 0.
+    With the Rényi divergence R of every coordinate, in the scaling of
+    `RenyiDivergence`, D is the sum of R, or of ``(1 - exp(-rate R)) / rate`` if the
+    rate is not 0.
 
     Parameters
     ----------

@@ -32,11 +32,11 @@ class GammaDivergence(PowerDivergence):
     the covariance of the prior; outside the value is ``inf``. At ``gamma <= 0`` its
     terms are infinite with opposite signs: refused.
 
-    For other priors linear models integrate by fixed nodes, see `Renyi`. Other models
-    estimate it from S draws of q: consistently, as logs of means with a bias O(1/S),
-    from the first term downwards and from the last one upwards for ``gamma > 1``. The
-    term without q comes from draws of the prior in a fit; from log densities alone by
-    importance sampling, far too low if q is much narrower than the prior.
+    For other priors linear models integrate by fixed nodes, see `RenyiDivergence`.
+    Other models estimate it from S draws of q: consistently, as logs of means with a
+    bias O(1/S), from the first term downwards and from the last one upwards for ``gamma
+    > 1``. The term without q comes from draws of the prior in a fit; from log densities
+    alone by importance sampling, far too low if q is much narrower than the prior.
 
     References
     ----------

@@ -6,7 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
-from skvi.divergences._kl import KL, kl_of_normals
+from skvi.divergences._kl import KLDivergence, kl_of_normals
 from skvi.divergences._linalg import (
     apply,
     inverse_of,
@@ -68,7 +68,7 @@ class _IntegralDivergence(Divergence):
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form, or one by nodes; see `Divergence.closed_form`."""
         if self._is_kl:
-            return KL().closed_form(q, prior)
+            return KLDivergence().closed_form(q, prior)
         return self._value(*self._log_integrals(q, prior))
 
     def _value(self, *logs: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ class _IntegralDivergence(Divergence):
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
         if self._is_kl:
-            return KL().terms(q, prior, q_precision)
+            return KLDivergence().terms(q, prior, q_precision)
         (a, b), pi = self._powers, prior.as_normal()
         precision = precision_of(q) if q_precision is None else q_precision
         with torch.inference_mode(False), torch.enable_grad():

@@ -11,10 +11,10 @@ from skvi.divergences._linalg import apply, precision_of, subtract
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 
-__all__ = ["Jeffreys"]
+__all__ = ["JeffreysDivergence"]
 
 
-class Jeffreys(Divergence):
+class JeffreysDivergence(Divergence):
     r"""Jeffreys divergence, ``KL(q || prior) + KL(prior || q)``.
 
     It is symmetric: the sum, not the mean, of both directions.
@@ -49,11 +49,11 @@ class Jeffreys(Divergence):
     --------
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.divergences import Jeffreys
+    >>> from skvi.divergences import JeffreysDivergence
     >>> from skvi.priors import Normal
     >>> prior = Normal().build(Layout({"coef": (1, 1)}))
     >>> q = NormalForm(torch.ones(1), torch.ones(1))
-    >>> float(Jeffreys().closed_form(q, prior))
+    >>> float(JeffreysDivergence().closed_form(q, prior))
     1.0
     """
 
@@ -66,7 +66,7 @@ class Jeffreys(Divergence):
         super().check_prior(prior)
         if _has_infinite_variance(prior):
             raise IncompatibleComponentsError(
-                "Jeffreys() is infinite for a prior without a variance. Use "
+                "JeffreysDivergence() is infinite for a prior without a variance. Use "
                 "divergence='kl' or 'renyi', or prior='normal' or 'laplace'."
             )
 

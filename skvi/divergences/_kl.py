@@ -13,10 +13,10 @@ from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["KL", "kl_of_normals"]
+__all__ = ["KLDivergence", "kl_of_normals"]
 
 
-class KL(Divergence):
+class KLDivergence(Divergence):
     r"""Kullback-Leibler divergence, ``weight * KL(q || prior)``.
 
     Parameters
@@ -35,11 +35,11 @@ class KL(Divergence):
     --------
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.priors import Normal
     >>> prior = Normal().build(Layout({"coef": (1, 1)}))
     >>> q = NormalForm(torch.ones(1), torch.ones(1))
-    >>> round(float(KL().closed_form(q, prior)), 6)
+    >>> round(float(KLDivergence().closed_form(q, prior)), 6)
     0.5
     """
 
@@ -58,8 +58,9 @@ class KL(Divergence):
         super().check_regularizer()
         if self.weight == "auto":
             raise IncompatibleComponentsError(
-                "KL(weight='auto') takes the weight from held-out rows, which only "
-                "networks do. Give a number, such as KL(weight=1.0), or search over it."
+                "KLDivergence(weight='auto') takes the weight from held-out rows, "
+                "which only networks do. Give a number, such as "
+                "KLDivergence(weight=1.0), or search over it."
             )
 
     @property

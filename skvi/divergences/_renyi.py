@@ -7,13 +7,13 @@ import torch
 from skvi.base._protocols import PriorDensity
 from skvi.divergences._forms import MomentForm, OrderForm, order_form
 from skvi.divergences._integrals import RatioDivergence
-from skvi.divergences._kl import KL
+from skvi.divergences._kl import KLDivergence
 from skvi.utils._validation import Interval
 
-__all__ = ["Renyi"]
+__all__ = ["RenyiDivergence"]
 
 
-class Renyi(RatioDivergence):
+class RenyiDivergence(RatioDivergence):
     r"""Rényi divergence in the scaling of generalized variational inference.
 
     .. math:: D_\alpha(q \| \pi) = \frac{1}{\alpha(\alpha-1)}
@@ -56,11 +56,11 @@ class Renyi(RatioDivergence):
     --------
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.divergences import Renyi
+    >>> from skvi.divergences import RenyiDivergence
     >>> from skvi.priors import Normal
     >>> prior = Normal().build(Layout({"coef": (1, 1)}))
     >>> q = NormalForm(torch.ones(1), torch.ones(1))
-    >>> round(float(Renyi(alpha=0.5).closed_form(q, prior)), 6)
+    >>> round(float(RenyiDivergence(alpha=0.5).closed_form(q, prior)), 6)
     0.5
     """
 
@@ -84,7 +84,7 @@ class Renyi(RatioDivergence):
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """For order 1, which is KL; see `Divergence.moment_form`."""
-        return KL().moment_form(prior) if self.alpha == 1 else None
+        return KLDivergence().moment_form(prior) if self.alpha == 1 else None
 
     def order_form(self, prior: PriorDensity) -> OrderForm | None:
         """For a factorized normal prior; see `Divergence.order_form`."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi.base import Component, NormalForm
+from skvi.base import NormalForm
+from skvi.base._component import Component
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences._forms import MomentForm, OrderForm
 from skvi.divergences._messages import collapse_message, draw_logs
@@ -42,11 +43,11 @@ class DivergenceTerms:
     --------
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.priors import Normal
     >>> prior = Normal().build(Layout({"coef": (1,)}))
     >>> unit = NormalForm(torch.zeros(1), torch.ones(1))
-    >>> float(KL().terms(unit, prior).value)
+    >>> float(KLDivergence().terms(unit, prior).value)
     0.0
     """
 
@@ -66,11 +67,11 @@ class Divergence(Component):
     Examples
     --------
     >>> import torch
-    >>> from skvi.divergences import KL, Divergence
-    >>> isinstance(KL(), Divergence)
+    >>> from skvi.divergences import KLDivergence, Divergence
+    >>> isinstance(KLDivergence(), Divergence)
     True
     >>> log_q, log_prior = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0])
-    >>> float(KL().monte_carlo(log_q, log_prior))
+    >>> float(KLDivergence().monte_carlo(log_q, log_prior))
     0.5
     """
 
@@ -102,8 +103,8 @@ class Divergence(Component):
 
         Examples
         --------
-        >>> from skvi.divergences import KL, Renyi
-        >>> KL().max_variance_ratio, Renyi(1.5).max_variance_ratio
+        >>> from skvi.divergences import KLDivergence, RenyiDivergence
+        >>> KLDivergence().max_variance_ratio, RenyiDivergence(1.5).max_variance_ratio
         (inf, 3.0)
         """
         return math.inf

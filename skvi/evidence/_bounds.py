@@ -117,7 +117,7 @@ def bound_evidence(
     Examples
     --------
     >>> import torch
-    >>> from skvi.evidence import bound_evidence
+    >>> from skvi.evidence._bounds import bound_evidence
     >>> from skvi.likelihoods import GaussianLikelihood
     >>> from skvi.losses import LogLoss
     >>> from skvi.posteriors import FullRankNormal

@@ -5,9 +5,9 @@ from typing import cast
 import torch
 
 from skvi._sampling._importance import WeightedDraws
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._estimates import Estimate
-from skvi.objectives import Objective
+from skvi.objectives.base import Objective
 from skvi.posteriors import Posterior
 from skvi.targets import SupervisedTarget, Target
 
@@ -30,7 +30,7 @@ def lower_bound(
     The error is 0 for closed forms and quadrature, else that of `n_draws` log weights.
     Stored samples are used once.
     """
-    normal, kl = posterior.as_normal(), KL()
+    normal, kl = posterior.as_normal(), KLDivergence()
     if target.has_moments and normal is not None:
         if kl.has_closed_form(target.reference):
             linear = cast(SupervisedTarget, target)

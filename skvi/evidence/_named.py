@@ -40,7 +40,7 @@ default="in expectation"
 
     Examples
     --------
-    >>> from skvi.evidence import NamedBound
+    >>> from skvi.evidence._named import NamedBound
     >>> row = NamedBound(-7.26, 0.0, "lower", "a bound, exactly", holds="always")
     >>> row.is_certificate
     True
@@ -74,7 +74,7 @@ class BoundsTable(dict):
 
     Examples
     --------
-    >>> from skvi.evidence import BoundsTable, NamedBound
+    >>> from skvi.evidence._named import BoundsTable, NamedBound
     >>> table = BoundsTable(
     ...     {"ELBO of q": NamedBound(-7.26, 0.0, "lower", "a bound, exactly")}
     ... )

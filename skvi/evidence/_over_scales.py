@@ -13,13 +13,14 @@ from skvi._sampling._chains import Chains
 from skvi._sampling._importance import StudentT, WeightedDraws, draw_weighted
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._one_mode import OneMode
 from skvi.evidence._proposals import Above, ProposalFamily, relative_variance
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
-from skvi.posteriors._over_scales import leading
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.posteriors import FullRankNormal, Posterior
+from skvi.posteriors._over_scales import MixtureOverScales, leading
+from skvi.solvers import Problem, SolverOptions
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._nodes import Nodes
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget, NodeGrid
@@ -138,7 +139,7 @@ def _places(posterior: Posterior, size: int) -> list[Place] | None:
 def _fitted(target: SupervisedTarget, numbers: Sequence[Number]) -> list[Place] | None:
     """Those of full rank that are fitted here; None if the solver cannot."""
     start = FullRankNormal().build(target.layout).to(target.hyper.device)
-    problem = Problem(target, ELBO(), KL(), start, None)
+    problem = Problem(target, ELBO(), KLDivergence(), start, None)
     known = bound_at(target, numbers, [number.start for number in numbers])
     if NaturalGradient.missing(replace(problem, target=known)):
         return None

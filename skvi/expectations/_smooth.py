@@ -71,7 +71,7 @@ def expect_derivatives(
     """Expected value, gradient and Hessian in f of ``function(f, y)``.
 
     The function maps f, (S, n, K), and y, (n,), to (S, n); its slope changes over
-    `length_scale`. For K > 1 it must not change if a constant is added to all columns.
+    `_length_scale`. For K > 1 it must not change if a constant is added to all columns.
     """
     if mean.ndim == 1:
         width = float(std_or_cov.max()) / length_scale

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._changes import modes_of
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.objectives import ELBO, Objective
+from skvi.objectives import ELBO
+from skvi.objectives.base import Objective
 from skvi.posteriors import (
     Family,
     FullRankNormal,
@@ -50,9 +51,9 @@ def pose(
             f"density, which that of {family!r} is not. Use posterior='full_rank' or "
             "'flow'."
         )
-    objective.check(KL(), target)
-    objective.check_posterior(posterior.components[0], KL(), target)
-    return Problem(target, objective, KL(), posterior, generator)
+    objective.check(KLDivergence(), target)
+    objective.check_posterior(posterior.components[0], KLDivergence(), target)
+    return Problem(target, objective, KLDivergence(), posterior, generator)
 
 
 def some_points(posterior: Posterior, generator: torch.Generator) -> torch.Tensor:

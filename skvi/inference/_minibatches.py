@@ -9,8 +9,8 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, MixtureOfNormals
 from skvi.posteriors._mixture import Mixture
-from skvi.solvers import Problem, Solution, Solver, SolverOptions, Stochastic
-from skvi.solvers._solution import State
+from skvi.solvers import Problem, Solver, SolverOptions, Stochastic
+from skvi.solvers._solution import Solution, State
 from skvi.targets._density_rows import RowsDensityTarget
 
 __all__ = ["few_rows", "solve_rows", "stochastic"]

@@ -19,7 +19,8 @@ from skvi._parts import resolve
 from skvi._progress import EvidenceProgress
 from skvi._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
-from skvi.evidence import EvidenceBounds, bound_evidence
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._changes import Changes, draws_for, modes_of, other_modes
 from skvi.evidence._fit_checks import lower_bound, upper_elbo
 from skvi.inference._beginning import (
@@ -30,22 +31,17 @@ from skvi.inference._beginning import (
     some_points,
 )
 from skvi.inference._minibatches import few_rows, solve_rows, stochastic
-from skvi.linear_model import CoefficientTable
-from skvi.objectives import ELBO, Objective
+from skvi.linear_model._summary import CoefficientTable
+from skvi.objectives import ELBO
+from skvi.objectives.base import Objective
 from skvi.posteriors import Family
 from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
-from skvi.solvers import (
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    Stochastic,
-    choose_solver,
-)
+from skvi.solvers import Problem, Solver, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import MAX_DENSE, Start
-from skvi.solvers._solution import PhaseInterrupted, State
+from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.targets._density import DensityTarget
 from skvi.targets._density_checks import (
     check_density,
@@ -446,22 +442,22 @@ class VariationalInference(BaseEstimator):
 
     @torch.no_grad()
     def sample_posterior(
-        self, n_samples: int = 1000, random_state: Any = None
+        self, n_draws: int = 1000, random_state: Any = None
     ) -> dict[str, np.ndarray]:
         """Draw from the fitted posterior.
 
         Parameters
         ----------
-        n_samples : int, default=1000
+        n_draws : int, default=1000
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
         dict of str to ndarray
-            On the supports, each of shape ``(n_samples, *shape)``.
+            On the supports, each of shape ``(n_draws, *shape)``.
         """
         check_is_fitted(self)
-        draw = self.posterior_.draw(n_samples, make_generator(random_state))
+        draw = self.posterior_.draw(n_draws, make_generator(random_state))
         values, _ = self._target.constrain(draw.theta)
         return {name: value.numpy() for name, value in values.items()}
 
@@ -529,12 +525,12 @@ class VariationalInference(BaseEstimator):
             numbers={k: v for k, v in numbers.items() if isinstance(v, float)},
         )
 
-    def to_arviz(self, n_samples: int = 1000, random_state: Any = None) -> Any:
+    def to_arviz(self, n_draws: int = 1000, random_state: Any = None) -> Any:
         """Draws of the posterior for the plots and tables of ArviZ.
 
         Parameters
         ----------
-        n_samples : int, default=1000
+        n_draws : int, default=1000
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -551,7 +547,7 @@ class VariationalInference(BaseEstimator):
             import arviz
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install 'arviz<1'.") from error
-        draws = self.sample_posterior(n_samples, random_state)
+        draws = self.sample_posterior(n_draws, random_state)
         return arviz.from_dict(posterior={k: v[None] for k, v in draws.items()})
 
     def evidence_bounds(

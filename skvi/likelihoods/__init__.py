@@ -4,12 +4,10 @@ Values are in nats per row; nothing is averaged.
 """
 
 from skvi.likelihoods._bernoulli import BernoulliLikelihood
-from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods._generalized_gamma import GeneralizedGammaLikelihood
 from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
 from skvi.likelihoods._hurdle import HurdleLikelihood
-from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.likelihoods._johnson_su import JohnsonSULikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
@@ -20,12 +18,10 @@ from skvi.likelihoods.base import Likelihood
 
 __all__ = [
     "BernoulliLikelihood",
-    "CategoricalLikelihood",
     "GaussianLikelihood",
     "GeneralizedGammaLikelihood",
     "HeteroscedasticLikelihood",
     "HurdleLikelihood",
-    "IndependentLikelihood",
     "JohnsonSULikelihood",
     "Likelihood",
     "NegativeBinomialLikelihood",

@@ -50,12 +50,12 @@ class BernoulliLikelihood(Likelihood):
         p = self.mean(f)
         return (rand(generator, *p.shape) < p).to(p.dtype)
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual y - p(1), (S, n)."""
         return y - torch.sigmoid(f[..., 0])
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         return _BernoulliPass(buffers)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
@@ -76,7 +76,7 @@ class BernoulliLikelihood(Likelihood):
         value, first, second = expect_softplus(mean, std_or_cov, refine)
         return torch.addcmul(value, y, mean, value=-1), first - y, second
 
-    def expected_power(
+    def _expected_density_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -84,17 +84,21 @@ class BernoulliLikelihood(Likelihood):
         c: float,
         refine: int = 1,
     ) -> Expectations:
-        """Two rules, for narrow and wide rows; see `Likelihood.expected_power`."""
+        """Two rules, for narrow and wide rows; see `Likelihood`."""
         sign = 2 * y - 1
         value, first, second = expect_sigmoid_power(mean * sign, std_or_cov, c, refine)
         return value, first * sign, second
 
-    def expected_power_integral(
+    def _expected_power_integral(
         self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
-        """Sum of `expected_power` over both labels."""
-        one = self.expected_power(mean, std_or_cov, torch.ones_like(mean), c, refine)
-        zero = self.expected_power(mean, std_or_cov, torch.zeros_like(mean), c, refine)
+        """Sum of `_expected_density_power` over both labels."""
+        one = self._expected_density_power(
+            mean, std_or_cov, torch.ones_like(mean), c, refine
+        )
+        zero = self._expected_density_power(
+            mean, std_or_cov, torch.zeros_like(mean), c, refine
+        )
         return one[0] + zero[0], one[1] + zero[1], one[2] + zero[2]
 
 

@@ -52,7 +52,7 @@ class CategoricalLikelihood(Likelihood):
     Examples
     --------
     >>> import torch
-    >>> from skvi.likelihoods import CategoricalLikelihood
+    >>> from skvi.likelihoods._categorical import CategoricalLikelihood
     >>> likelihood = CategoricalLikelihood(3)
     >>> likelihood.log_prob(torch.zeros(1, 2, 3), torch.tensor([0.0, 2.0]))
     tensor([[-1.0986, -1.0986]])
@@ -97,12 +97,12 @@ class CategoricalLikelihood(Likelihood):
         u = rand(generator, *f.shape[:2], 1) * cdf[..., -1:]
         return (u >= cdf).sum(2).clamp(max=self.n_classes - 1).to(f.dtype)
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual: one-hot y minus the class probabilities, (S, n, K)."""
         return _one_hot(y, self.n_classes, f.dtype) - self.mean(f)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         return _CategoricalPass(self.n_classes, buffers)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
@@ -127,7 +127,7 @@ class CategoricalLikelihood(Likelihood):
         own = mean.gather(1, _codes(y)[:, None])[:, 0]
         return value - own, p - _one_hot(y, self.n_classes, mean.dtype), hessian
 
-    def expected_power(
+    def _expected_density_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -135,7 +135,7 @@ class CategoricalLikelihood(Likelihood):
         c: float,
         refine: int = 1,
     ) -> Expectations:
-        """Weighted products of softmax values; see `Likelihood.expected_power`."""
+        """Weighted products of softmax values; see `Likelihood`."""
         out, own = _Sums(mean), _one_hot(y, self.n_classes, mean.dtype)
         for node in _visit(mean, std_or_cov, y, refine):
             weights = torch.exp(c * node.log_own) * node.weights
@@ -149,10 +149,10 @@ class CategoricalLikelihood(Likelihood):
         second = c**2 * square - c * (torch.diag_embed(out.p) - out.pp)
         return out.value, first, second
 
-    def expected_power_integral(
+    def _expected_power_integral(
         self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
-        """Sum of `expected_power` over the classes, from one pass over the nodes."""
+        """Sum of `_expected_density_power` over the classes, in one pass over nodes."""
         out, powers = _Sums(mean), torch.empty_like(mean)
         cross = torch.empty_like(std_or_cov)
         for node in _visit(mean, std_or_cov, None, refine):

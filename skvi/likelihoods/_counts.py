@@ -37,7 +37,7 @@ class CountLikelihood(Likelihood):
     is_discrete = True
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """Half a unit of the log rate: sums over y curve more than a logistic."""
         return 0.5
 
@@ -70,10 +70,10 @@ class CountLikelihood(Likelihood):
         mean = self.mean(f)
         return mean + self.overdispersion * mean.square()
 
-    def resolution(self, f: torch.Tensor) -> torch.Tensor:
-        """Coefficient of variation of y, at most `length_scale`, (S, n)."""
+    def _resolution(self, f: torch.Tensor) -> torch.Tensor:
+        """Coefficient of variation of y, at most `_length_scale`, (S, n)."""
         squared = self.overdispersion + torch.exp(-f[..., 0])
-        return squared.clamp(max=self.length_scale**2).sqrt()
+        return squared.clamp(max=self._length_scale**2).sqrt()
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Log of the sum of p(y)^c over all counts, (S, n).

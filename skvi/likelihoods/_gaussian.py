@@ -33,33 +33,33 @@ class GaussianLikelihood(NoiseLikelihood):
 
     is_normal = True
     is_log_concave = True
-    standard_variance = 1.0
+    _standard_variance = 1.0
 
     def __init__(self, noise_scale: float | str = "learn") -> None:
         self.noise_scale = noise_scale
 
-    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
         """Log density of noise of scale 1, elementwise."""
         return -0.5 * z.square() - HALF_LOG_2PI
 
-    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_slope(self, z: torch.Tensor) -> torch.Tensor:
         """Return z itself."""
         return z
 
-    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
         """Probability that noise of scale 1 is less than z, elementwise."""
         return torch.special.ndtr(z)
 
-    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
-        """Without underflow; see `NoiseLikelihood.standard_log_cdf`."""
+    def _standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Without underflow; see `NoiseLikelihood._standard_log_cdf`."""
         return torch.special.log_ndtr(z)
 
-    def standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
-        """Closed form; see `NoiseLikelihood.standard_tail_moment`."""
-        tail, density = torch.special.ndtr(-z), self.standard_log_prob(z).exp()
+    def _standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
+        """Closed form; see `NoiseLikelihood._standard_tail_moment`."""
+        tail, density = torch.special.ndtr(-z), self._standard_log_prob(z).exp()
         return (1 - z.square()) * tail + z * density
 
-    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+    def _standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
         """Quantiles of noise of scale 1, elementwise."""
         return torch.special.ndtri(level)
 
@@ -73,8 +73,8 @@ class GaussianLikelihood(NoiseLikelihood):
         log_norm = HALF_LOG_2PI + self._scale.log()
         return torch.zeros_like(f[..., 0]) + (1 - c) * log_norm - 0.5 * math.log(c)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         return _GaussianPass(self, buffers)
 
     def expected_log_loss(

@@ -80,8 +80,8 @@ class GeneralizedGammaLikelihood(NoiseLikelihood):
         self.noise_scale = noise_scale
         self.log_unit = log_unit
 
-    def location(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logarithm of y in its unit; see `NoiseLikelihood.location`."""
+    def _location(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logarithm of y in its unit; see `NoiseLikelihood._location`."""
         log_y = y.clamp(min=torch.finfo(torch.float32).tiny).log()
         return log_y / self.log_unit, -log_y - math.log(self.log_unit)
 
@@ -89,10 +89,10 @@ class GeneralizedGammaLikelihood(NoiseLikelihood):
         """Log density, (S, n): minus infinity unless y is positive."""
         return super().log_prob(f, y).where(y > 0, -math.inf)
 
-    def standard_terms(
+    def _standard_terms(
         self, z: torch.Tensor, *log_shapes: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Closed form; see `NoiseLikelihood.standard_terms`."""
+        """Closed form; see `NoiseLikelihood._standard_terms`."""
         k = log_shapes[0].exp()
         x = z / k.sqrt()
         near = x.clamp(max=LARGEST)
@@ -136,13 +136,13 @@ class GeneralizedGammaLikelihood(NoiseLikelihood):
         """Draw targets, (S, n)."""
         return (self.log_unit * super().sample(f, generator)).exp()
 
-    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
         """Probability that noise of scale 1 is less than z, elementwise."""
         k = self._log_shapes()[0].exp()
         g = k * (z.double() / k.sqrt()).exp()
         return torch.special.gammainc(k.to(g), g)
 
-    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+    def _standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
         """Quantiles of noise of scale 1, elementwise."""
         k = self._log_shapes()[0].exp()
         g = gammaincinv(k.cpu().numpy(), level.cpu().numpy())

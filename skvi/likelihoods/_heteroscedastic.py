@@ -70,9 +70,9 @@ class HeteroscedasticLikelihood(Likelihood):
         return self.level.is_normal
 
     @property
-    def learned_limits(self) -> list[tuple[float, float] | None]:
-        """Those of the level; see `Likelihood.learned_limits`."""
-        return self.level.learned_limits
+    def _learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of the level; see `Likelihood._learned_limits`."""
+        return self.level._learned_limits
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """That of constant noise; see `Likelihood.initial_hyper`."""
@@ -87,11 +87,11 @@ class HeteroscedasticLikelihood(Likelihood):
         return bound
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """The level of the noise."""
-        return self.level.length_scale
+        return self.level._length_scale
 
-    def at_rows(self, f: torch.Tensor) -> NoiseLikelihood:
+    def _at_rows(self, f: torch.Tensor) -> NoiseLikelihood:
         """Noise with the scales of rows.
 
         Parameters
@@ -105,44 +105,44 @@ class HeteroscedasticLikelihood(Likelihood):
         """
         reach = self.level.scale_reach
         ratio = torch.exp(reach * torch.tanh(f[..., 1] / reach))
-        return self.level.at_scale(self.level.scale * ratio)
+        return self.level._at_scale(self.level._scale * ratio)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
-        return self.at_rows(f).log_prob(f, y)
+        return self._at_rows(f).log_prob(f, y)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """That of the noise at the scale of each row, (S, n)."""
-        return self.at_rows(f).log_power_integral(f, c)
+        return self._at_rows(f).log_power_integral(f, c)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """First column of f, plus the mean of the noise, (S, n)."""
-        return self.at_rows(f).mean(f)
+        return self._at_rows(f).mean(f)
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of the noise of each row, (S, n)."""
-        return self.at_rows(f).variance(f)
+        return self._at_rows(f).variance(f)
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of less than y, (S, n)."""
-        return self.at_rows(f).cdf(f, y)
+        return self._at_rows(f).cdf(f, y)
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n)."""
-        return self.at_rows(f).quantile(f, level)
+        return self._at_rows(f).quantile(f, level)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw targets, (S, n)."""
-        return self.at_rows(f).sample(f, generator)
+        return self._at_rows(f).sample(f, generator)
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Closed form; see `Likelihood.log_prob_slope`."""
-        noise = self.at_rows(f)
-        z = noise.residual(f, y)
-        slope = noise.standard_slope(z)
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Closed form; see `Likelihood._log_prob_slope`."""
+        noise = self._at_rows(f)
+        z = noise._residual(f, y)
+        slope = noise._standard_slope(z)
         inside = 1 - torch.tanh(f[..., 1] / self.level.scale_reach).square()
-        return torch.stack([slope / noise.scale, (z * slope - 1) * inside], -1)
+        return torch.stack([slope / noise._scale, (z * slope - 1) * inside], -1)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         return NoisePass(self.level, buffers, self.level.scale_reach)

@@ -106,9 +106,9 @@ class HurdleLikelihood(Likelihood):
         return found
 
     @property
-    def learned_limits(self) -> list[tuple[float, float] | None]:
-        """Those of the rest; see `Likelihood.learned_limits`."""
-        found: list[tuple[float, float] | None] = self.rest.learned_limits
+    def _learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of the rest; see `Likelihood._learned_limits`."""
+        found: list[tuple[float, float] | None] = self.rest._learned_limits
         return found
 
     @property
@@ -157,14 +157,14 @@ class HurdleLikelihood(Likelihood):
         """
         return torch.sigmoid(f[..., -1])
 
-    def has_density(self, y: torch.Tensor) -> torch.Tensor:
-        """Not where y has the value; see `Likelihood.has_density`."""
+    def _has_density(self, y: torch.Tensor) -> torch.Tensor:
+        """Not where y has the value; see `Likelihood._has_density`."""
         return ~self.is_at(y)
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """That of the rest."""
-        return float(self.rest.length_scale)
+        return float(self.rest._length_scale)
 
     def _split(self, f: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return f[..., :-1], f[..., -1]
@@ -189,22 +189,22 @@ class HurdleLikelihood(Likelihood):
             others = others - torch.log1p(-self._own_mass(own))
         return torch.where(self.is_at(y), logsigmoid(odds), others)
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Closed form where the rest is a density; see `Likelihood.log_prob_slope`."""
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Closed form where the rest is a density; see `Likelihood._log_prob_slope`."""
         if self.is_discrete:
-            return super().log_prob_slope(f, y)
+            return super()._log_prob_slope(f, y)
         own, odds = self._split(f)
         is_at = self.is_at(y).to(f.dtype)
-        slope = self.rest.log_prob_slope(own, self._other(y)).reshape(own.shape)
+        slope = self.rest._log_prob_slope(own, self._other(y)).reshape(own.shape)
         for_odds = (is_at - odds.sigmoid())[..., None]
         return torch.cat([slope * (1 - is_at)[:, None], for_odds], -1)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass | None:
-        """Closed form where the rest is a density; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass | None:
+        """Closed form where the rest is a density; see `Likelihood._row_pass`."""
         if self.is_discrete:
             return None
         f, slope = buffers.f[..., :-1], buffers.slope[..., :-1]
-        rest = self.rest.row_pass(buffers._replace(f=f, slope=slope))
+        rest = self.rest._row_pass(buffers._replace(f=f, slope=slope))
         return None if rest is None else _HurdlePass(self, rest, buffers)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:

@@ -26,7 +26,8 @@ class IndependentLikelihood(Likelihood):
     Examples
     --------
     >>> import torch
-    >>> from skvi.likelihoods import GaussianLikelihood, IndependentLikelihood
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.likelihoods._independent import IndependentLikelihood
     >>> likelihood = IndependentLikelihood([GaussianLikelihood(2.0)] * 3)
     >>> likelihood.log_prob(torch.zeros(1, 1, 3), torch.zeros(1, 3))
     tensor([[-4.8363]])
@@ -79,14 +80,14 @@ class IndependentLikelihood(Likelihood):
         return tuple(f"{name}[{k}]" for k, part in parts for name in part.learned)
 
     @property
-    def learned_limits(self) -> list[tuple[float, float] | None]:
-        """Those of all targets; see `Likelihood.learned_limits`."""
-        return [ends for part in self.likelihoods for ends in part.learned_limits]
+    def _learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of all targets; see `Likelihood._learned_limits`."""
+        return [ends for part in self.likelihoods for ends in part._learned_limits]
 
-    def has_density(self, y: torch.Tensor) -> torch.Tensor:
-        """Of every target, (n, T); see `Likelihood.has_density`."""
+    def _has_density(self, y: torch.Tensor) -> torch.Tensor:
+        """Of every target, (n, T); see `Likelihood._has_density`."""
         parts = zip(self.likelihoods, y.unbind(1), strict=True)
-        return torch.stack([part.has_density(t) for part, t in parts], 1)
+        return torch.stack([part._has_density(t) for part, t in parts], 1)
 
     @property
     def floor_remedy(self) -> str:  # type: ignore[override]
@@ -108,49 +109,49 @@ class IndependentLikelihood(Likelihood):
         bound.likelihoods = [part.bind(numbers) for part, numbers in parts]
         return bound
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass | None:
-        """Those of the targets; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass | None:
+        """Those of the targets; see `Likelihood._row_pass`."""
         columns = [part.n_outputs for part in self.likelihoods]
         numbers = [len(part.learned) for part in self.likelihoods]
         f, slope = (x.split(columns, -1) for x in buffers[:2])
         hyper, for_hyper = (x.split(numbers, -1) for x in buffers[2:])
         own = map(RowBuffers, f, slope, hyper, for_hyper)
         pairs = zip(self.likelihoods, own, strict=True)
-        passes = [part.row_pass(mine) for part, mine in pairs]
+        passes = [part._row_pass(mine) for part, mine in pairs]
         known = [one for one in passes if one is not None]
         return _IndependentPass(known, numbers) if len(known) == len(passes) else None
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """The smallest one of the targets."""
-        return min(part.length_scale for part in self.likelihoods)
+        return min(part._length_scale for part in self.likelihoods)
 
-    def by_target(self, f: torch.Tensor) -> list[tuple[Likelihood, torch.Tensor]]:
-        """Likelihoods of the targets; see `Likelihood.by_target`."""
+    def _by_target(self, f: torch.Tensor) -> list[tuple[Likelihood, torch.Tensor]]:
+        """Likelihoods of the targets; see `Likelihood._by_target`."""
         columns = f.split([part.n_outputs for part in self.likelihoods], -1)
         return list(zip(self.likelihoods, columns, strict=True))
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Sum over the targets, (S, n), for y of shape (n, T)."""
-        parts = zip(self.by_target(f), y.unbind(1), strict=True)
+        parts = zip(self._by_target(f), y.unbind(1), strict=True)
         return torch.stack([part.log_prob(g, t) for (part, g), t in parts]).sum(0)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Sum over the targets, (S, n)."""
-        parts = [part.log_power_integral(g, c) for part, g in self.by_target(f)]
+        parts = [part.log_power_integral(g, c) for part, g in self._by_target(f)]
         return torch.stack(parts).sum(0)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Means of the targets, (S, n, T)."""
-        return torch.stack([part.mean(g) for part, g in self.by_target(f)], -1)
+        return torch.stack([part.mean(g) for part, g in self._by_target(f)], -1)
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variances of the targets, (S, n, T)."""
-        return torch.stack([part.variance(g) for part, g in self.by_target(f)], -1)
+        return torch.stack([part.variance(g) for part, g in self._by_target(f)], -1)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw targets, (S, n, T)."""
-        parts = [part.sample(g, generator) for part, g in self.by_target(f)]
+        parts = [part.sample(g, generator) for part, g in self._by_target(f)]
         return torch.stack(parts, -1)
 
 

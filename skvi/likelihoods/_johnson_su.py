@@ -86,10 +86,10 @@ class JohnsonSULikelihood(NoiseLikelihood):
         self.delta = delta
         self.noise_scale = noise_scale
 
-    def standard_terms(
+    def _standard_terms(
         self, z: torch.Tensor, *log_shapes: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Closed form; see `NoiseLikelihood.standard_terms`."""
+        """Closed form; see `NoiseLikelihood._standard_terms`."""
         m, log_delta = log_shapes
         delta, cosh, sinh = log_delta.exp(), m.cosh(), m.sinh()
         step = cosh / delta  # slope of u
@@ -118,28 +118,28 @@ class JohnsonSULikelihood(NoiseLikelihood):
         return 2 * delta * (m + half).cosh() * half.sinh() / m.cosh()
 
     @property
-    def standard_mean(self) -> Any:
+    def _standard_mean(self) -> Any:
         """Mean of noise of scale 1."""
         m, log_delta = self._log_shapes()
         return log_delta.exp() * m.tanh() * torch.expm1(0.5 * (-2 * log_delta).exp())
 
     @property
-    def standard_variance(self) -> Any:
+    def _standard_variance(self) -> Any:
         """Variance of noise of scale 1."""
         m, log_delta = self._log_shapes()
         w = torch.expm1((-2 * log_delta).exp())
         wide = ((w + 1) * (2 * m).cosh() + 1) / (2 * m.cosh().square())
         return (2 * log_delta).exp() * w * wide
 
-    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
         """Probability that noise of scale 1 is less than z, elementwise."""
         return torch.special.ndtr(self._normal(z))
 
-    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
-        """Without underflow; see `NoiseLikelihood.standard_log_cdf`."""
+    def _standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Without underflow; see `NoiseLikelihood._standard_log_cdf`."""
         return torch.special.log_ndtr(self._normal(z))
 
-    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+    def _standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
         """Quantiles of noise of scale 1, elementwise."""
         return self._noise(torch.special.ndtri(level))
 

@@ -127,12 +127,12 @@ class NegativeBinomialLikelihood(CountLikelihood):
         log_binomial = _log_binomial(y, r)
         return log_binomial - y * _softplus(-odds) - r * _softplus(odds)
 
-    def total_log_prob(
+    def _total_log_prob(
         self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
-        """Gamma functions of distinct counts only; see `Likelihood.total_log_prob`."""
+        """Gamma functions of distinct counts only; see `Likelihood._total_log_prob`."""
         if self._alpha.shape[-1:] == y.shape:  # of the rows
-            return super().total_log_prob(f, y, weight)
+            return super()._total_log_prob(f, y, weight)
         r, odds = 1 / self._alpha, f[..., 0] + self._alpha.log()
         rows = weighted_sum(y * odds - (y + r) * _softplus(odds), weight)
         counts, at = y.unique(return_inverse=True)

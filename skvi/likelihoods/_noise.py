@@ -18,11 +18,11 @@ class NoiseLikelihood(Likelihood):
     """Base class: y = f + noise of one shape, with a scale.
 
     A subclass takes a `noise_scale`, and implements `log_power_integral` and the
-    methods whose names begin with "standard", for noise of scale 1. Quadrature over a
+    methods whose names begin with "_standard", for noise of scale 1. Quadrature over a
     normal f, which networks do not need, also asks for `expected_log_loss` and
     `_expected_power`. Noise with learned numbers of its `shapes` implements
-    `standard_terms` in place of `standard_log_prob` and `standard_slope`; and
-    `location` says of which function of y the output is the location.
+    `_standard_terms` in place of `_standard_log_prob` and `_standard_slope`; and
+    `_location` says of which function of y the output is the location.
 
     Examples
     --------
@@ -65,8 +65,8 @@ class NoiseLikelihood(Likelihood):
         return (*["noise_scale"][: is_learned or 0], *self._learned_shapes)
 
     @property
-    def learned_limits(self) -> list[tuple[float, float] | None]:
-        """Those of the shape; see `Likelihood.learned_limits`."""
+    def _learned_limits(self) -> list[tuple[float, float] | None]:
+        """Those of the shape; see `Likelihood._learned_limits`."""
         names = (self.shapes.get(name) for name in self.learned)
         return [None if ends is None else (ends[0], ends[2]) for ends in names]
 
@@ -76,7 +76,7 @@ class NoiseLikelihood(Likelihood):
         shapes = y.new_tensor(starts, dtype=torch.float64)
         if "noise_scale" not in self.learned:
             return shapes
-        y, _ = self.location(y)
+        y, _ = self._location(y)
         # The median distance can be 0 where most targets are equal.
         median = 1.4826 * (y - y.median()).abs().median()
         scale = median if float(median) > 0 else y.std(correction=0)
@@ -114,7 +114,7 @@ class NoiseLikelihood(Likelihood):
             for name, value in numbers.items()
         )
 
-    def location(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
+    def _location(self, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | float]:
         """Function of y around which f is the location, and the log of its derivative.
 
         Parameters
@@ -129,7 +129,7 @@ class NoiseLikelihood(Likelihood):
         """
         return y, 0.0
 
-    def residual(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _residual(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Distances from f in units of the scale.
 
         Parameters
@@ -141,9 +141,9 @@ class NoiseLikelihood(Likelihood):
         -------
         Tensor of shape (S, n)
         """
-        return (self.location(y)[0] - f[..., 0]) / self._scale
+        return (self._location(y)[0] - f[..., 0]) / self._scale
 
-    def at_scale(self, scale: torch.Tensor) -> Self:
+    def _at_scale(self, scale: torch.Tensor) -> Self:
         """Return the same noise with other scales.
 
         Parameters
@@ -159,7 +159,7 @@ class NoiseLikelihood(Likelihood):
         bound._bound_scale = scale
         return bound
 
-    def at_rows(self, f: torch.Tensor) -> Self:
+    def _at_rows(self, f: torch.Tensor) -> Self:
         """Return the noise of rows, the same for all.
 
         Parameters
@@ -172,12 +172,7 @@ class NoiseLikelihood(Likelihood):
         """
         return self
 
-    @property
-    def scale(self) -> torch.Tensor:
-        """Scale of the noise, in units of y: a scalar, or what `at_scale` gave."""
-        return self._scale
-
-    def standard_terms(
+    def _standard_terms(
         self, z: torch.Tensor, *log_shapes: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
         """Log density of noise of scale 1, with derivatives.
@@ -191,13 +186,13 @@ class NoiseLikelihood(Likelihood):
         Returns
         -------
         log_prob, slope : Tensor
-            See `standard_log_prob` and `standard_slope`.
+            See `_standard_log_prob` and `_standard_slope`.
         for_shapes : tuple of Tensor
             Derivatives of the log density in `log_shapes`.
         """
-        return self.standard_log_prob(z), self.standard_slope(z), ()
+        return self._standard_log_prob(z), self._standard_slope(z), ()
 
-    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
         """Log density of noise of scale 1.
 
         Parameters
@@ -209,10 +204,10 @@ class NoiseLikelihood(Likelihood):
         Tensor
             In nats, elementwise.
         """
-        return self.standard_terms(z, *self._log_shapes())[0]
+        return self._standard_terms(z, *self._log_shapes())[0]
 
-    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
-        """Minus the derivative of `standard_log_prob`.
+    def _standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+        """Minus the derivative of `_standard_log_prob`.
 
         Parameters
         ----------
@@ -223,19 +218,19 @@ class NoiseLikelihood(Likelihood):
         Tensor
             In nats per unit of z, elementwise.
         """
-        return self.standard_terms(z, *self._log_shapes())[1]
+        return self._standard_terms(z, *self._log_shapes())[1]
 
     @property
-    def standard_mean(self) -> float | torch.Tensor:
+    def _standard_mean(self) -> float | torch.Tensor:
         """Mean of noise of scale 1; 0 by default."""
         return 0.0
 
     @property
-    def standard_variance(self) -> float | torch.Tensor:
+    def _standard_variance(self) -> float | torch.Tensor:
         """Variance of noise of scale 1; infinity if it has none."""
         raise NotImplementedError
 
-    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
         """Probability that noise of scale 1 is less than z.
 
         Parameters
@@ -249,8 +244,8 @@ class NoiseLikelihood(Likelihood):
         """
         raise NotImplementedError
 
-    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
-        """Logarithm of `standard_cdf`.
+    def _standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Logarithm of `_standard_cdf`.
 
         Parameters
         ----------
@@ -261,9 +256,9 @@ class NoiseLikelihood(Likelihood):
         Tensor
             Elementwise.
         """
-        return self.standard_cdf(z).log()
+        return self._standard_cdf(z).log()
 
-    def standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
         """Return ``E[max(e**2 - z**2, 0); e > 0]`` for noise e of scale 1.
 
         Parameters
@@ -278,7 +273,7 @@ class NoiseLikelihood(Likelihood):
         """
         raise NotImplementedError
 
-    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+    def _standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
         """Quantiles of noise of scale 1.
 
         Parameters
@@ -307,37 +302,37 @@ class NoiseLikelihood(Likelihood):
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
-        log_slope = self.location(y)[1] - self._scale.log()
-        return self.standard_log_prob(self.residual(f, y)) + log_slope
+        log_slope = self._location(y)[1] - self._scale.log()
+        return self._standard_log_prob(self._residual(f, y)) + log_slope
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Closed form, (S, n); see `Likelihood.log_prob_slope`."""
-        return self.standard_slope(self.residual(f, y)) / self._scale
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Closed form, (S, n); see `Likelihood._log_prob_slope`."""
+        return self._standard_slope(self._residual(f, y)) / self._scale
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """The scale of the noise."""
         return float(self._scale.detach())
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Return f plus the mean of the noise, (S, n)."""
-        return f[..., 0] + self._scale * self.standard_mean
+        return f[..., 0] + self._scale * self._standard_mean
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of the noise, (S, n)."""
-        return torch.zeros_like(f[..., 0]) + self._scale**2 * self.standard_variance
+        return torch.zeros_like(f[..., 0]) + self._scale**2 * self._standard_variance
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of less than y, (S, n)."""
-        return self.standard_cdf(self.residual(f, y))
+        return self._standard_cdf(self._residual(f, y))
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n); levels may differ between rows, (S, n)."""
         level = torch.as_tensor(level, dtype=torch.float64, device=f.device)
-        return f[..., 0] + self._scale * self.standard_quantile(level)
+        return f[..., 0] + self._scale * self._standard_quantile(level)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         return NoisePass(self, buffers)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -351,14 +346,14 @@ class NoiseLikelihood(Likelihood):
     ) -> torch.Tensor:
         return randn(generator, *shape)
 
-    def expected_power_integral(
+    def _expected_power_integral(
         self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A constant: the integral does not depend on f."""
         value = torch.exp(self.log_power_integral(mean[None, :, None], c))[0]
         return value, torch.zeros_like(mean), torch.zeros_like(mean)
 
-    def expected_escort_power(
+    def _expected_escort_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -366,13 +361,13 @@ class NoiseLikelihood(Likelihood):
         c: float,
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A constant times `expected_power`; see `Likelihood.expected_escort_power`."""
+        """A constant times `_expected_density_power`; see `Likelihood`."""
         # The integral does not depend on f; large orders need the sum of logarithms.
         log_norm = self.log_power_integral(mean[None, :, None], c)[0]
         log_factor = -(c - 1) / c * log_norm
         return self._expected_power(mean, std_or_cov, y, c - 1, log_factor, refine)
 
-    def expected_power(
+    def _expected_density_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -380,7 +375,7 @@ class NoiseLikelihood(Likelihood):
         c: float,
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Without truncation at any scale; see `Likelihood.expected_power`."""
+        """Without truncation at any scale; see `Likelihood`."""
         return self._expected_power(
             mean, std_or_cov, y, c, torch.zeros_like(mean), refine
         )
@@ -433,7 +428,7 @@ class NoisePass(RowPass):
             share = torch.tanh(self._f[..., 1] / self._reach)
             log_scale = log_scale + self._reach * share
         inverse = torch.exp(-log_scale)
-        location, log_slope = self._noise.location(y)
+        location, log_slope = self._noise._location(y)
         z = (location - self._f[..., 0]) * inverse
         losses, slope, by_log_scale = self._of_rows(z, log_scale, inverse, weight)
         self._slope[..., 0] = -slope * inverse * weight
@@ -452,7 +447,7 @@ class NoisePass(RowPass):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Losses, with derivatives in z and in the log of the scale."""
         logs = self._noise._log_shapes(self._columns)
-        log_prob, slope, for_shapes = self._noise.standard_terms(z, *logs)
+        log_prob, slope, for_shapes = self._noise._standard_terms(z, *logs)
         for k, out in self._for_shapes:
             torch.sum(for_shapes[k] * -weight, (1, 2), out=out)
         return log_scale - log_prob, slope, 1 - z * slope

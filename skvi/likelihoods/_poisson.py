@@ -45,8 +45,8 @@ class PoissonLikelihood(CountLikelihood):
         rate = self.mean(f)
         return torch.special.gammaincc((y + 1).expand_as(rate), rate)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         return _PoissonPass(buffers)
 
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,7 +65,7 @@ class PoissonLikelihood(CountLikelihood):
         """Draw counts as floats, (S, n)."""
         return torch.poisson(self.mean(f), generator=generator)
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual y - exp(f), (S, n)."""
         return y - self.mean(f)
 

@@ -16,7 +16,7 @@ class Predictive:
         )
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """Distance in f over which the slope of the log density changes."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class Predictive:
         """
         raise self._lacks("quantile", "quantiles and intervals")
 
-    def resolution(self, f: torch.Tensor) -> torch.Tensor:
+    def _resolution(self, f: torch.Tensor) -> torch.Tensor:
         """Distance in f over which predictions are nearly linear: the node spacing.
 
         Parameters
@@ -74,11 +74,11 @@ class Predictive:
         Returns
         -------
         Tensor of shape (S, n)
-            `length_scale`, by default.
+            `_length_scale`, by default.
         """
-        return torch.full_like(f[..., 0], self.length_scale)
+        return torch.full_like(f[..., 0], self._length_scale)
 
-    def by_target(self, f: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
+    def _by_target(self, f: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
         """Split a likelihood of several targets into those of single ones.
 
         Parameters

@@ -120,16 +120,16 @@ class RoundedLikelihood(Likelihood):
         return bound
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """The scale of the noise, or half a step."""
-        return max(self.smooth.length_scale, self._step / 2)
+        return max(self.smooth._length_scale, self._step / 2)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log of the mean density of the interval, (S, n); differentiable once."""
-        noise = self.smooth.at_rows(f)
+        noise = self.smooth._at_rows(f)
         # Noise is symmetric; its lower tail has all digits.
-        middle = -(y - f[..., 0]).abs() / noise.scale
-        half = (self._step / 2 / noise.scale) + torch.zeros_like(middle)
+        middle = -(y - f[..., 0]).abs() / noise._scale
+        half = (self._step / 2 / noise._scale) + torch.zeros_like(middle)
         with torch.no_grad():
             value, for_middle, for_half = _probability(noise, middle, half)
         # Zero, with the derivatives in both.
@@ -137,8 +137,8 @@ class RoundedLikelihood(Likelihood):
         slopes = slopes + for_half * (half - half.detach())
         return value + slopes - math.log(self._step)
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass:
-        """Closed form; see `Likelihood.row_pass`."""
+    def _row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood._row_pass`."""
         smooth, reach = self.smooth, None
         if isinstance(smooth, HeteroscedasticLikelihood):
             smooth, reach = smooth.level, smooth.level.scale_reach
@@ -166,19 +166,22 @@ class RoundedLikelihood(Likelihood):
 
         Sums of tails over the neighbors, and the midpoint rule for all others.
         """
-        noise, nearest = self.smooth.at_rows(f), self.rounded(f[..., 0])
-        scale, shift = noise.scale / self._step, (f[..., 0] - nearest) / self._step
+        noise, nearest = self.smooth._at_rows(f), self.rounded(f[..., 0])
+        scale, shift = noise._scale / self._step, (f[..., 0] - nearest) / self._step
 
         def tail(x: torch.Tensor) -> torch.Tensor:
-            return noise.standard_cdf(-x / scale)
+            return noise._standard_cdf(-x / scale)
 
         last = NEIGHBORS / scale + torch.zeros_like(shift)
-        beyond, density = noise.standard_cdf(-last), noise.standard_log_prob(last).exp()
-        slope = noise.standard_slope(last) * density / scale.square()
+        beyond, density = (
+            noise._standard_cdf(-last),
+            noise._standard_log_prob(last).exp(),
+        )
+        slope = noise._standard_slope(last) * density / scale.square()
         first = 2 * shift * beyond - slope * shift * (1 / 12 - shift.square() / 3)
         second = (beyond - last * density) / 6 + 4 * shift.square() * beyond
         for z in (last - shift / scale, last + shift / scale):
-            second = second + scale.square() * noise.standard_tail_moment(z)
+            second = second + scale.square() * noise._standard_tail_moment(z)
         for k in range(NEIGHBORS):
             near, far = tail(k + 0.5 - shift), tail(k + 0.5 + shift)
             first = first + (near - far)
@@ -217,16 +220,16 @@ def _probability(
     functions has no digits left.
     """
     low, high = middle - half, middle + half
-    value = noise.standard_log_cdf(high)
-    below = noise.standard_log_cdf(low) - value
+    value = noise._standard_log_cdf(high)
+    below = noise._standard_log_cdf(low) - value
     # Both errors, LARGE_LOG * eps / -below and below^2 / 24, are about equal there.
     eps = torch.finfo(below.dtype).eps
     is_narrow = below > -((24 * LARGE_LOG * eps) ** (1 / 3))
     value = value + torch.log(-torch.expm1(below))
-    at_ends = (torch.exp(noise.standard_log_prob(end) - value) for end in (low, high))
+    at_ends = (torch.exp(noise._standard_log_prob(end) - value) for end in (low, high))
     for_low, for_high = at_ends
-    density = noise.standard_log_prob(middle) + torch.log(2 * half)
-    slope = -noise.standard_slope(middle)
+    density = noise._standard_log_prob(middle) + torch.log(2 * half)
+    slope = -noise._standard_slope(middle)
     return (
         torch.where(is_narrow, density, value),
         torch.where(is_narrow, slope, for_high - for_low),

@@ -76,30 +76,30 @@ class StudentTLikelihood(NoiseLikelihood):
     def _log_peak(self) -> torch.Tensor:
         return -self._log_norm - self._scale.log()
 
-    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
         """Log density of noise of scale 1, elementwise."""
         return -self._log_norm - self._power * torch.log1p(z.square() / self.df)
 
-    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_slope(self, z: torch.Tensor) -> torch.Tensor:
         """Influence of an observation, which decreases for large z, elementwise."""
         return (self.df + 1) * z / (self.df + z.square())
 
     @property
-    def standard_variance(self) -> float:
+    def _standard_variance(self) -> float:
         """Variance of noise of scale 1; infinity if it has none."""
         return self.df / (self.df - 2) if self.df > 2 else math.inf
 
-    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+    def _standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
         """Probability that noise of scale 1 is less than z, elementwise."""
         if self.df in CLOSED:
-            return self.standard_log_cdf(z).exp()
+            return self._standard_log_cdf(z).exp()
         below = stdtr(self.df, z.double().cpu().numpy())
         return torch.from_numpy(np.asarray(below)).to(z.device)
 
-    def standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
-        """Without underflow for even `df`; see `NoiseLikelihood.standard_log_cdf`."""
+    def _standard_log_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Without underflow for even `df`; see `NoiseLikelihood._standard_log_cdf`."""
         if self.df not in CLOSED:
-            return super().standard_log_cdf(z)
+            return super()._standard_log_cdf(z)
         # The integral of ((2 - u) u)^(m - 1) up to w = 1 - |z| / sqrt(df + z^2), with
         # m = df / 2, a polynomial in w.
         m, root, size = round(self.df / 2), (self.df + z.square()).sqrt(), z.abs()
@@ -112,16 +112,16 @@ class StudentTLikelihood(NoiseLikelihood):
         tail = m * w.log() + total.log() - log_norm
         return torch.where(z > 0, torch.log1p(-tail.exp()), tail)
 
-    def standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
-        """By a Student-t of ``df - 2``; see `NoiseLikelihood.standard_tail_moment`."""
+    def _standard_tail_moment(self, z: torch.Tensor) -> torch.Tensor:
+        """By a Student-t of ``df - 2``; see `NoiseLikelihood._standard_tail_moment`."""
         df = self.df
         if df <= 2:
             return torch.full_like(z, math.inf)
-        wide = StudentTLikelihood(df - 2).standard_cdf(-z * math.sqrt((df - 2) / df))
-        rest = (df + z.square()) * self.standard_cdf(-z)
+        wide = StudentTLikelihood(df - 2)._standard_cdf(-z * math.sqrt((df - 2) / df))
+        rest = (df + z.square()) * self._standard_cdf(-z)
         return df * (df - 1) / (df - 2) * wide - rest
 
-    def standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
+    def _standard_quantile(self, level: torch.Tensor) -> torch.Tensor:
         """Quantiles of noise of scale 1, elementwise."""
         found = stdtrit(self.df, level.cpu().numpy())
         return torch.from_numpy(np.asarray(found)).to(level.device)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.expectations._smooth import Expectations, expect_derivatives, row_derivatives
 from skvi.likelihoods._predictive import Predictive
 from skvi.utils._arrays import weighted_sum
@@ -60,7 +60,7 @@ class Likelihood(Component, Movable, Predictive):
     )
 
     @property
-    def learned_limits(self) -> list[tuple[float, float] | None]:
+    def _learned_limits(self) -> list[tuple[float, float] | None]:
         """Logs of the limits of learned numbers; None of scales, which need none."""
         return [None] * len(self.learned)
 
@@ -101,7 +101,7 @@ class Likelihood(Component, Movable, Predictive):
     row_error: float | None = None
 
     @property
-    def length_scale(self) -> float:
+    def _length_scale(self) -> float:
         """Distance in f over which the log density is nearly quadratic."""
         return 1.0
 
@@ -181,7 +181,7 @@ class Likelihood(Component, Movable, Predictive):
         """
         return row_derivatives(lambda g: self.log_prob(g, y), f)
 
-    def has_density(self, y: torch.Tensor) -> torch.Tensor:
+    def _has_density(self, y: torch.Tensor) -> torch.Tensor:
         """Whether targets have a density, which depends on the unit of y.
 
         Parameters
@@ -196,7 +196,7 @@ class Likelihood(Component, Movable, Predictive):
         """
         return torch.ones_like(y, dtype=torch.bool)
 
-    def total_log_prob(
+    def _total_log_prob(
         self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
         """Sum of the log densities of all rows.
@@ -214,7 +214,7 @@ class Likelihood(Component, Movable, Predictive):
         """
         return weighted_sum(self.log_prob(f, y), weight)
 
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """First derivative of the log density in f.
 
         Parameters
@@ -229,7 +229,7 @@ class Likelihood(Component, Movable, Predictive):
         """
         return self.log_prob_derivatives(f, y)[1]
 
-    def row_pass(self, buffers: RowBuffers) -> RowPass | None:
+    def _row_pass(self, buffers: RowBuffers) -> RowPass | None:
         """Minus the log density and its slopes, without automatic derivatives.
 
         Parameters
@@ -274,11 +274,11 @@ class Likelihood(Component, Movable, Predictive):
             mean,
             std_or_cov,
             y,
-            self.length_scale,
+            self._length_scale,
             refine,
         )
 
-    def expected_power(
+    def _expected_density_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -308,7 +308,7 @@ class Likelihood(Component, Movable, Predictive):
             lambda f, t: c * self.log_prob(f, t), mean, std_or_cov, y, refine
         )
 
-    def expected_power_integral(
+    def _expected_power_integral(
         self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """Expected integral of p(y | f)^c over y, and its derivatives.
@@ -333,11 +333,11 @@ class Likelihood(Component, Movable, Predictive):
             mean,
             std_or_cov,
             mean.new_zeros(len(mean)),
-            self.length_scale,
+            self._length_scale,
             refine,
         )
 
-    def expected_escort_power(
+    def _expected_escort_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
@@ -367,11 +367,17 @@ class Likelihood(Component, Movable, Predictive):
         """
         if not self.scales_by_powers:
             return self._expected_exp(
-                lambda f, t: self.log_escort_power(f, t, c), mean, std_or_cov, y, refine
+                lambda f, t: self._log_escort_power(f, t, c),
+                mean,
+                std_or_cov,
+                y,
+                refine,
             )
         wider = (c if mean.ndim == 1 else c**2) * std_or_cov
         power = (c - 1) / c
-        value, first, second = self.expected_power(c * mean, wider, y, power, refine)
+        value, first, second = self._expected_density_power(
+            c * mean, wider, y, power, refine
+        )
         return value, c * first, c**2 * second
 
     def _expected_exp(
@@ -388,11 +394,11 @@ class Likelihood(Component, Movable, Predictive):
             mean,
             std_or_cov,
             y,
-            self.length_scale,
+            self._length_scale,
             refine,
         )
 
-    def log_escort_power(
+    def _log_escort_power(
         self, f: torch.Tensor, y: torch.Tensor, c: float
     ) -> torch.Tensor:
         """Log of (p^c / integral of p^c)^((c - 1) / c).

@@ -4,12 +4,10 @@ from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._counts import BayesianPoissonRegressor
 from skvi.linear_model._linear import BayesianLinearRegression
 from skvi.linear_model._logistic import BayesianLogisticRegression
-from skvi.linear_model._summary import CoefficientTable
 
 __all__ = [
     "BayesianLinearModel",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianPoissonRegressor",
-    "CoefficientTable",
 ]

@@ -11,7 +11,7 @@ from skvi._continual import check_next_prior
 from skvi._estimator import BaseVariational
 from skvi._registry import POSTERIORS, PRIORS
 from skvi.base._units import Units
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._blocks import (
     MAX_FULL,
@@ -34,10 +34,13 @@ from skvi.linear_model._units import (
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior, build_prior
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior
+from skvi.priors._blocks import build_prior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
-from skvi.solvers import NaturalGradient, Problem, choose_solver
+from skvi.solvers import Problem
+from skvi.solvers._choice import choose_solver
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import LikelihoodNumber, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_prior
 from skvi.utils._callbacks import with_callbacks
@@ -230,7 +233,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         posterior = self.posterior_family_.build(target.layout)
         if posterior.as_normal() is None:
             posterior = normal_family(target.layout).build(target.layout)
-        problem = Problem(target, ELBO(), KL(), posterior, None)
+        problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
         solution = choose_solver(problem).solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         found, (plain, numbers) = solution.posterior, numbers_of(target)

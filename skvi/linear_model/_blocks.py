@@ -4,17 +4,15 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.posteriors import Family, MixtureOverScales, Posterior
-from skvi.priors import HalfCauchy
+from skvi.posteriors import Family, Posterior
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.solvers._exact import MixtureOverPrecisions
-from skvi.targets._precisions import Hyperprior
 
 __all__ = [
     "MAX_FULL",
     "MAX_QUICK",
     "MAX_QUICK_ROWS",
     "check_joint",
-    "check_noise_hyperprior",
     "join_independent",
     "mean_log_number",
     "normal_of_predictor",
@@ -72,15 +70,3 @@ def join_independent(forms: list[NormalForm]) -> NormalForm:
         return NormalForm(mean, torch.cat([form.scale for form in forms]))
     dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
     return NormalForm(mean, torch.block_diag(*dense))
-
-
-def check_noise_hyperprior(given: Hyperprior) -> Hyperprior:
-    """Return a hyperprior of the noise; raise ValueError if it cannot be one."""
-    if isinstance(given, HalfCauchy):
-        given.validate()
-    elif not (given.shape > 0 and given.rate > 0):
-        raise ValueError(
-            "The hyperprior of the noise needs a positive shape and a positive rate. "
-            f"Got noise_scale={given!r}."
-        )
-    return given

@@ -16,8 +16,8 @@ from skvi._quantiles import normal_mixture_quantiles
 from skvi.base import NormalForm
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel
-from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.posteriors._over_scales import leading
+from skvi.posteriors import Posterior
+from skvi.posteriors._over_scales import MixtureOverScales, leading
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._device import CPU, Movable
 from skvi.utils._threads import limit_threads

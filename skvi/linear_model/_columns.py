@@ -6,7 +6,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 
 from skvi._estimator import NOTHING
-from skvi.evidence import BoundsTable, EvidenceBounds
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._named import BoundsTable
 from skvi.utils._validation import (
     refuse_dates,
     refuse_dates_as_target,

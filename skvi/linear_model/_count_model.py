@@ -15,7 +15,8 @@ from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
 from skvi.losses import Loss
-from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.posteriors import Posterior
+from skvi.posteriors._over_scales import MixtureOverScales
 
 __all__ = [
     "Counts",

@@ -235,25 +235,25 @@ class CountPredictionMixin:
         check_consistent_length(X, counts)
         return self._of_rows(X, exposure, lambda p, y: p.log_density(y), counts)
 
-    def sample_y(self, X, n_samples=1, random_state=None, exposure=None):
+    def sample_y(self, X, n_draws=1, random_state=None, exposure=None):
         """Draw new counts from the posterior predictive distribution.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples_X, n_features)
-        n_samples : int, default=1
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
-        exposure : array-like of shape (n_samples_X,), default=None
+        exposure : array-like of shape (n_samples,), default=None
 
         Returns
         -------
-        ndarray of shape (n_samples_X, n_samples)
+        ndarray of shape (n_samples, n_draws)
             Every column uses one draw of the coefficients and of an unknown dispersion,
             the same for all rows.
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
-        theta = self._draw(n_samples, random_state)
+        theta = self._draw(n_draws, random_state)
         counts = self._from_draws(X, theta, exposure)
         return counts.observations(make_generator(random_state)).astype(X.dtype)
 

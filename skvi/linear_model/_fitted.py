@@ -85,22 +85,22 @@ class CoefficientsMixin:
         is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
         return {"prior_scale_": scales / unit} if is_learned else {}
 
-    def sample_posterior(self, n_samples=1, random_state=None):
+    def sample_posterior(self, n_draws=1, random_state=None):
         """Draw parameters from the fitted posterior.
 
         Parameters
         ----------
-        n_samples : int, default=1
+        n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
         dict of str to ndarray
-            For the features as they were given: "coef" of shape (n_samples, n_outputs,
+            For the features as they were given: "coef" of shape (n_draws, n_outputs,
             n_features), with as many outputs as `coef_` has rows, and "intercept" of
-            shape (n_samples, n_outputs).
+            shape (n_draws, n_outputs).
         """
-        return self._in_units(self._draw(n_samples, random_state))
+        return self._in_units(self._draw(n_draws, random_state))
 
     def sample_function(self, random_state=None):
         """Draw one function from the posterior: the same coefficients for every X.

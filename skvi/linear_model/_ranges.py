@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from skvi.evidence import EvidenceBounds
-from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Prior
+from skvi.priors import ARD, GammaHyperprior, Prior
 from skvi.utils._warnings import warn_user
 
 __all__ = ["many_classes_message", "unscaled_message", "warn_of_vague", "with_cost"]
@@ -29,7 +29,7 @@ VAGUE_SHAPE = 1e-2
 COST = (
     "; {} vague hyperpriors cost about {:.1f} nats, as much for all models that have "
     "them: compare with others only under proper ones, such as "
-    "HierarchicalNormal(shape=1.0, rate=1.0)"
+    "Normal(scale=GammaHyperprior(shape=1.0, rate=1.0))"
 )
 
 
@@ -115,10 +115,9 @@ def warn_of_vague(prior: Any, n_features: int) -> None:
 
 def with_cost(found: EvidenceBounds, hyperpriors: Sequence[Any]) -> EvidenceBounds:
     """Name what shared hyperpriors cost: as much for every model that has them."""
-    shared = [
-        g for g in hyperpriors if isinstance(g, GammaHyperprior | HierarchicalNormal)
-    ]
-    shapes = [g.shape for g in shared if g.shape < VAGUE_SHAPE]
+    shared = [getattr(part, "scale", part) for part in hyperpriors]  # of a prior
+    gammas = [scale for scale in shared if isinstance(scale, GammaHyperprior)]
+    shapes = [gamma.shape for gamma in gammas if gamma.shape < VAGUE_SHAPE]
     if not shapes:
         return found
     cost = -sum(math.log(shape) for shape in shapes)

@@ -8,13 +8,12 @@ import numpy as np
 from sklearn.base import clone
 
 from skvi._regressors import names_of_units, noise_in, units_of
-from skvi.evidence import bound_evidence
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
-    check_noise_hyperprior,
     mean_log_number,
 )
 from skvi.linear_model._count_model import matching_gamma
@@ -26,20 +25,15 @@ from skvi.linear_model._units import (
     feature_units,
     with_new_features,
 )
-from skvi.posteriors import Exact, FullRankNormal, Posterior
+from skvi.posteriors import FullRankNormal, Posterior
+from skvi.posteriors._exact import Exact
 from skvi.posteriors._over_scales import leading
 from skvi.predictors import LinearPredictor
-from skvi.priors import (
-    ARD,
-    GammaHyperprior,
-    HalfCauchy,
-    HierarchicalNormal,
-    Normal,
-    build_prior,
-)
-from skvi.solvers import NaturalGradient
+from skvi.priors import ARD, GammaHyperprior, HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers._exact import MixtureOverPrecisions, missing_for_exact
 from skvi.solvers._hyper import check_noise
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import numbers_of
 from skvi.targets._precisions import Hyperprior
 
@@ -97,9 +91,10 @@ class GaussianRegression(BayesianLinearModel):
     def _is_quick(self, n_rows, size):
         prior = self._coef_prior()
         scale = getattr(prior, "scale", None)
-        is_known = isinstance(prior, Normal) and isinstance(scale, Real | HalfCauchy)
+        known = Real | HalfCauchy | GammaHyperprior
         return (
-            (is_known or isinstance(prior, HierarchicalNormal))
+            isinstance(prior, Normal)
+            and isinstance(scale, known)
             and self._resolve("likelihood").is_normal
             and self.divergence_.is_standard
             and self.objective_.kind == "expectation"
@@ -188,7 +183,8 @@ class GaussianRegression(BayesianLinearModel):
     def _hyperpriors(self):
         """Hyperprior of the noise, if it is inferred: an argument of the target."""
         if self._has_noise_prior and not self._continues:
-            return {"noise_hyperprior": check_noise_hyperprior(self.noise_scale)}
+            self.noise_scale.validate()
+            return {"noise_hyperprior": self.noise_scale}
         if self.noise_scale == "hyperprior" or self._has_noise_prior:
             return {"noise_hyperprior": self._noise_hyperprior()}
         return {}
@@ -218,7 +214,7 @@ class GaussianRegression(BayesianLinearModel):
         known = not self._model.likelihood.learned
         robust = known and not self.loss_function_.is_log_loss
         if robust and solver.continues and not NaturalGradient.missing(problem):
-            return approach(problem, self._model.likelihood.length_scale)
+            return approach(problem, self._model.likelihood._length_scale)
         return super()._prepare(problem, solver)
 
     def _check_posterior(self, posterior):
@@ -269,7 +265,7 @@ class GaussianRegression(BayesianLinearModel):
             return float(np.exp(found["_hyper"][0])) * unit
         if isinstance(noise, Real):
             return float(noise)
-        return self._model.likelihood.length_scale * unit
+        return self._model.likelihood._length_scale * unit
 
     def _precisions_of(self, found):
         """Mean precisions of the coefficients, if their prior is normal."""

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
 from skvi._regressors import check_rows, predict_interval
-from skvi.posteriors import MixtureOverScales
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
 from skvi.utils._random import make_generator
@@ -46,7 +46,7 @@ class RegressionPredictionMixin:
             scale = torch.exp(-0.5 * theta[:, layout["noise_precision"].slice])
         else:
             scale = torch.full_like(theta[:, :1], self._noise_scale_of_fit())
-        noise, units = self._model.likelihood.at_scale(scale), self._model.units
+        noise, units = self._model.likelihood._at_scale(scale), self._model.units
         return DrawnPredictive(noise, units, self._drawn(theta), X)
 
     def _noise_scale_of_fit(self):
@@ -68,7 +68,7 @@ class RegressionPredictionMixin:
 
     def _noise_variance(self):
         """Mean variance of the noise; infinite for one or two rows, by its prior."""
-        unit = self._model.likelihood.standard_variance
+        unit = self._model.likelihood._standard_variance
         if self._exact is not None:
             return unit * self._exact.noise_variance
         if "noise_precision" not in self.posterior_.layout:
@@ -217,50 +217,50 @@ class RegressionPredictionMixin:
             return tuple(np.stack(part, -2) for part in parts)
         return self._predictive(X).normals()
 
-    def sample_y(self, X, n_samples=1, random_state=None):
+    def sample_y(self, X, n_draws=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n_samples_X, n_features)
-        n_samples : int, default=1
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
-        ndarray of shape (n_samples_X, n_samples)
-            For several targets of shape (n_samples_X, n_outputs, n_samples). Every
+        ndarray of shape (n_samples, n_draws)
+            For several targets of shape (n_samples, n_outputs, n_draws). Every
             column uses one draw of the coefficients and of the noise precision, the
             same for all rows, plus independent noise.
         """
         X, random_state = self._check_X(X), check_random_state(random_state)
         if self._n_columns:
-            draws = [o.sample_y(X, n_samples, random_state) for o in self.outputs_]
+            draws = [o.sample_y(X, n_draws, random_state) for o in self.outputs_]
             return np.stack(draws, 1)
-        theta = self._draw(n_samples, random_state)
+        theta = self._draw(n_draws, random_state)
         return self._from_draws(X, theta).observations(make_generator(random_state))
 
-    def sample_posterior(self, n_samples=1, random_state=None):
+    def sample_posterior(self, n_draws=1, random_state=None):
         """Draw parameters from the fitted posterior.
 
         Parameters
         ----------
-        n_samples : int, default=1
+        n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
         dict of str to ndarray
-            In units of X and y: "coef" of shape (n_samples, n_features) or (n_samples,
-            n_outputs, n_features), "intercept" of shape (n_samples,) or (n_samples,
+            In units of X and y: "coef" of shape (n_draws, n_features) or (n_draws,
+            n_outputs, n_features), "intercept" of shape (n_draws,) or (n_draws,
             n_outputs), and, if it has a hyperprior, "noise_precision".
         """
         check_is_fitted(self)
         if self._n_columns:
             random_state = check_random_state(random_state)
-            draws = [o.sample_posterior(n_samples, random_state) for o in self.outputs_]
+            draws = [o.sample_posterior(n_draws, random_state) for o in self.outputs_]
             return {name: np.stack([d[name] for d in draws], 1) for name in draws[0]}
-        return self._in_units(self._draw(n_samples, random_state))
+        return self._in_units(self._draw(n_draws, random_state))
 
     def sample_function(self, random_state=None):
         """Draw one function from the posterior: the same coefficients for every X.

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import torch
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._blocks import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.solvers import NaturalGradient, SolverOptions
+from skvi.solvers import SolverOptions
 from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers._wide_start import solve_from_best
 from skvi.utils._arrays import median_distance
@@ -61,7 +62,7 @@ def start_at_normal(problem):
     For posteriors that begin at a normal, and objectives whose draws have to be near.
     """
     given, layout = problem.posterior, problem.target.layout
-    start = replace(problem, objective=ELBO(), divergence=KL())
+    start = replace(problem, objective=ELBO(), divergence=KLDivergence())
     if given.starts_at_normal:
         posterior = normal_family(layout).build(layout).to(given.params.device)
         start = replace(start, posterior=posterior)

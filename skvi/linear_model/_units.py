@@ -14,7 +14,7 @@ from scipy import sparse
 from skvi._model import Model
 from skvi._regressors import LARGEST
 from skvi.predictors import LinearPredictor
-from skvi.targets import HierarchicalTarget
+from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
 from skvi.utils._arrays import as_tensor, row_chunks
 from skvi.utils._dense_rows import ShiftedRows

@@ -5,13 +5,12 @@ gives Bayesian inference; robust losses give a generalized posterior that
 is less sensitive to outliers.
 """
 
-from skvi.losses._callable import CallableLoss, RegularizedLoss
+from skvi.losses._callable import RegularizedLoss
 from skvi.losses._robust import BetaLoss, GammaLoss
 from skvi.losses.base import LogLoss, Loss
 
 __all__ = [
     "BetaLoss",
-    "CallableLoss",
     "GammaLoss",
     "LogLoss",
     "Loss",

@@ -64,7 +64,7 @@ class CallableLoss(Loss):
     --------
     >>> import torch
     >>> from skvi.likelihoods import GaussianLikelihood
-    >>> from skvi.losses import CallableLoss
+    >>> from skvi.losses._callable import CallableLoss
     >>> absolute = CallableLoss(lambda f, y: (f - y).abs())
     >>> absolute(GaussianLikelihood(), torch.zeros(1, 2, 1), torch.tensor([1.0, -3.0]))
     tensor([[1., 3.]])

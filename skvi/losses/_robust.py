@@ -74,8 +74,8 @@ class BetaLoss(Loss):
     ) -> Expectations:
         """Use the likelihood's expected powers; see `Loss.expected`."""
         c = self.beta - 1
-        gain = likelihood.expected_power(mean, std_or_cov, y, c, refine)
-        norm = likelihood.expected_power_integral(mean, std_or_cov, self.beta, refine)
+        gain = likelihood._expected_density_power(mean, std_or_cov, y, c, refine)
+        norm = likelihood._expected_power_integral(mean, std_or_cov, self.beta, refine)
         return (
             norm[0] / self.beta - gain[0] / c,
             norm[1] / self.beta - gain[1] / c,
@@ -138,7 +138,7 @@ class GammaLoss(Loss):
         self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Gamma loss of every row, (S, n)."""
-        log_power = likelihood.log_escort_power(f, y, self.gamma)
+        log_power = likelihood._log_escort_power(f, y, self.gamma)
         return -torch.exp(self._log_factor + log_power)
 
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
@@ -155,7 +155,7 @@ class GammaLoss(Loss):
     ) -> Expectations:
         """Use the likelihood's expected escort powers; see `Loss.expected`."""
         factor = -math.exp(self._log_factor)
-        found = likelihood.expected_escort_power(
+        found = likelihood._expected_escort_power(
             mean, std_or_cov, y, self.gamma, refine
         )
         return factor * found[0], factor * found[1], factor * found[2]

@@ -2,7 +2,7 @@
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.base._protocols import ConditionalDensity
 from skvi.expectations._smooth import Expectations, expect_derivatives
 from skvi.utils._arrays import weighted_sum
@@ -94,7 +94,7 @@ class Loss(Component, Movable):
         """
         return None
 
-    def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
+    def _row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
         """Weighted sums over rows with their derivatives, step after step.
 
         Parameters
@@ -146,7 +146,7 @@ class Loss(Component, Movable):
             mean,
             std_or_cov,
             y,
-            likelihood.length_scale,
+            likelihood._length_scale,
             refine,
         )
 
@@ -179,16 +179,16 @@ class LogLoss(Loss):
         weight: torch.Tensor | None,
     ) -> torch.Tensor:
         """By the likelihood's own sum; see `Loss.total`."""
-        return -likelihood.total_log_prob(f, y, weight)
+        return -likelihood._total_log_prob(f, y, weight)
 
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """That of the likelihood; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
 
-    def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
-        """In closed form if the likelihood has one; see `Loss.row_pass`."""
-        closed = likelihood.row_pass(buffers)
-        return super().row_pass(likelihood, buffers) if closed is None else closed
+    def _row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
+        """In closed form if the likelihood has one; see `Loss._row_pass`."""
+        closed = likelihood._row_pass(buffers)
+        return super()._row_pass(likelihood, buffers) if closed is None else closed
 
     def expected(
         self,

@@ -9,10 +9,6 @@ from skvi.metrics._scorers import (
 from skvi.metrics._scores import interval_score, normal_crps, sample_crps
 
 __all__ = [
-    "IntervalCoverage",
-    "LogPredictiveDensity",
-    "NegCRPS",
-    "NegIntervalScore",
     "interval_coverage_scorer",
     "interval_score",
     "log_predictive_density_scorer",

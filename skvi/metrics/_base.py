@@ -132,7 +132,8 @@ class RowScorer(Scorer):
         if self.needs_numbers and is_classifier(estimator):
             raise TypeError(
                 f"{self!r} needs numbers, and {type(estimator).__name__} predicts "
-                "classes. Use LogPredictiveDensity(), or scoring='neg_brier_score'."
+                "classes. Use log_predictive_density_scorer, or "
+                "scoring='neg_brier_score'."
             )
         found, X = find_forecast(
             estimator, X, self.method, f"{ADVICE}; {self.otherwise}."

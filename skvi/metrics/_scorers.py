@@ -76,7 +76,7 @@ class LogPredictiveDensity(RowScorer):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import cross_val_score
     >>> from skvi.linear_model import BayesianLinearRegression
-    >>> from skvi.metrics import LogPredictiveDensity
+    >>> from skvi.metrics._scorers import LogPredictiveDensity
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianLinearRegression()
     >>> cross_val_score(model, X, y, scoring=LogPredictiveDensity(), cv=3).round(2)
@@ -102,7 +102,7 @@ class NegCRPS(RowScorer):
 
     Parameters
     ----------
-    n_samples : int, default=1000
+    n_draws : int, default=1000
         Draws for each row, only if the forecast is not a mixture of normals.
     random_state : int, RandomState instance or None, default=0
         Seed of these draws. An int gives every candidate of a search the same noise.
@@ -125,7 +125,7 @@ class NegCRPS(RowScorer):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import cross_val_score
     >>> from skvi.linear_model import BayesianLinearRegression
-    >>> from skvi.metrics import NegCRPS
+    >>> from skvi.metrics._scorers import NegCRPS
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = BayesianLinearRegression()
     >>> cross_val_score(model, X, y, scoring=NegCRPS(), cv=3).round(1)
@@ -137,9 +137,9 @@ class NegCRPS(RowScorer):
         "the CRPS of forecasts without uncertainty is scoring='neg_mean_absolute_error'"
     )
 
-    def __init__(self, n_samples: int = 1000, random_state: RandomState = 0) -> None:
+    def __init__(self, n_draws: int = 1000, random_state: RandomState = 0) -> None:
         super().__init__()
-        self.n_samples = n_samples
+        self.n_draws = n_draws
         self.random_state = random_state
 
     def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
@@ -155,7 +155,7 @@ class NegCRPS(RowScorer):
         random_state, scores = check_random_state(self.random_state), []
         for rows in gen_batches(len(y), ROW_BLOCK):
             some = {k: _safe_indexing(v, rows) for k, v in options.items()}
-            some |= {"n_samples": self.n_samples, "random_state": random_state}
+            some |= {"n_draws": self.n_draws, "random_state": random_state}
             draws = estimator.sample_y(_safe_indexing(X, rows), **some)
             scores.append(-sample_crps(y[rows], draws))
         return np.concatenate(scores)
@@ -204,7 +204,7 @@ class NegIntervalScore(IntervalScorer):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.model_selection import GridSearchCV
     >>> from skvi.linear_model import BayesianLinearRegression
-    >>> from skvi.metrics import NegIntervalScore
+    >>> from skvi.metrics._scorers import NegIntervalScore
     >>> X, y = load_diabetes(return_X_y=True)
     >>> grid = {"prior": ["hierarchical", "normal"]}
     >>> model = BayesianLinearRegression()

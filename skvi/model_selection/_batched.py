@@ -85,14 +85,14 @@ class BatchedGridSearchCV(GridSearchCV):
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.model_selection import BatchedGridSearchCV
     >>> from skvi.neural_network import BayesianMLPRegressor
     >>> from skvi.solvers import Stochastic
     >>> X, y = load_diabetes(return_X_y=True)
     >>> network = BayesianMLPRegressor(
     ...     posterior="mean_field",
-    ...     divergence=KL(),
+    ...     divergence=KLDivergence(),
     ...     hidden_layer_sizes=5,
     ...     likelihood="gaussian",
     ...     early_stopping=True,

@@ -12,7 +12,7 @@ from sklearn.exceptions import FitFailedWarning
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.parallel import Parallel, delayed
 
-from skvi.evidence import evidence_bounds
+from skvi.evidence._unwrap import evidence_bounds
 from skvi.model_selection._candidates import final_step
 from skvi.utils._clock import UNLIMITED, Clock
 from skvi.utils._warnings import warn_user

@@ -15,7 +15,7 @@ from skvi._continual import check_next_prior
 from skvi._draws import ROW_BLOCK, Draws, SampledFunction
 from skvi._estimator import BaseVariational
 from skvi._registry import SHORTHANDS
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._batches import check_stream, posterior_to_continue
 from skvi.neural_network._choice import choose
@@ -35,7 +35,8 @@ from skvi.neural_network._training import (
 )
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Solver, SolverOptions, Stochastic
 from skvi.targets._rows import mean_log_density
 from skvi.utils._arrays import as_tensor
@@ -155,7 +156,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
 
     def _usual_divergence(self):
         """What "auto" stands for; evidences and streams ask for a weight of 1."""
-        return KL(weight="auto") if self._is_generalized else KL()
+        return KLDivergence(weight="auto") if self._is_generalized else KLDivergence()
 
     @property
     def _is_generalized(self):
@@ -172,17 +173,17 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         if self._is_candidate:
             return True
         found = self._resolve("divergence")
-        is_whole = isinstance(found, KL) and found.weight == 1
+        is_whole = isinstance(found, KLDivergence) and found.weight == 1
         return self._is_generalized and not is_whole
 
     def _resolve_divergence(self, X, y, sample_weight):
         """With a weight from held-out rows, if it is "auto"."""
         check_training(self, len(X))
         found, self._choice = super()._resolve_divergence(X, y, sample_weight), None
-        if not isinstance(found, KL) or found.weight != "auto":
+        if not isinstance(found, KLDivergence) or found.weight != "auto":
             return found
         self._choice = choose(self, X, y, sample_weight)
-        return KL(self._choice.weight)
+        return KLDivergence(self._choice.weight)
 
     def _resolve_prior(self):
         """The posterior of the last batch, if the fit continues."""
@@ -258,7 +259,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Draws of a random network miss the posterior: start at the ELBO's."""
         if self.objective_.kind != "weights":
             return None
-        start = replace(problem, objective=ELBO(), divergence=KL())
+        start = replace(problem, objective=ELBO(), divergence=KLDivergence())
         return start, replace(self._solver_options(problem.target), score=None)
 
     def _posterior_dtype(self, target):

@@ -1,4 +1,4 @@
-"""What a network predicts with, chosen by held-out rows: ``KL(weight="auto")``.
+"""Held-out rows choose what a network predicts with: ``KLDivergence("auto")``.
 
 Candidates are networks with several weights of the divergence, a linear model and a
 constant. The linear model is the network whose hidden units add nothing, so that all of
@@ -20,7 +20,7 @@ from sklearn.utils import check_random_state
 
 from skvi._progress import write_line
 from skvi._side_by_side import fit_side_by_side, pose
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network._mixed import can_mix, log_noise_of
 from skvi.posteriors import Ensemble
@@ -233,7 +233,7 @@ class _Race:
     def _fit(self, weights: Sequence[float], folds: Sequence[int]) -> None:
         """Fit networks to some folds, and evaluate the held-out rows."""
         tried = [
-            (w, fold, _candidate(self.network, KL(w), self.seed))
+            (w, fold, _candidate(self.network, KLDivergence(w), self.seed))
             for fold in folds
             for w in weights
         ]
@@ -318,7 +318,7 @@ def with_noise(fitted: Any, log_factor: float) -> Any:
     return other
 
 
-def _candidate(network: Any, divergence: KL, seed: int) -> Any:
+def _candidate(network: Any, divergence: KLDivergence, seed: int) -> Any:
     """An unfitted network with one member.
 
     It trains as long as the fit: small weights learn faster, so that shorter fits would
@@ -343,7 +343,7 @@ def _candidate(network: Any, divergence: KL, seed: int) -> Any:
 
 def _simple(network: Any, kind: str, seed: int) -> Any:
     """An unfitted linear model or constant: a network with units that add nothing."""
-    found = _candidate(network, KL(), seed)
+    found = _candidate(network, KLDivergence(), seed)
     found.set_params(posterior="mean_field", prior="normal")
     if not isinstance(found.solver, Stochastic):
         found.solver = "auto"

@@ -29,10 +29,11 @@ or Objective, default="elbo"
     divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``. "auto" is ``KL(weight="auto")``: rows
-        held out choose its weight, and whether a linear model predicts better (see
-        :doc:`/parameters`). Bounds and evidences ask for "kl", which is "auto" in
-        `partial_fit`, beside another loss or an objective that weighs draws.
+        posterior and needs ``objective="elbo"``. "auto" is
+        ``KLDivergence(weight="auto")``: rows held out choose its weight, and whether a
+        linear model predicts better (see :doc:`/parameters`). Bounds and evidences ask
+        for "kl", which is "auto" in `partial_fit`, beside another loss or an objective
+        that weighs draws.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds

@@ -45,7 +45,7 @@ class DistilledRegressor(RegressorMixin, BaseEstimator):
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.neural_network import DistilledRegressor
+    >>> from skvi.neural_network._distill import DistilledRegressor
     >>> X = np.linspace(-1, 1, 50)[:, None]
     >>> moments = np.hstack([np.sin(2 * X), 0.1 + X**2])
     >>> student = DistilledRegressor((10,), random_state=0).fit(X, moments)

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
 from skvi._regressors import LARGEST
-from skvi.divergences import KL, Divergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.utils._arrays import median_distance
 
 __all__ = [
@@ -65,8 +65,8 @@ def remedies(
         found.append("activation='relu'")
     elif min(hidden) < SMALL_LAYER:
         found.append("larger hidden_layer_sizes")
-    if isinstance(divergence, KL) and divergence.weight > 0.1:
-        found.append("divergence=KL(weight=0.1)")
+    if isinstance(divergence, KLDivergence) and divergence.weight > 0.1:
+        found.append("divergence=KLDivergence(weight=0.1)")
     return " or ".join([*found, "more rows"])
 
 

@@ -15,10 +15,10 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
     GeneralizedGammaLikelihood,
     HurdleLikelihood,
-    IndependentLikelihood,
     Likelihood,
     RoundedLikelihood,
 )
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network._noises import noise_of
 from skvi.utils._arrays import as_tensor
 
@@ -86,7 +86,7 @@ def origin_of(likelihood: Likelihood, y: np.ndarray, weight: Any) -> float:
         return targets.new_full((1, len(targets), likelihood.n_outputs), f)
 
     def loss(f: float) -> float:
-        return -float(bound.total_log_prob(constant(f), targets, each))
+        return -float(bound._total_log_prob(constant(f), targets, each))
 
     origin = 0.0
     if likelihood.n_outputs == 1:

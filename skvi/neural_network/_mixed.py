@@ -11,8 +11,8 @@ from skvi.likelihoods import Likelihood
 from skvi.neural_network._flatness import spaced_rows
 from skvi.posteriors import Ensemble, MeanFieldNormal, Posterior
 from skvi.predictors._mlp import INITIAL_SHARE
-from skvi.solvers import Problem, Solution
-from skvi.solvers._solution import State
+from skvi.solvers import Problem
+from skvi.solvers._solution import Solution, State
 from skvi.utils._random import make_generator
 
 # Share of a network in a mixture with models that are better; draws and rows that tell

@@ -33,9 +33,10 @@ or Objective, default="elbo"
     divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``. "auto" is ``KL(weight=0.3)``, which
-        predicts better, and "kl" in `partial_fit`, beside another loss or an objective
-        that weighs draws; ``KL(weight="auto")`` tries others on held-out rows.
+        posterior and needs ``objective="elbo"``. "auto" is
+        ``KLDivergence(weight=0.3)``, which predicts better, and "kl" in `partial_fit`,
+        beside another loss or an objective that weighs draws;
+        ``KLDivergence(weight="auto")`` tries others on held-out rows.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network._flatness import remedies, spaced_rows
 from skvi.posteriors import Ensemble
@@ -97,7 +97,11 @@ class ModuleMixin:
 
     def _usual_divergence(self):
         """A weight that predicts well; candidates would cost several long fits."""
-        return KL(weight=USUAL_WEIGHT) if self._is_generalized else KL()
+        return (
+            KLDivergence(weight=USUAL_WEIGHT)
+            if self._is_generalized
+            else KLDivergence()
+        )
 
     def _network(self, X, likelihood):
         """Predictor of the module, without the deterministic blocks."""

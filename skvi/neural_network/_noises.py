@@ -105,7 +105,7 @@ def _scores(
     noise: NoiseLikelihood, X: np.ndarray, y: np.ndarray, w: np.ndarray
 ) -> np.ndarray:
     """Log densities of y, (n,), given means of its location, from other rows."""
-    location, log_slope = noise.location(as_tensor(y))
+    location, log_slope = noise._location(as_tensor(y))
     columns = _hinges(X.reshape(len(X), -1))
     rest = np.empty(len(y))
     for train, test in KFold(N_FOLDS, shuffle=True, random_state=0).split(columns):
@@ -134,7 +134,7 @@ def _fit_constant(
     limits = [(None, None)] * 2 + [(low, high) for low, _, high in spec.shapes.values()]
 
     def log_density(x: torch.Tensor) -> torch.Tensor:
-        return spec.standard_terms((z - x[0]) * (-x[1]).exp(), *x[2:])[0] - x[1]
+        return spec._standard_terms((z - x[0]) * (-x[1]).exp(), *x[2:])[0] - x[1]
 
     def loss(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         x = torch.from_numpy(numbers).requires_grad_()

@@ -22,13 +22,13 @@ from skvi.likelihoods import (
     GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
     HurdleLikelihood,
-    IndependentLikelihood,
     Likelihood,
     NegativeBinomialLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
 )
 from skvi.likelihoods._counts import CountLikelihood
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network._flatness import (
     explained_variance,
     flat_message,
@@ -482,24 +482,24 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """
         return self._predictive(self._check_X(X)).normals()
 
-    def sample_y(self, X, n_samples=1, random_state=None):
+    def sample_y(self, X, n_draws=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples_X, n_features)
-        n_samples : int, default=1
+        X : array-like of shape (n_samples, n_features)
+        n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
-        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
+        ndarray of shape (n_samples, n_draws) or (n_samples, n_outputs, n_draws)
             Every column comes from one fresh network, the same for all rows, plus
             independent noise.
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
-        predictive = self._predictive(X, self._draw(n_samples, random_state))
+        predictive = self._predictive(X, self._draw(n_draws, random_state))
         device = predictive.draws.theta.device
         return predictive.observations(make_generator(random_state, device))
 

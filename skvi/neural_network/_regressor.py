@@ -33,10 +33,11 @@ or Objective, default="elbo"
     divergence : {"auto", "kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="auto"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``. "auto" is ``KL(weight="auto")``: rows
-        held out choose its weight, and whether a linear model predicts better (see
-        :doc:`/parameters`). Bounds and evidences ask for "kl", which is "auto" in
-        `partial_fit`, beside another loss or an objective that weighs draws.
+        posterior and needs ``objective="elbo"``. "auto" is
+        ``KLDivergence(weight="auto")``: rows held out choose its weight, and whether a
+        linear model predicts better (see :doc:`/parameters`). Bounds and evidences ask
+        for "kl", which is "auto" in `partial_fit`, beside another loss or an objective
+        that weighs draws.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
@@ -198,11 +199,11 @@ default="auto"
     >>> from sklearn.datasets import load_diabetes
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn.preprocessing import StandardScaler
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.neural_network import BayesianMLPRegressor
     >>> X, y = (array[:100] for array in load_diabetes(return_X_y=True))
     >>> network = BayesianMLPRegressor(
-    ...     divergence=KL(0.3), posterior="mean_field", hidden_layer_sizes=5,
+    ...     divergence=KLDivergence(0.3), posterior="mean_field", hidden_layer_sizes=5,
     ...     random_state=0,
     ... )
     >>> model = make_pipeline(StandardScaler(), network).fit(X, y)

@@ -33,7 +33,7 @@ class SparsityReport:
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.neural_network import SparsityReport
+    >>> from skvi.neural_network._sparsity import SparsityReport
     >>> kept = {"coef_0": np.array([[True, False], [False, False]])}
     >>> report = SparsityReport(1.0, kept)
     >>> report.fraction_kept
@@ -140,8 +140,8 @@ class SparsityMixin:
             other._theta = other._sample(len(self._theta), generator).numpy()
         return other
 
-    def _sample(self, n_samples, generator):
-        draw = self.posterior_.draw(n_samples, generator)
+    def _sample(self, n_draws, generator):
+        draw = self.posterior_.draw(n_draws, generator)
         if self._kept is None:
             return draw.theta
         component = 0 if draw.component is None else draw.component

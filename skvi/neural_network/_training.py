@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from skvi._identity import identity_of
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._mixed import at_candidate
 from skvi.objectives import ELBO
@@ -110,7 +110,9 @@ def at_normal_fit(network: Any, problem: Problem) -> State:
     posterior, target = problem.posterior, problem.target
     normal = MeanFieldNormal().build(target.layout).near(posterior.anchor)
     normal = normal.at(normal.params.to(posterior.params))
-    start = replace(problem, objective=ELBO(), divergence=KL(), posterior=normal)
+    start = replace(
+        problem, objective=ELBO(), divergence=KLDivergence(), posterior=normal
+    )
     options = replace(network._solver_options(target), score=None)
     found = network._choose_solver(start).solve(start, options)
     found.raise_interrupt()

@@ -10,7 +10,6 @@ from skvi.objectives._alpha_energy import AlphaEnergy
 from skvi.objectives._elbo import ELBO
 from skvi.objectives._eubo import EUBO
 from skvi.objectives._power import IWELBO, ChiBound, RenyiBound
-from skvi.objectives.base import Objective
 
 __all__ = [
     "ELBO",
@@ -18,6 +17,5 @@ __all__ = [
     "IWELBO",
     "AlphaEnergy",
     "ChiBound",
-    "Objective",
     "RenyiBound",
 ]

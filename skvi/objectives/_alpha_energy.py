@@ -28,8 +28,8 @@ class AlphaEnergy(Objective):
 
     from which it differs by O(alpha / n). Both tend to minus the ELBO as alpha -> 0:
     variational inference is at alpha = 0 *here*, at alpha = 1 of `RenyiBound`, and at
-    alpha = 1 of the divergences ``Renyi`` and ``AlphaDivergence``. A larger alpha only
-    requires that *some* parameters under q explain each row, and gives wider
+    alpha = 1 of the divergences ``RenyiDivergence`` and ``AlphaDivergence``. A larger
+    alpha only requires that *some* parameters under q explain each row, and gives wider
     posteriors; at alpha = 1 the large-n form contains the log predictive density of
     every training row.
 
@@ -108,8 +108,8 @@ class AlphaEnergy(Objective):
         self.validate()
         if not divergence.is_standard:
             raise IncompatibleComponentsError(
-                f"objective=AlphaEnergy contains KL(weight=1) to the prior; got "
-                f"divergence={divergence!r}. Use objective='elbo' with this "
+                "objective=AlphaEnergy contains KLDivergence(weight=1) to the prior; "
+                f"got divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
             )
         if not target.has_pointwise or target.prior is None:

@@ -40,9 +40,10 @@ class ELBO(Objective):
         `MixtureOfNormals` and the default `NormalizingFlow`. The others train on fresh
         draws. "reparam" differentiates through the draws, "stl" (sticking the landing)
         also drops the score term, so that the gradient has no noise if q is the
-        posterior; it needs ``KL(weight=1)``. "score" (score function, REINFORCE,
-        black-box variational inference) needs no derivative of the log joint density in
-        theta, at the cost of far more noise: it is for densities without derivatives.
+        posterior; it needs ``KLDivergence(weight=1)``. "score" (score function,
+        REINFORCE, black-box variational inference) needs no derivative of the log joint
+        density in theta, at the cost of far more noise: it is for densities without
+        derivatives.
     rao_blackwell : bool, default=False
         For "score" only: whether the gradient for one coordinate of q leaves out log q
         and the log prior of all other coordinates. It needs a factorized q, an
@@ -125,7 +126,7 @@ class ELBO(Objective):
         _check_prior(divergence, target)
         if self.gradient == "stl" and not divergence.is_standard:
             raise IncompatibleComponentsError(
-                f"ELBO(gradient='stl') holds for KL(weight=1) only, not for "
+                f"ELBO(gradient='stl') holds for KLDivergence(weight=1) only, not for "
                 f"{divergence!r}. Use gradient='reparam' or 'auto'."
             )
 

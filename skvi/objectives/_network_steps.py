@@ -56,7 +56,7 @@ class NetworkSteps(Steps):
         self._noise_scale = slice(len(first.likelihood_spec.learned))
         hyper = (x[:, start:][:, self._noise_scale] for x in (params, self.gradient))
         buffers = RowBuffers(self.passes.f, self.passes.slope, *hyper)
-        self.row_pass = first.loss.row_pass(first.likelihood_spec, buffers)
+        self._row_pass = first.loss._row_pass(first.likelihood_spec, buffers)
 
     @property
     def sources(self) -> list[Source]:
@@ -81,10 +81,10 @@ class NetworkSteps(Steps):
         f = self.passes.forward(self._columns[step])
         if batch.offset is not None:
             f += batch.offset
-        self.row_pass(batch.y, batch.weight, batch.total)
+        self._row_pass(batch.y, batch.weight, batch.total)
         self.passes.pull_back()
 
     def _losses(self, hyper: torch.Tensor) -> torch.Tensor:
         """Mean losses of the steps so far, (T, M), with hyperparameters (T, M, H)."""
-        losses = self.row_pass.values(hyper[..., self._noise_scale])
+        losses = self._row_pass.values(hyper[..., self._noise_scale])
         return losses.double() - self.batches.constant

@@ -50,8 +50,8 @@ class WeightsObjective(Objective):
             name = type(self).__name__
             raise IncompatibleComponentsError(
                 f"objective={name} moves q toward the exact posterior and leaves no "
-                f"room for another divergence to the prior than KL(weight=1); got "
-                f"divergence={divergence!r}. Use objective='elbo' with this "
+                "room for another divergence to the prior than KLDivergence(weight=1); "
+                f"got divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
             )
 

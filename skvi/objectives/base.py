@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._steps import Member, Steps, SurrogateSteps
 

@@ -157,7 +157,7 @@ class CornerDisplay:
         *,
         names: Sequence[str] | None = None,
         reference: Mapping[str, Any] | None = None,
-        n_samples: int = 4000,
+        n_draws: int = 4000,
         random_state: Any = None,
         figure: "Figure | None" = None,
     ) -> "CornerDisplay":
@@ -173,7 +173,7 @@ class CornerDisplay:
             elements, such as "theta[0]". None is all.
         reference : dict of str to array-like, default=None
             Draws of the same parameters, each of shape ``(n_reference, *shape)``.
-        n_samples : int, default=4000
+        n_draws : int, default=4000
         random_state : int, RandomState instance or None, default=None
         figure : matplotlib Figure, default=None
 
@@ -187,7 +187,7 @@ class CornerDisplay:
                 f"{type(fitted).__name__} has no sample_posterior: use an estimator of "
                 "skvi.linear_model or skvi.inference, or CornerDisplay.from_draws."
             )
-        draws = fitted.sample_posterior(n_samples, random_state=random_state)
+        draws = fitted.sample_posterior(n_draws, random_state=random_state)
         return cls.from_draws(draws, names=names, reference=reference, figure=figure)
 
     @classmethod

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skvi.evidence import EvidenceBounds, evidence_bounds
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._unwrap import evidence_bounds
 from skvi.plotting import _common as common
 from skvi.plotting._rows import (
     check_quantity,

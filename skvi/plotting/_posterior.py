@@ -332,7 +332,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
             raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         return stats.norm.pdf(theta.numpy(), at, width) / unit
-    if isinstance(prior, Normal) and prior.relative_to is None:  # in units of X
+    if isinstance(prior, Normal) and prior.is_given:  # in units of X
         built = prior.build(Layout({"coef": (1, fitted.n_features_in_)}))
         normal = cast(NormalForm, built.as_normal())
         at, width = (float(part[index]) for part in (normal.mean, normal.scale))

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skvi.evidence import EvidenceBounds, evidence_bounds
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._unwrap import evidence_bounds
 from skvi.evidence._weights import WeightSummary
 from skvi.plotting import _common as common
 

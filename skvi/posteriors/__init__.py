@@ -1,40 +1,31 @@
 """Posterior families: the distributions that approximate the posterior."""
 
-from skvi.posteriors._categorical import Categorical
-from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
-from skvi.posteriors._exact import Exact
-from skvi.posteriors._flow import FlowPosterior, NormalizingFlow
+from skvi.posteriors._flow import NormalizingFlow
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._mixture_of_normals import MixtureOfNormals
 from skvi.posteriors._multiplicative import MultiplicativeFlow
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
-from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.posteriors._pairs import Beta, Gamma
 from skvi.posteriors._product import Product
-from skvi.posteriors._refined import Refined
-from skvi.posteriors._semi_implicit import Hierarchical, SemiImplicit
+from skvi.posteriors._refined import RefinedNormal
+from skvi.posteriors._semi_implicit import HierarchicalVariational, SemiImplicitMixture
 from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
     "Beta",
-    "Categorical",
     "Ensemble",
-    "Exact",
     "Family",
-    "FlowPosterior",
     "FullRankNormal",
     "Gamma",
-    "GaussianDropout",
-    "Hierarchical",
+    "HierarchicalVariational",
     "LowRankNormal",
     "MeanFieldNormal",
     "MixtureOfNormals",
-    "MixtureOverScales",
     "MultiplicativeFlow",
     "NormalizingFlow",
     "Posterior",
     "Product",
-    "Refined",
-    "SemiImplicit",
+    "RefinedNormal",
+    "SemiImplicitMixture",
 ]

@@ -37,7 +37,7 @@ N_TRANSITIONS, N_STEPS, LOG_RANGE = 5, 5, 2.0
 
 @dataclass(frozen=True)
 class Settings:
-    """What the families differ in; see `SemiImplicit`."""
+    """What the families differ in; see `SemiImplicitMixture`."""
 
     n_auxiliary: int
     n_hidden: int
@@ -158,10 +158,10 @@ class AuxiliaryPosterior(WhitenedPosterior):
     ) -> torch.Tensor:
         """Refuse: only draws have a bound of their density."""
         raise IncompatibleComponentsError(
-            "The log density of posterior='semi_implicit', 'hierarchical' or "
-            "'multiplicative_flow' is an integral over an auxiliary variable, which is "
-            "bounded at its own draws only. Use a family with an exact density, such "
-            "as posterior='full_rank'."
+            "The log density of posterior='semi_implicit', 'hierarchical_variational' "
+            "or 'multiplicative_flow' is an integral over an auxiliary variable, which "
+            "is bounded at its own draws only. Use a family with an exact density, "
+            "such as posterior='full_rank'."
         )
 
     # --- draws ------------------------------------------------------------------------

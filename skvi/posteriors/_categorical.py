@@ -25,7 +25,7 @@ class Categorical(Family):
     --------
     >>> import torch
     >>> from skvi.base import Layout
-    >>> from skvi.posteriors import Categorical
+    >>> from skvi.posteriors._categorical import Categorical
     >>> layout = Layout({"k": (2,)}, {"k": "integer"}, limits={"k": (0, 3)})
     >>> posterior = Categorical().build(layout)
     >>> posterior.log_prob(torch.tensor([[0.0, 3.0]]).double()).exp()

@@ -55,7 +55,7 @@ class GaussianDropout(Family):
 
     Examples
     --------
-    >>> from skvi.posteriors import GaussianDropout
+    >>> from skvi.posteriors._dropout import GaussianDropout
     >>> from skvi.predictors import MLPPredictor
     >>> layout = MLPPredictor(3, 1, hidden_layer_sizes=(4,)).layout
     >>> posterior = GaussianDropout().build(layout)

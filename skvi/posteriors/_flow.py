@@ -29,12 +29,13 @@ class NormalizingFlow(Family):
 
     Parameters
     ----------
-    make_flow : callable, default=None
-        Of the number of parameters, P: returns a `torch.nn.Module` as described for
-        `FlowPosterior`, or a flow of the package zuko, such as ``zuko.flows.NSF``.
-        Functions of a module can be pickled, lambdas cannot. None is an inverse
-        autoregressive flow (Kingma et al. 2016) with sinh-arcsinh transforms of single
-        coordinates (Jones and Pewsey 2009), which starts as the identity.
+    module : callable, default=None
+        A class, or a function of the number of parameters, P, that returns a
+        `torch.nn.Module`, see the notes, or a flow of the package zuko, such as
+        ``zuko.flows.NSF``. Classes and functions of a module can be pickled, lambdas
+        cannot. None is an inverse autoregressive flow (Kingma et al. 2016) with
+        sinh-arcsinh transforms of single coordinates (Jones and Pewsey 2009), which
+        starts as the identity.
     n_layers : int, default=3
         Layers of the default flow. One alone leaves the first coordinate independent
         of the others; two bend less.
@@ -47,8 +48,15 @@ class NormalizingFlow(Family):
     points takes P. Its gradients are those along the paths of draws, which have little
     noise where q is near the posterior (Vaitl et al. 2022): on a logistic regression
     with 31 coefficients it closes nine tenths of the .24 nats between the best normal
-    and the evidence. Modules of your own need a method ``score`` for that, see
-    `FlowPosterior`; spline and coupling flows without it close less than a half.
+    and the evidence. Spline and coupling flows without a method ``score`` close less
+    than a half.
+
+    The ``forward`` of a module maps independent standard normal noise, (S, P), to
+    theta, (S, P), and the log of the absolute determinant of the Jacobian, (S,); its
+    method ``inverse`` maps theta to the noise, and the log determinant of that. With a
+    method ``score``, which maps noise to the slopes of the log density of theta in
+    theta, (S, P), fits need far fewer steps. The parameters of the module are the start
+    of the fit, and those of torch's layers are random.
 
     References
     ----------
@@ -68,18 +76,18 @@ class NormalizingFlow(Family):
 
     max_params = 1000
     _parameter_constraints: dict = {
-        "make_flow": [callable, None],
+        "module": [callable, None],
         "n_layers": [Interval(Integral, 1, None, closed="left")],
         "n_hidden": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
         self,
-        make_flow: Callable[[int], nn.Module] | None = None,
+        module: Callable[[int], nn.Module] | None = None,
         n_layers: int = 3,
         n_hidden: int = 64,
     ) -> None:
-        self.make_flow, self.n_layers, self.n_hidden = make_flow, n_layers, n_hidden
+        self.module, self.n_layers, self.n_hidden = module, n_layers, n_hidden
 
     def build(
         self, layout: Layout, generator: torch.Generator | None = None
@@ -89,9 +97,9 @@ class NormalizingFlow(Family):
         return FlowPosterior(layout, lambda: self._module(layout.size), generator)
 
     def _module(self, size: int) -> nn.Module:
-        if self.make_flow is None:
+        if self.module is None:
             return InverseAutoregressive(size, self.n_layers, self.n_hidden)
-        flow = self.make_flow(size)
+        flow = self.module(size)
         return flow if hasattr(flow, "inverse") else _OfDistribution(flow)
 
     def check_size(self, n_params: int) -> None:
@@ -115,13 +123,7 @@ class FlowPosterior(WhitenedPosterior):
     layout : Layout
         The layout of theta, with P parameters.
     make_flow : callable
-        Returns the `torch.nn.Module`. Its ``forward`` maps independent standard normal
-        noise, (S, P), to theta, (S, P), and the log of the absolute determinant of the
-        Jacobian, (S,); its method ``inverse`` maps theta to the noise, and the log
-        determinant of that. With a method ``score``, which maps noise to the slopes of
-        the log density of theta in theta, (S, P), fits need far fewer steps. The
-        parameters of the module are the start of the fit, and those of torch's layers
-        are random.
+        Returns the `torch.nn.Module`, see `NormalizingFlow`.
     generator : torch.Generator, default=None
         Source of the random start.
 
@@ -129,7 +131,7 @@ class FlowPosterior(WhitenedPosterior):
     --------
     >>> import torch
     >>> from skvi.base import Layout
-    >>> from skvi.posteriors import FlowPosterior
+    >>> from skvi.posteriors._flow import FlowPosterior
     >>> class Shift(torch.nn.Module):
     ...     def __init__(self, size):
     ...         super().__init__()

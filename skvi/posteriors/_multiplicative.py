@@ -173,6 +173,6 @@ def _inputs(layout: Layout) -> tuple[torch.Tensor, int]:
         raise IncompatibleComponentsError(
             "posterior='multiplicative_flow' multiplies the inputs of dense layers, of "
             f"which {layout} has none: it is for linear models, MLPs and modules with "
-            "nn.Linear. Use posterior='hierarchical' or 'flow'."
+            "nn.Linear. Use posterior='hierarchical_variational' or 'flow'."
         )
     return torch.where(is_weight, index, count), count

@@ -39,7 +39,8 @@ class MixtureOverScales(Mixture):
     --------
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.posteriors import MeanFieldNormal, MixtureOverScales
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.posteriors._over_scales import MixtureOverScales
     >>> base = MeanFieldNormal().build(Layout({"coef": (1, 1)}))
     >>> one = torch.ones(1).double()
     >>> nodes = [base.near(NormalForm(m * one, one)) for m in (0.0, 1.0)]

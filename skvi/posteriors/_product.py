@@ -77,7 +77,7 @@ class Product(Family):
         if any(part.refinement is not None for _, part in parts):
             raise IncompatibleComponentsError(
                 f"Samples of all parameters are refined together, from one normal. "
-                f"Got {self!r}, with separate parts: use Refined() alone, in a "
+                f"Got {self!r}, with separate parts: use RefinedNormal() alone, in a "
                 "regression with a noise_scale and prior that are numbers."
             )
         return _ProductPosterior(layout, parts)

@@ -15,7 +15,7 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._random import rand
 from skvi.utils._validation import Interval
 
-__all__ = ["Refined"]
+__all__ = ["RefinedNormal"]
 
 NO_DENSITY = (
     "A refined posterior is a set of samples, whose density is unknown. Use that of "
@@ -23,7 +23,7 @@ NO_DENSITY = (
 )
 
 
-class Refined(Family):
+class RefinedNormal(Family):
     r"""Samples that start in a normal, and are refined one scale after the other.
 
     Parameters are written as a sum of auxiliary variables whose priors add up to that
@@ -48,7 +48,7 @@ class Refined(Family):
         Family of q; None is `MeanFieldNormal`.
     n_auxiliary : int, default=5
         K. More give a higher bound, and cost proportionally more.
-    n_samples : int, default=10
+    n_draws : int, default=10
         Number of samples. All of them are refined at once, in `fit`, and stored:
         predictions average over them, so that log densities of test rows are better
         with 50 where functions differ by more than the noise.
@@ -78,10 +78,10 @@ class Refined(Family):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from skvi.linear_model import BayesianLogisticRegression
-    >>> from skvi.posteriors import Refined
+    >>> from skvi.posteriors import RefinedNormal
     >>> X, y = load_iris(return_X_y=True)
     >>> regression = BayesianLogisticRegression(
-    ...     prior="normal", posterior=Refined(n_samples=5), random_state=0
+    ...     prior="normal", posterior=RefinedNormal(n_draws=5), random_state=0
     ... ).fit(X, y)
     >>> regression.sample_posterior(2)["coef"].shape
     (2, 3, 4)
@@ -91,16 +91,16 @@ class Refined(Family):
         self,
         base: Family | None = None,
         n_auxiliary: int = 5,
-        n_samples: int = 10,
+        n_draws: int = 10,
         ratio: float = 0.7,
     ) -> None:
         self.base, self.n_auxiliary = base, n_auxiliary
-        self.n_samples, self.ratio = n_samples, ratio
+        self.n_draws, self.ratio = n_draws, ratio
 
     _parameter_constraints: dict = {
         "base": [None, FullRankNormal, LowRankNormal, MeanFieldNormal],
         "n_auxiliary": [Interval(Integral, 2, None, closed="left")],
-        "n_samples": [Interval(Integral, 2, None, closed="left")],
+        "n_draws": [Interval(Integral, 2, None, closed="left")],
         "ratio": [Interval(Real, 0, 1, closed="neither")],
     }
 
@@ -113,7 +113,7 @@ class Refined(Family):
         """Build the normal that the solver fits; see `Family.build`."""
         self.validate()
         posterior = self._base().build(layout, generator)
-        posterior.refinement = _Refiner(self.n_samples, self.n_auxiliary, self.ratio)
+        posterior.refinement = _Refiner(self.n_draws, self.n_auxiliary, self.ratio)
         return posterior
 
     def check_size(self, n_params: int) -> None:

@@ -42,7 +42,7 @@ class Samples(NamedTuple):
 class Refinement:
     """Number of samples, and the auxiliary variables of each."""
 
-    n_samples: int
+    n_draws: int
     n_auxiliary: int
     ratio: float
 
@@ -51,8 +51,8 @@ class Refinement:
     ) -> Samples:
         """Draw the variables one by one, and fit what is left given each."""
         frame = Frame.of(normal, target).to(normal.mean.dtype)
-        shape = (self.n_samples, -1)
-        density = _Density(target, frame, generator, self.n_samples)
+        shape = (self.n_draws, -1)
+        density = _Density(target, frame, generator, self.n_draws)
         mean, scale = frame.normal.mean, frame.normal.scale
         q = NormalForm(mean.expand(*shape), scale.expand(*shape))
         b, log_q, curve = torch.zeros_like(q.mean), -frame.log_det, []
@@ -130,7 +130,7 @@ class _Density:
         target: JointDensity,
         frame: Frame,
         generator: torch.Generator,
-        n_samples: int,
+        n_draws: int,
     ) -> None:
         self.target, self.generator = target, generator
         size, n_rows = frame.place.size, target.n_rows
@@ -139,7 +139,7 @@ class _Density:
         n_pairs = STEP_NUMBERS // (size * max(self.step_rows, 1))
         self.n_pairs = min(max(n_pairs, 1), MAX_PAIRS)
         n_points = 2 * self.n_pairs + (not self.has_all_rows)
-        self._passes = target.passes(n_points * n_samples, self.step_rows)
+        self._passes = target.passes(n_points * n_draws, self.step_rows)
         dtype = frame.normal.mean.dtype if self._passes is None else torch.float32
         self.frame, self.dtype = frame.to(dtype), dtype
 

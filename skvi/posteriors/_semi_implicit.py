@@ -16,7 +16,7 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._random import make_generator, randn
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Hierarchical", "SemiImplicit"]
+__all__ = ["HierarchicalVariational", "SemiImplicitMixture"]
 
 # Auxiliary numbers that None stands for at most, and parameters of the model.
 MAX_AUXILIARY, MAX_SIZE = 50, 20_000
@@ -61,7 +61,7 @@ class _NormalGivenAuxiliary(Family):
             )
 
 
-class SemiImplicit(_NormalGivenAuxiliary):
+class SemiImplicitMixture(_NormalGivenAuxiliary):
     r"""Normals whose moments are functions of noise: a mixture of infinitely many.
 
     .. math:: q(\theta) = \int N(\theta; m(e), \mathrm{diag}\, s(e)^2)\, N(e; 0, I)\, de
@@ -128,8 +128,8 @@ class SemiImplicit(_NormalGivenAuxiliary):
     --------
     >>> import torch
     >>> from skvi.base import Layout
-    >>> from skvi.posteriors import SemiImplicit
-    >>> q = SemiImplicit(n_mixture=5).build(Layout({"coef": (1, 2)}))
+    >>> from skvi.posteriors import SemiImplicitMixture
+    >>> q = SemiImplicitMixture(n_mixture=5).build(Layout({"coef": (1, 2)}))
     >>> q.draw(3, torch.Generator().manual_seed(0)).side
     'upper'
     """
@@ -158,10 +158,11 @@ class SemiImplicit(_NormalGivenAuxiliary):
         self.whiten = whiten
 
 
-class Hierarchical(_NormalGivenAuxiliary):
+class HierarchicalVariational(_NormalGivenAuxiliary):
     r"""Normals whose moments are functions of noise, with a learned reverse model.
 
-    As `SemiImplicit`, with the auxiliary-variable bound, K = 0: one term, no mixture.
+    As `SemiImplicitMixture`, with the auxiliary-variable bound, K = 0: one term, and no
+    mixture.
 
     .. math::
         \mathrm{ELBO} \ge E \log p(D, \theta) - E \log \frac{q(\theta | e)\, p(e)}{r(e
@@ -173,11 +174,11 @@ class Hierarchical(_NormalGivenAuxiliary):
     Parameters
     ----------
     n_auxiliary : int, default=None
-        As of `SemiImplicit`.
+        As of `SemiImplicitMixture`.
     n_hidden : int, default=30
-        As of `SemiImplicit`, also behind the moments of r.
+        As of `SemiImplicitMixture`, also behind the moments of r.
     whiten : bool, default=True
-        As of `SemiImplicit`.
+        As of `SemiImplicitMixture`.
 
     References
     ----------
@@ -186,9 +187,9 @@ class Hierarchical(_NormalGivenAuxiliary):
 
     Examples
     --------
-    >>> from skvi.posteriors import Hierarchical
-    >>> Hierarchical(n_hidden=20)
-    Hierarchical(n_hidden=20)
+    >>> from skvi.posteriors import HierarchicalVariational
+    >>> HierarchicalVariational(n_hidden=20)
+    HierarchicalVariational(n_hidden=20)
     """
 
     def __init__(

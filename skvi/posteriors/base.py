@@ -6,7 +6,8 @@ from typing import Self
 
 import torch
 
-from skvi.base import Component, Draw, Layout, NormalForm
+from skvi.base import Draw, Layout, NormalForm
+from skvi.base._component import Component
 from skvi.base._draw import Side
 from skvi.base._protocols import JointDensity
 from skvi.base._units import Units

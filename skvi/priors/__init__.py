@@ -1,10 +1,7 @@
 """Priors over the parameter vector theta."""
 
-from skvi.priors._blocks import build_prior
-from skvi.priors._hierarchical import HierarchicalNormal
 from skvi.priors._horseshoe import Horseshoe
 from skvi.priors._laplace import Laplace
-from skvi.priors._log_uniform import LogUniform
 from skvi.priors._normal import HalfCauchy, Normal
 from skvi.priors._student_t import ARD, StudentT
 from skvi.priors.base import BuiltPrior, GammaHyperprior, Prior
@@ -14,12 +11,9 @@ __all__ = [
     "BuiltPrior",
     "GammaHyperprior",
     "HalfCauchy",
-    "HierarchicalNormal",
     "Horseshoe",
     "Laplace",
-    "LogUniform",
     "Normal",
     "Prior",
     "StudentT",
-    "build_prior",
 ]

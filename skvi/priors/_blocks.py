@@ -216,7 +216,8 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     Examples
     --------
     >>> from skvi.base import Layout
-    >>> from skvi.priors import Laplace, Normal, build_prior
+    >>> from skvi.priors import Laplace, Normal
+    >>> from skvi.priors._blocks import build_prior
     >>> layout = Layout({"coef": (1, 2), "intercept": (1,)})
     >>> prior = build_prior({"coef": Laplace(), "intercept": Normal(10.0)}, layout)
     >>> prior.as_normal() is None

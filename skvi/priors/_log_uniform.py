@@ -45,7 +45,7 @@ class LogUniform(Prior):
 
     Examples
     --------
-    >>> from skvi.priors import LogUniform
+    >>> from skvi.priors._log_uniform import LogUniform
     >>> LogUniform()
     LogUniform()
     """

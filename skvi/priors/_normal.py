@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from scipy.special import erfcx
 
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._component import Component
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors._scales import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
-from skvi.priors.base import BuiltPrior, Prior
+from skvi.priors.base import BuiltPrior, GammaHyperprior, Prior
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import rand, randn
 from skvi.utils._validation import StrOptions
@@ -105,18 +106,20 @@ class Normal(Prior):
 
     Parameters
     ----------
-    scale : float, "learn", "learn_rows", HalfCauchy, array-like or dict, default=1.0
+    scale : float, "learn", "learn_rows", HalfCauchy, GammaHyperprior, array-like or \
+dict, default=1.0
         Standard deviation, in units of the block's natural size (`Block.scale`). 1
         suits standardized features. "learn" finds the value with the largest ELBO
         (empirical Bayes; type-II maximum likelihood if q is exact): one scale for all
         coefficients, or one for each entry of a mapping of priors. "learn_rows" learns
         one for each row of a block: for the first layer of a network one for each
         feature, so that irrelevant ones are switched off (automatic relevance
-        determination; MacKay, 1996). Under a `HalfCauchy` hyperprior it is unknown, and
-        is integrated out: it has a distribution of its own beside the posterior of the
-        coefficients, and the evidence integrates over it. In linear models also one
-        number for each feature, of shape (n_features,), or (n_outputs, n_features); or
-        a mapping from names of features, where the others have 1.
+        determination; MacKay, 1996). Under a `HalfCauchy` hyperprior, or a
+        `GammaHyperprior` of the precision, it is unknown, and is integrated out: it has
+        a distribution of its own beside the posterior of the coefficients, and the
+        evidence integrates over it. In linear models also one number for each feature,
+        of shape (n_features,), or (n_outputs, n_features); or a mapping from names of
+        features, where the others have 1.
     loc : float, array-like or dict, default=0.0
         Mean, likewise; beside a scale that is given. Others in a mapping have 0.
 
@@ -138,6 +141,7 @@ class Normal(Prior):
             *POSITIVE,
             StrOptions({"learn", LEARN_ROWS}),
             HalfCauchy,
+            GammaHyperprior,
             "array-like",
             dict,
         ],
@@ -152,8 +156,13 @@ class Normal(Prior):
 
     @property
     def relative_to(self) -> str | None:
-        """None where the scale is given; see `Prior.relative_to`."""
+        """None where the prior has the units of the features; see `Prior`."""
         return "all" if isinstance(self.scale, (str, HalfCauchy)) else None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the scale is neither learned nor unknown."""
+        return not isinstance(self.scale, (str, HalfCauchy, GammaHyperprior))
 
     @property
     def has_names(self) -> bool:
@@ -184,7 +193,7 @@ class Normal(Prior):
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior over every coordinate of a layout."""
         self.validate()
-        if self.relative_to is None:
+        if self.is_given:
             scale, loc = _each(self.scale, layout), _each(self.loc, layout)
             if not bool((scale > 0).all()):
                 raise ValueError(f"Scales must be positive. Got {self!r}.")
@@ -194,9 +203,12 @@ class Normal(Prior):
                 f"{self!r} has a mean beside a scale that is not given. Give the scale "
                 "as a number, or leave loc out."
             )
-        if isinstance(self.scale, HalfCauchy):
+        if not isinstance(self.scale, str):
             self.scale.validate()
+        if isinstance(self.scale, HalfCauchy):
             return _BuiltHalfCauchy(float(self.scale.scale) * layout.natural_scales())
+        if isinstance(self.scale, GammaHyperprior):
+            return _BuiltGamma(layout.natural_scales(), self.scale)
         return scaled(layout, self.scale, _BuiltNormal)
 
 
@@ -355,6 +367,38 @@ class _BuiltHalfCauchy(BuiltUnknownScale):
         terms = log_weights - 0.5 * squares[..., None] * precisions
         constant = 0.5 * size * LOG_2PI + self.scale.log().sum()
         return torch.logsumexp(terms, -1) - constant
+
+
+class _BuiltGamma(BuiltUnknownScale):
+    """A scale whose precision has a Gamma density: a multivariate Student-t."""
+
+    def __init__(self, scale: torch.Tensor, hyperprior: GammaHyperprior) -> None:
+        super().__init__(scale)
+        self.hyperprior = hyperprior
+        self.shape, self.rate = float(hyperprior.shape), float(hyperprior.rate)
+
+    def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
+        a, b, half_size = self.shape, self.rate, 0.5 * len(self.scale)
+        constant = (
+            math.lgamma(a + half_size)
+            - math.lgamma(a)
+            - half_size * math.log(2 * math.pi * b)
+        )
+        tails = (a + half_size) * torch.log1p(squares / (2 * b))
+        return constant - tails - self.scale.log().sum()
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        width = torch.exp(-0.5 * self.hyperprior.draw_log(n_draws, generator))
+        return self.scale * width * randn(generator, n_draws, len(self.scale))
+
+    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+        # The log of the precision is -2 log s.
+        return math.log(2.0) + self.hyperprior.log_density(-2 * log_scale)
+
+    def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
+        shape = self.shape + 0.5 * len(self.scale)
+        rate = self.rate + 0.5 * float(squares)
+        return shape / rate, shape / rate**2
 
 
 def log_density(log_scale: torch.Tensor) -> torch.Tensor:

@@ -17,10 +17,10 @@ class FlatReference(BuiltPrior):
     --------
     >>> import torch
     >>> from skvi.base import NormalForm
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.priors._reference import FlatReference
     >>> q = NormalForm(torch.zeros(1), torch.ones(1))
-    >>> bool(KL().closed_form(q, FlatReference()) == -q.entropy())
+    >>> bool(KLDivergence().closed_form(q, FlatReference()) == -q.entropy())
     True
     """
 

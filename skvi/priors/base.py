@@ -1,14 +1,15 @@
 """What every prior must implement."""
 
 import math
-from dataclasses import dataclass
 from numbers import Real
 
 import torch
 
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._component import Component
 from skvi.utils._device import CPU, Movable
 from skvi.utils._random import log_gamma_density, log_gamma_draws
+from skvi.utils._validation import Interval
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "GammaHyperprior", "Prior"]
 
@@ -18,24 +19,41 @@ VAGUE_SCALE = 10.0
 MAX_LOG = 600.0
 
 
-@dataclass(frozen=True)
-class GammaHyperprior:
-    """Prior Gamma distribution of a precision.
+class GammaHyperprior(Component):
+    """Hyperprior of one scale, a Gamma distribution of the precision, 1 / scale^2.
+
+    ``Normal(scale=GammaHyperprior())`` is the prior of
+    `sklearn.linear_model.BayesianRidge`. `BayesianLinearRegression` infers the
+    precision; everywhere else it is integrated out, which leaves a multivariate
+    Student-t with ``2 * shape`` degrees of freedom.
 
     Parameters
     ----------
-    shape, rate : float
-        Parameters of the Gamma distribution of the precision, in the units of the fit.
+    shape, rate : float, default=1e-6
+        Parameters of the Gamma distribution, with mean ``shape / rate``. The default is
+        uninformative, and costs ``-log(shape)`` = 13.8 nats of evidence: to compare
+        models, use an informative hyperprior. In linear models it holds for the columns
+        as they are; ``prior="hierarchical"`` is relative to the root mean square of
+        their standard deviations, so that the fit does not depend on a common unit.
 
     Examples
     --------
-    >>> from skvi.priors import GammaHyperprior
-    >>> GammaHyperprior(1.0, rate=2.0)
-    GammaHyperprior(shape=1.0, rate=2.0)
+    >>> import torch
+    >>> from skvi.base import Layout
+    >>> from skvi.priors import GammaHyperprior, Normal
+    >>> prior = Normal(GammaHyperprior(shape=1.0, rate=1.0))
+    >>> built = prior.build(Layout({"coef": (1, 2)}))
+    >>> round(float(built.log_prob(torch.zeros(1, 2))), 4)  # 1 / (2 pi)
+    -1.8379
     """
 
-    shape: float
-    rate: float
+    _parameter_constraints: dict = {
+        "shape": [Interval(Real, 0, None, closed="neither")],
+        "rate": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:
+        self.shape, self.rate = shape, rate
 
     def log_density(self, log_precision: torch.Tensor) -> torch.Tensor:
         """Log density of the log of the precision.

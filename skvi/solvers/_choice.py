@@ -45,14 +45,15 @@ def choose_solver(problem: Problem, solver: str | Solver = "auto") -> Solver:
     Examples
     --------
     >>> from skvi.base import Layout
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import Problem, choose_solver
+    >>> from skvi.solvers import Problem
+    >>> from skvi.solvers._choice import choose_solver
     >>> from skvi.targets import Target
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> target = Target()  # a density of which nothing else is known
-    >>> choose_solver(Problem(target, ELBO(), KL(), posterior, None)).name
+    >>> choose_solver(Problem(target, ELBO(), KLDivergence(), posterior, None)).name
     'stochastic'
     """
     if isinstance(solver, Solver):

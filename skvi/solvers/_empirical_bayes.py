@@ -9,8 +9,8 @@ import torch
 from scipy.optimize import minimize
 
 from skvi.base import NormalForm
-from skvi.posteriors import MixtureOverScales, Posterior
-from skvi.posteriors._over_scales import leading
+from skvi.posteriors import Posterior
+from skvi.posteriors._over_scales import MixtureOverScales, leading
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import AtPlaces, NaturalGradient
 from skvi.solvers._run import Run, missing_for_expectations
@@ -46,7 +46,7 @@ class EmpiricalBayes(Solver):
     Examples
     --------
     >>> import torch
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.likelihoods import GaussianLikelihood
     >>> from skvi.losses import LogLoss
     >>> from skvi.objectives import ELBO
@@ -61,7 +61,7 @@ class EmpiricalBayes(Solver):
     >>> parts = model, GaussianLikelihood(1.0), LogLoss(), prior, X, y
     >>> target = SupervisedTarget(*parts)
     >>> posterior = FullRankNormal().build(model.layout)
-    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     >>> solution = EmpiricalBayes().solve(problem, SolverOptions())
     >>> round(
     ...     float(solution.target.hyper.exp()), 3

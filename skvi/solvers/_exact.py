@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from skvi.base import Draw, Layout, NormalForm
 from skvi.divergences import Divergence
-from skvi.objectives import Objective
+from skvi.objectives.base import Objective
 from skvi.posteriors import FullRankNormal, Posterior
 from skvi.posteriors._exact import Unsolved
 from skvi.posteriors._over_scales import beside

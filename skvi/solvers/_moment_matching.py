@@ -21,7 +21,7 @@ from skvi._sampling._importance import (
     draw_weighted,
 )
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.divergences._linalg import apply, factorize, inverse_of
 from skvi.divergences._power_integral import log_power_integral
 from skvi.objectives import ELBO
@@ -77,7 +77,7 @@ class MomentMatching(Solver):
 
     Examples
     --------
-    >>> from skvi.solvers import MomentMatching
+    >>> from skvi.solvers._moment_matching import MomentMatching
     >>> MomentMatching.name
     'moment_matching'
     """
@@ -544,4 +544,4 @@ def _proposal_problem(target: Target) -> Problem:
     full = target.layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if full else MeanFieldNormal()
     posterior = family.build(target.layout).to(target.hyper.device)
-    return Problem(target, ELBO(), KL(), posterior, None)
+    return Problem(target, ELBO(), KLDivergence(), posterior, None)

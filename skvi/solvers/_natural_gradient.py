@@ -59,21 +59,22 @@ class NaturalGradient(Solver):
     Examples
     --------
     >>> import torch
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.likelihoods import GaussianLikelihood
     >>> from skvi.losses import LogLoss
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import FullRankNormal
     >>> from skvi.predictors import LinearPredictor
     >>> from skvi.priors import Normal
-    >>> from skvi.solvers import NaturalGradient, Problem, SolverOptions
+    >>> from skvi.solvers._natural_gradient import NaturalGradient
+    >>> from skvi.solvers import Problem, SolverOptions
     >>> from skvi.targets import SupervisedTarget
     >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
     >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
     >>> parts = model, GaussianLikelihood(1.0), LogLoss(), prior, X, y
     >>> target = SupervisedTarget(*parts)
     >>> posterior = FullRankNormal().build(model.layout)
-    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     >>> solution = NaturalGradient().solve(problem, SolverOptions())
     >>> round(solution.value, 4)  # - log p(D): here the posterior is normal
     4.7205

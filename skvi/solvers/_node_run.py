@@ -12,8 +12,7 @@ from typing import cast
 
 import torch
 
-from skvi.posteriors import MixtureOverScales
-from skvi.posteriors._over_scales import beside
+from skvi.posteriors._over_scales import MixtureOverScales, beside
 from skvi.solvers._mode import SINGULAR
 from skvi.solvers._newton import Descent
 from skvi.solvers._node_fit import Fit, Start

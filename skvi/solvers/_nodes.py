@@ -15,8 +15,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences._linalg import precision_of
-from skvi.posteriors import MixtureOverScales
-from skvi.posteriors._over_scales import leading
+from skvi.posteriors._over_scales import MixtureOverScales, leading
 from skvi.solvers._mode import start_at_mode
 from skvi.solvers._newton import Descent
 from skvi.solvers._node_fit import Fit, Start, extrapolated

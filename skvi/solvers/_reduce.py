@@ -14,7 +14,8 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
-from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
+from skvi.posteriors import FullRankNormal, Posterior
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.solvers._mode import factorize
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers.base import Problem, SolverOptions

@@ -97,7 +97,7 @@ class Solution:
     --------
     >>> from skvi.base import Layout
     >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import Solution
+    >>> from skvi.solvers._solution import Solution
     >>> from skvi.solvers._solution import State
     >>> from skvi.solvers._solution import Ending
     >>> from skvi.targets import Target

@@ -7,8 +7,7 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
-from skvi.posteriors import MixtureOverScales
-from skvi.posteriors._over_scales import beside
+from skvi.posteriors._over_scales import MixtureOverScales, beside
 from skvi.solvers._mode import DENSE_LIMIT, factorize, find_mode
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress

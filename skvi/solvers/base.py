@@ -6,9 +6,9 @@ from typing import cast
 
 import torch
 
-from skvi.base import Component
+from skvi.base._component import Component
 from skvi.divergences import Divergence
-from skvi.objectives import Objective
+from skvi.objectives.base import Objective
 from skvi.posteriors import Posterior
 from skvi.solvers._checkpoint import Checkpoint
 from skvi.solvers._solution import Ending, Solution, State
@@ -37,15 +37,15 @@ class Problem:
     Examples
     --------
     >>> from skvi.base import Layout
-    >>> from skvi.divergences import KL
+    >>> from skvi.divergences import KLDivergence
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import Problem
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> from skvi.targets import Target
-    >>> problem = Problem(Target(), ELBO(), KL(), posterior, None)
+    >>> problem = Problem(Target(), ELBO(), KLDivergence(), posterior, None)
     >>> problem.objective, problem.divergence
-    (ELBO(), KL())
+    (ELBO(), KLDivergence())
     """
 
     target: Target
@@ -260,7 +260,8 @@ class Solver(Component):
 
     Examples
     --------
-    >>> from skvi.solvers import NaturalGradient, Solver
+    >>> from skvi.solvers._natural_gradient import NaturalGradient
+    >>> from skvi.solvers import Solver
     >>> isinstance(NaturalGradient(), Solver), NaturalGradient.continues
     (True, True)
     """

@@ -64,7 +64,7 @@ def hyper_path(
     mean, std = mean.detach(), as_std_or_cov(variance.detach())
     value = loss.expected(likelihood, mean, std, y)[0]
     if not value.requires_grad:
-        width = float(std.max()) / likelihood.length_scale
+        width = float(std.max()) / likelihood._length_scale
         nodes, weights = normal_rule(width, device=std.device)
         f = torch.addcmul(mean, nodes[:, None], std)[..., None]
         value = weights @ loss(likelihood, f, y)

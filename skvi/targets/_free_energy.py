@@ -56,7 +56,7 @@ class FreeEnergy:
             return self.loss.expected(likelihood, mean, std_or_cov, y, refine)
         if mean.ndim == 2:
             return self._vector(likelihood, mean, std_or_cov, y, refine)
-        reach = likelihood.length_scale / math.sqrt(max(self.alpha, 1.0))
+        reach = likelihood._length_scale / math.sqrt(max(self.alpha, 1.0))
         nodes, weights = normal_rule(
             float(std_or_cov.max()) / reach, refine, std_or_cov.device
         )

@@ -64,11 +64,11 @@ class HierarchicalTarget(SupervisedTarget):
     >>> from skvi.likelihoods import GaussianLikelihood
     >>> from skvi.losses import LogLoss
     >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.targets import HierarchicalTarget
-    >>> from skvi.priors import GammaHyperprior, HierarchicalNormal
+    >>> from skvi.targets._hierarchical import HierarchicalTarget
+    >>> from skvi.priors import GammaHyperprior, Normal
     >>> X, y = torch.ones(2, 1).double(), torch.tensor([1.0, 3.0])
     >>> gamma, model = GammaHyperprior(1.0, 1.0), LinearPredictor(1, 1, False)
-    >>> prior = HierarchicalNormal().build(model.layout)
+    >>> prior = Normal(GammaHyperprior()).build(model.layout)
     >>> target = HierarchicalTarget(
     ...     model,
     ...     GaussianLikelihood("learn"),

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors import BuiltPrior, Normal, build_prior
+from skvi.priors import BuiltPrior, Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets._precisions import UnknownNumber, exponent
 from skvi.targets._reduced import ReducedTarget
 from skvi.targets._scale_score import ScaleScore

@@ -58,7 +58,7 @@ class NetworkSlopes(Movable):
         f = shift(passes.forward(columns)[0], part)
         log_prob = self.likelihood.log_prob(f, part.y)[:n_draws]
         sums[0].add_(weighted_sum(log_prob, part.weight), alpha=share)
-        slope = self.likelihood.log_prob_slope(f, part.y)
+        slope = self.likelihood._log_prob_slope(f, part.y)
         if part.weight is not None:
             slope = slope * like_rows(part.weight, slope[0])
         passes.slope[0] = slope.reshape(f.shape)

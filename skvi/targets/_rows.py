@@ -102,7 +102,7 @@ class SupervisedRows(Target):
         starts = self._initial_scales().tolist() if names else []
         triples = zip(names, starts, ranges, strict=True)
         limits = {name: (at - reach, at + reach) for name, at, reach in triples}
-        own = zip(noise, self.likelihood_spec.learned_limits, strict=False)
+        own = zip(noise, self.likelihood_spec._learned_limits, strict=False)
         shapes = {name: ends for name, ends in own if ends is not None}
         roles = dict.fromkeys(noise, "noise") | dict.fromkeys(prior, "prior")
         scales = Layout(

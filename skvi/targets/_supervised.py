@@ -145,7 +145,7 @@ class SupervisedTarget(SupervisedRows):
             f = shift(self.predictor.forward(theta, part.X), part)
             if value is not None:
                 value -= self.loss.total(self.likelihood, f, part.y, part.weight)
-            slope = self.likelihood.log_prob_slope(f, part.y)
+            slope = self.likelihood._log_prob_slope(f, part.y)
             if part.weight is not None:
                 slope = slope * like_rows(part.weight, slope[0])
             gradient = gradient + self.predictor.pull_back_draws(part.X, slope)

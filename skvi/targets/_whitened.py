@@ -87,8 +87,8 @@ class WhitenedLinear(WhitenedTarget):
             f = torch.addmm(self.shift[rows], position, columns)[..., None]
             if value is not None:
                 own = None if weight is None else weight[rows]
-                value += self.likelihood.total_log_prob(f, y, own)
-            change = self.likelihood.log_prob_slope(f, y)
+                value += self.likelihood._total_log_prob(f, y, own)
+            change = self.likelihood._log_prob_slope(f, y)
             slope += (change if weight is None else change * weight[rows]) @ columns.T
         return slope
 

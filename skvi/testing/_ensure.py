@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from sklearn.base import clone
 
-from skvi.base import Component
+from skvi.base._component import Component
 
 __all__ = ["Check", "check_component", "ensure", "numeric_gradient", "pickled"]
 
@@ -92,29 +92,12 @@ def pickled(value: T) -> T:
 
 
 def check_component(component: Component) -> None:
-    """Check that a specification is a scikit-learn parameter object.
-
-    Parameters
-    ----------
-    component : Component
-        Any loss, divergence, prior, family, likelihood or objective.
-
-    Raises
-    ------
-    AssertionError
-        The message says what is wrong.
-
-    Examples
-    --------
-    >>> from skvi.priors import Normal
-    >>> from skvi.testing import check_component
-    >>> check_component(Normal(scale=2.0))
-    """
+    """A scikit-learn parameter object; see `check_part`."""
     name = type(component).__name__
     ensure(
         isinstance(component, Component),
-        f"{name} must be a subclass of skvi.base.Component, or of the base class of "
-        "its kind (Loss, Divergence, Prior, Family, Likelihood).",
+        f"{name} must be a subclass of the base class of its kind (Loss, Divergence, "
+        "Prior, Family, Likelihood).",
     )
     component.validate()
     params = component.get_params(deep=False)

@@ -4,14 +4,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    Likelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, Likelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import Loss
-from skvi.testing._ensure import N_DRAWS, N_SE, Check, check_component, numeric_gradient
+from skvi.testing._ensure import N_DRAWS, N_SE, Check, numeric_gradient
 from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
@@ -23,34 +19,9 @@ N_NODES, HALF_WIDTH = 8001, 9.0
 
 
 def check_loss(
-    loss: Loss, likelihoods: Sequence[Likelihood] = LIKELIHOODS, random_state: int = 0
+    loss: Loss, likelihoods: Sequence[Likelihood], random_state: int
 ) -> None:
-    """Check that a loss satisfies its contract.
-
-    Checks that losses of rows are independent, compares gradients with finite
-    differences and expectations under a normal f (and their derivatives, which
-    second-order solvers use) with a fine rule, and checks that values are finite in the
-    tails.
-
-    Parameters
-    ----------
-    loss : Loss
-    likelihoods : sequence of Likelihood, default=(normal, two classes, three classes)
-        Likelihoods that the loss is intended for.
-    random_state : int, default=0
-
-    Raises
-    ------
-    AssertionError
-        The message says what is wrong.
-
-    Examples
-    --------
-    >>> from skvi.losses import BetaLoss
-    >>> from skvi.testing import check_loss
-    >>> check_loss(BetaLoss(beta=1.3))
-    """
-    check_component(loss)
+    """Values, gradients and expectations; see `check_part`."""
     generator = make_generator(random_state)
     for likelihood in likelihoods:
         _check_with(loss, likelihood, generator)
@@ -140,30 +111,8 @@ def compare_integrals(
     check.close(found[2], curvature, f"{what} second derivative {width}", 1e-3, 1e-4)
 
 
-def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
-    """Check that a likelihood satisfies its contract.
-
-    Draws, densities and power integrals must agree with each other: the mean of
-    ``p(y | f)^(c - 1)`` over draws is the integral of ``p^c``.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-        A likelihood without hyperparameters that are still to be learned.
-    random_state : int, default=0
-
-    Raises
-    ------
-    AssertionError
-        The message says what is wrong.
-
-    Examples
-    --------
-    >>> from skvi.likelihoods import BernoulliLikelihood
-    >>> from skvi.testing import check_likelihood
-    >>> check_likelihood(BernoulliLikelihood())
-    """
-    check_component(likelihood)
+def check_likelihood(likelihood: Likelihood, random_state: int) -> None:
+    """Draws, densities and power integrals; see `check_part`."""
     generator, check = make_generator(random_state), Check(repr(likelihood))
     f = randn(generator, 1, 5, likelihood.n_outputs)
     many = f.expand(N_DRAWS, -1, -1)

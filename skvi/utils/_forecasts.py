@@ -79,11 +79,11 @@ class NormalForecast:
         return density.reshape(len(density), -1).sum(1)
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: Any = None
+        self, X: Any, n_draws: int = 1, random_state: Any = None
     ) -> np.ndarray:
         """Independent draws, (n, S) or (n, K, S)."""
         mean, std = (a[..., None] for a in self._moments(X))
-        shape = (*mean.shape[:-1], n_samples)
+        shape = (*mean.shape[:-1], n_draws)
         return mean + std * check_random_state(random_state).standard_normal(shape)
 
     def _predictive_normals(self, X: Any) -> tuple[np.ndarray, np.ndarray, None]:

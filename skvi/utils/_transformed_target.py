@@ -47,10 +47,10 @@ class TransformedTarget:
         levels = interval_levels(type(self.estimator).__name__, coverage)
         return self.predict_quantiles(X, levels, **options)
 
-    def sample_y(self, X: Any, n_samples: int = 1, **options: Any) -> np.ndarray:
+    def sample_y(self, X: Any, n_draws: int = 1, **options: Any) -> np.ndarray:
         """Draws of y, (n, S), for any transformation, or (n, 1, S)."""
         found, X = self._inner(X, "sample_y")
-        z = self._one_target(found.sample_y(X, n_samples=n_samples, **options), 1)
+        z = self._one_target(found.sample_y(X, n_draws=n_draws, **options), 1)
         y = self._inverse(z)
         return y[:, None] if self._is_column else y
 

@@ -13,7 +13,8 @@ from scipy import stats
 from sklearn.base import clone
 
 import skvi
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Layout, NormalForm
+from skvi.base._component import Component
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 
@@ -47,7 +48,7 @@ every_specification = pytest.mark.parametrize("spec", SPECIFICATIONS, ids=repr)
 
 def test_specifications_are_found():
     assert len(SPECIFICATIONS) >= 12
-    assert {"KL", "BetaLoss", "FullRankNormal"} <= {
+    assert {"KLDivergence", "BetaLoss", "FullRankNormal"} <= {
         type(s).__name__ for s in SPECIFICATIONS
     }
 

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skvi.changepoint import BayesianChangepointDetector, ConstantHazard, Hazard
+from skvi.changepoint import BayesianChangepointDetector, Hazard
+from skvi.changepoint.base import ConstantHazard
 from skvi.exceptions import SkviWarning
 from tests.changepoint.series import jump
 from tests.changepoint.test_recursion import CASES, Aging, fit, reference_of

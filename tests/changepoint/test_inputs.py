@@ -12,7 +12,7 @@ from skvi.changepoint import (
     PoissonCounts,
     Regression,
 )
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import BetaLoss
 from skvi.priors import Normal
@@ -131,7 +131,7 @@ def test_wrong_shapes_in_mid_stream():
         ),
         ({"models": "poisson", "loss": "beta"}, [[0.0]], r"2 \* sqrt\(X \+ 3 / 8\)"),
         ({"models": "bernoulli", "loss": "beta"}, [[0.0]], "have no outliers"),
-        ({"divergence": Renyi()}, [[0.0]], "'divergence' parameter"),
+        ({"divergence": RenyiDivergence()}, [[0.0]], "'divergence' parameter"),
         ({"run_length_loss": "beta"}, [[0.0]], "robust loss"),
         ({"feature_columns": [0]}, [[0.0]], "every column"),
         ({"feature_columns": [1]}, [[0.0]], "numbered from 0"),
@@ -183,7 +183,9 @@ def test_impossible_rows_and_hazards_are_named():
     with pytest.raises(ValueError, match="Row 1 is impossible"):
         BayesianChangepointDetector(Positive(), scaling=None).fit([[1.0], [-1.0]])
     with pytest.raises(IncompatibleComponentsError, match="update_part"):
-        BayesianChangepointDetector(Positive(), divergence=KL(2.0)).fit([[1.0]])
+        BayesianChangepointDetector(Positive(), divergence=KLDivergence(2.0)).fit(
+            [[1.0]]
+        )
     with pytest.raises(IncompatibleComponentsError, match="Positive"):
         BayesianChangepointDetector(Positive(), loss="beta").fit([[1.0]])
     with pytest.raises(ValueError, match="Loud"):

@@ -9,7 +9,7 @@ from skvi.changepoint import (
     PoissonCounts,
     Regression,
 )
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.losses import BetaLoss, LogLoss
 from tests.changepoint.series import jump
 
@@ -26,12 +26,12 @@ def test_losses_by_name_and_object():
 
 
 def test_weaker_divergence_learns_less():
-    """KL(weight=4): four rows teach what one does. Robust and standard alike."""
+    """Of weight 4: four rows teach what one does. Robust and standard alike."""
     X = jump(60)
     for loss in ("log", BetaLoss(1 + 1e-8)):
         common = {"hazard": 1e9, "loss": loss, "scaling": None}
         model = Regression(noise_scale=1.0)
-        a = BayesianChangepointDetector(model, divergence=KL(4.0), **common)
+        a = BayesianChangepointDetector(model, divergence=KLDivergence(4.0), **common)
         b = BayesianChangepointDetector(model, **common)
         a.fit(np.repeat(X[:10], 4, 0))
         b.fit(X[:10])
@@ -47,7 +47,7 @@ def test_weaker_divergence_of_other_models(model):
     """Four rows teach what one does. Wrong variant: their number is not divided."""
     X = (np.random.default_rng(2).random((12, 1)) < 0.6) * 1.0
     common = {"hazard": 1e9, "scaling": None}
-    a = BayesianChangepointDetector(model, divergence=KL(4.0), **common)
+    a = BayesianChangepointDetector(model, divergence=KLDivergence(4.0), **common)
     b = BayesianChangepointDetector(model, **common)
     found = a.fit(np.repeat(X, 4, 0)).predict_next(return_std=True)
     np.testing.assert_allclose(found, b.fit(X).predict_next(return_std=True), rtol=1e-6)

@@ -7,11 +7,11 @@ from sklearn.base import clone
 from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
-    ConstantHazard,
     Hazard,
     PoissonCounts,
     Regression,
 )
+from skvi.changepoint.base import ConstantHazard
 from tests.changepoint.reference import make_reference
 
 EXACT = {"max_hypotheses": None, "min_probability": 0.0, "scaling": None}

@@ -11,7 +11,7 @@ from skvi.changepoint import (
     PoissonCounts,
     Regression,
 )
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss
 from tests.changepoint.gains import expected_gain
@@ -59,7 +59,7 @@ def test_short_segments_have_the_optimal_posterior(order, beta, weight):
     X = 1.0 + 0.7 * rng.standard_normal((12 + order, 1))
     X[7] += 9.0
     model = Regression(order, noise_scale=0.8)
-    found = never(X, model, beta, divergence=KL(weight))
+    found = never(X, model, beta, divergence=KLDivergence(weight))
     A = np.ones((12, 1 + order))
     if order:
         A[:, 1] = X[:-1, 0]

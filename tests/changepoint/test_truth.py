@@ -9,11 +9,11 @@ from scipy.stats import binom
 from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
-    ConstantHazard,
     Hazard,
     PoissonCounts,
     Regression,
 )
+from skvi.changepoint.base import ConstantHazard
 from tests.changepoint.reference import make_reference
 
 EXACT = {"max_hypotheses": None, "min_probability": 0.0, "scaling": None}

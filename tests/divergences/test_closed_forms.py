@@ -9,18 +9,19 @@ from sklearn.base import clone
 import skvi.divergences
 from skvi.base import Layout, NormalForm
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     Divergence,
     FDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.divergences._power_integral import log_power_integral
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from tests.divergences.normals import as_full
 
 CLASSES = [getattr(skvi.divergences, name) for name in skvi.divergences.__all__]
@@ -31,7 +32,10 @@ SPECS += [AlphaDivergence(a, joint=True) for a in (-0.2, 0.4, 1.6)]
 SPECS += [BetaDivergence(b) for b in (0.8, 0.9999, 1, 1.00001, 2)]
 SPECS += [BetaDivergence(b, joint=True) for b in (0.8, 1.4)]
 SPECS += [GammaDivergence(g) for g in (0.8, 0.9999, 1, 1.00001, 2)]
-SPECS += [KL(weight=0.4), *(Renyi(a) for a in (-0.2, 0, 0.9999, 1, 1.0003, 1.6))]
+SPECS += [
+    KLDivergence(weight=0.4),
+    *(RenyiDivergence(a) for a in (-0.2, 0, 0.9999, 1, 1.0003, 1.6)),
+]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
 KINDS = [(q, pi) for q in ("diag", "full") for pi in ("diag", "full")]
 every_kind = pytest.mark.parametrize(("q_kind", "pi_kind"), KINDS)
@@ -89,7 +93,7 @@ def test_log_power_integral(pair, q_kind, pi_kind, a, b):
 def test_kl_is_its_integral(pair, q_kind, pi_kind, weight):
     # Wrong variants: the trace without its half; the entropy's sign.
     q, pi = pair(q_kind, pi_kind)
-    value = KL(weight).closed_form(q, as_prior(pi))
+    value = KLDivergence(weight).closed_form(q, as_prior(pi))
     torch.testing.assert_close(value, weight * kl_by_torch(q, pi), rtol=1e-10, atol=0)
 
 
@@ -109,7 +113,7 @@ def test_kl_to_a_prior_that_is_not_normal(pair, q_kind, blocks, expect_normal):
             lambda t, one=one: one.log_prob(t[:, None]), mean, variance**0.5, 0
         )
     entropy = torch.distributions.MultivariateNormal(q.mean, q.covariance()).entropy()
-    value = KL().closed_form(q, prior)
+    value = KLDivergence().closed_form(q, prior)
     torch.testing.assert_close(value, -entropy - cross, rtol=1e-10, atol=0)
 
 
@@ -155,7 +159,12 @@ def make_prior(name, pair):
 @pytest.mark.parametrize(
     ("spec", "prior_kind"),
     [(s, k) for s in SPECS for k in ("diag", "full") if getattr(s, "alpha", 1) != 0]
-    + [(s, k) for s in SPECS if isinstance(s, KL) for k in ("laplace", "blocks")],
+    + [
+        (s, k)
+        for s in SPECS
+        if isinstance(s, KLDivergence)
+        for k in ("laplace", "blocks")
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("q_kind", ["diag", "full"])
@@ -221,7 +230,9 @@ def test_entropy_weight(spec, pair, q_kind):
     slope = (value(1e-4) - value(-1e-4)) / 2e-4
     narrow = NormalForm(pi.mean, q.scale * 1e-3)
     weight = torch.as_tensor(spec.terms(narrow, as_prior(pi)).entropy_weight)
-    growth = 2 if isinstance(spec, Jeffreys) else 1  # it grows like 1 / width^2
+    growth = (
+        2 if isinstance(spec, JeffreysDivergence) else 1
+    )  # it grows like 1 / width^2
     assert slope == pytest.approx(-float(weight.expand(3).sum()) / growth, rel=1e-4)
 
 
@@ -251,13 +262,21 @@ def test_monte_carlo(spec, estimate, z_score):
 
 @pytest.mark.parametrize(("alpha", "sign"), [(0.5, 1), (1.6, -1)])
 def test_direction_of_the_monte_carlo_bias(alpha, sign, estimate):
-    estimates, value = estimate(Renyi(alpha), 50_000, 2)
+    estimates, value = estimate(RenyiDivergence(alpha), 50_000, 2)
     se = estimates.std() / math.sqrt(len(estimates))
     assert sign * (estimates.mean() - value) > 5 * se
 
 
 @pytest.mark.parametrize(
-    "spec", [KL(), KL(2.0), Renyi(0.1), Renyi(1), Renyi(3)], ids=repr
+    "spec",
+    [
+        KLDivergence(),
+        KLDivergence(2.0),
+        RenyiDivergence(0.1),
+        RenyiDivergence(1),
+        RenyiDivergence(3),
+    ],
+    ids=repr,
 )
 def test_orders_that_can_regularize(spec):
     spec.check_regularizer()

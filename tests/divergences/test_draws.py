@@ -9,15 +9,16 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import AlphaDivergence, Renyi
+from skvi.divergences import AlphaDivergence, RenyiDivergence
 from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._tempered import log_tempered_integral
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 
 LAYOUT = Layout({"coef": (3,)})
-SPECS = [Renyi(0.5), AlphaDivergence(0.5), AlphaDivergence(0.5, joint=True)]
+SPECS = [RenyiDivergence(0.5), AlphaDivergence(0.5), AlphaDivergence(0.5, joint=True)]
 FAMILIES = [MeanFieldNormal(), FullRankNormal(), LowRankNormal(rank=1)]
 
 
@@ -128,7 +129,7 @@ def test_estimates_of_fits(spec, family, make_normal, generator):
     ]
     draws = torch.stack(draws)
     # Logs of means of 128 draws: the bias of Rényi's is below half their variance.
-    bias = 0.5 * float(draws.var()) if isinstance(spec, Renyi) else 0.0
+    bias = 0.5 * float(draws.var()) if isinstance(spec, RenyiDivergence) else 0.0
     error = 5 * float(draws.std()) / math.sqrt(len(draws))
     assert abs(float(draws.mean() - value)) < error + bias
 
@@ -146,7 +147,11 @@ def test_fits_meet_those_with_closed_forms(family, order):
     """
     X, y = load_breast_cancer(return_X_y=True)
     data = scale(X)[:, [1, 4, 8, 9]], y
-    shared = {"posterior": family, "divergence": Renyi(order), "random_state": 0}
+    shared = {
+        "posterior": family,
+        "divergence": RenyiDivergence(order),
+        "random_state": 0,
+    }
     fit, exact = (
         BayesianLogisticRegression(prior=prior, solver=solver, **shared).fit(*data)
         for prior, solver in ((StudentT(1e7), "stochastic"), (Normal(), "auto"))

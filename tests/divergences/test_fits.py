@@ -10,13 +10,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skvi.base import NormalForm
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     FDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import Laplace
@@ -26,13 +26,17 @@ FAMILIES = ["mean_field", "full_rank"]
 SPECS = [AlphaDivergence(0.9), AlphaDivergence(1.3)]
 SPECS += [BetaDivergence(b) for b in (0.8, 1.1, 1.5)]
 SPECS += [GammaDivergence(g) for g in (0.8, 1.1, 1.5)]
-SPECS += [Jeffreys()]
+SPECS += [JeffreysDivergence()]
 JOINT = [AlphaDivergence(0.9, joint=True), AlphaDivergence(1.2, joint=True)]
 JOINT += [BetaDivergence(1.05, joint=True), BetaDivergence(0.9, joint=True)]
 #: Families take turns; per coordinate and joint are the same for a full rank.
 FITS = [(spec, FAMILIES[i % 2]) for i, spec in enumerate(SPECS)]
 FITS += [(spec, FAMILIES[i % 2]) for i, spec in enumerate(JOINT)]
-FITS += [(Jeffreys(), "full_rank"), (JOINT[0], "full_rank"), (JOINT[1], "mean_field")]
+FITS += [
+    (JeffreysDivergence(), "full_rank"),
+    (JOINT[0], "full_rank"),
+    (JOINT[1], "mean_field"),
+]
 FITS += [(AlphaDivergence(0.5), "mean_field"), (BetaDivergence(0.5), "mean_field")]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
@@ -218,7 +222,11 @@ def test_jeffreys_of_a_prior_that_is_not_normal(data):
     """Wider than KL, as for a normal prior: the second direction is not missed."""
     exact, _ = fit(*data, posterior="mean_field", prior=Laplace(1.0))
     model, _ = fit(
-        *data, posterior="mean_field", prior=Laplace(1.0), divergence=Jeffreys(), **FREE
+        *data,
+        posterior="mean_field",
+        prior=Laplace(1.0),
+        divergence=JeffreysDivergence(),
+        **FREE,
     )
     assert (model.coef_std_ > 1.2 * exact.coef_std_).all()
 
@@ -254,12 +262,12 @@ def test_posteriors_wider_than_their_priors_are_reported():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 30))
     y = (rng.uniform(size=60) < 1 / (1 + np.exp(-X @ rng.normal(size=30)))).astype(int)
-    model, messages = fit(X, y, divergence=Renyi(0.5), prior="normal")
+    model, messages = fit(X, y, divergence=RenyiDivergence(0.5), prior="normal")
     assert model.coef_std_.max() > 5
     assert len(messages) == 1
     assert "the posterior is wider than its prior in" in messages[0]
     assert not model.converged_
-    assert not fit(X[:, :3], y, divergence=Renyi(0.5), prior="normal")[1]
+    assert not fit(X[:, :3], y, divergence=RenyiDivergence(0.5), prior="normal")[1]
 
 
 @pytest.mark.parametrize("objective", ["eubo", "iwelbo", "chi"])
@@ -272,7 +280,9 @@ def test_bounds_of_the_evidence_refuse_them(objective, kind, data):
 
 
 @every_family
-@pytest.mark.parametrize("spec", [KL(), Jeffreys(), GammaDivergence(0.9)], ids=repr)
+@pytest.mark.parametrize(
+    "spec", [KLDivergence(), JeffreysDivergence(), GammaDivergence(0.9)], ids=repr
+)
 def test_the_natural_gradient_is_quick(spec, family, data):
     """Few iterations, none of them quasi-Newton, which follow 50 steps.
 

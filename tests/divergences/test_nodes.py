@@ -14,7 +14,7 @@ from skvi.divergences import (
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Renyi,
+    RenyiDivergence,
 )
 from skvi.divergences._nodes import log_integrals
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
@@ -81,8 +81,8 @@ def test_independent_coordinates(spec, a, b):
 @pytest.mark.parametrize(
     "divergence",
     [
-        Renyi(0.5),
-        Renyi(1.4),
+        RenyiDivergence(0.5),
+        RenyiDivergence(1.4),
         AlphaDivergence(0.7),
         AlphaDivergence(0.7, joint=True),
         GammaDivergence(1.2),
@@ -119,8 +119,8 @@ def test_range_of_the_order():
     prior = Normal().build(Layout({"coef": (3,)}))
     for width in (0.9, 1.2):
         q = correlated(width=width)
-        found = Renyi(2.0).closed_form(q, Hidden(prior))
-        exact = Renyi(2.0).closed_form(q, prior)
+        found = RenyiDivergence(2.0).closed_form(q, Hidden(prior))
+        exact = RenyiDivergence(2.0).closed_form(q, prior)
         assert math.isinf(found) == math.isinf(exact)
 
 
@@ -142,7 +142,13 @@ def test_correlated_coordinates(spec, a):
 
 @pytest.mark.parametrize("spec", PRIORS, ids=repr)
 @pytest.mark.parametrize(
-    "divergence", [Renyi(0.5), Renyi(1.3), GammaDivergence(1.1), BetaDivergence(1.1)]
+    "divergence",
+    [
+        RenyiDivergence(0.5),
+        RenyiDivergence(1.3),
+        GammaDivergence(1.1),
+        BetaDivergence(1.1),
+    ],
 )
 def test_derivatives(spec, divergence):
     """Against central differences, for a correlated q.
@@ -199,12 +205,14 @@ def test_unknown_numbers_are_those_of_kl(prior, likelihood):
     """
     X, y, _ = make_rows()
     parts = {"likelihood": likelihood, "posterior": "mean_field"}
-    model = BayesianLinearRegression(prior=prior, divergence=Renyi(0.5), **parts)
+    model = BayesianLinearRegression(
+        prior=prior, divergence=RenyiDivergence(0.5), **parts
+    )
     model.fit(X, y)
     kl = BayesianLinearRegression(prior=prior, **parts).fit(X, y)
     assert model.noise_scale_ == pytest.approx(kl.noise_scale_, rel=1e-4)
     given = {"noise_scale": model.noise_scale_, "prior": model.prior_["coef"]}
-    known = BayesianLinearRegression(divergence=Renyi(0.5), **given, **parts)
+    known = BayesianLinearRegression(divergence=RenyiDivergence(0.5), **given, **parts)
     np.testing.assert_allclose(model.coef_, known.fit(X, y).coef_, rtol=1e-4)
     taken = {"noise_scale", "y_mean", "y_scale"}
     if prior == "auto":
@@ -219,7 +227,7 @@ def test_learned_scales():
     Wrong variant: the objective's gradient in the scale without the prior's.
     """
     X, _, y = make_rows()
-    common = {"divergence": Renyi(0.5), "random_state": 0}
+    common = {"divergence": RenyiDivergence(0.5), "random_state": 0}
     model = BayesianLogisticRegression(prior=Laplace("learn"), **common).fit(X, y)
     scale = model.diagnostics_["learned"]["prior_scale"]
     nearby = [

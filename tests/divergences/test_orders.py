@@ -9,22 +9,23 @@ from sklearn.base import clone
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     FDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.utils._validation import InvalidParameterError
 from tests.divergences.normals import Prior
 
 NEGATIVE, WITHIN, ABOVE = (-0.2,), (0.05, 0.4, 0.7), (1.05, 1.4, 1.9)
-RATIOS, POWERS = (AlphaDivergence, Renyi), (BetaDivergence, GammaDivergence)
+RATIOS, POWERS = (AlphaDivergence, RenyiDivergence), (BetaDivergence, GammaDivergence)
 CASES = [(c, o) for c in RATIOS for o in NEGATIVE + WITHIN + ABOVE]
 CASES += [(c, o) for c in POWERS for o in WITHIN + ABOVE]
 every_case = pytest.mark.parametrize(("kind", "order"), CASES)
@@ -49,7 +50,7 @@ def combine(kind, order, integrals, log):
         return (integrals[0] - 1) / k
     if kind is not BetaDivergence:
         integrals = [log(i) for i in integrals]
-    if kind is Renyi:
+    if kind is RenyiDivergence:
         return integrals[0] / k
     own, prior, cross = integrals
     return (own + (order - 1) * prior - order * cross) / k
@@ -131,7 +132,9 @@ def test_near_the_limit_kl(kind, delta, width):
     q, pi = NormalForm(tensor(0.3), tensor(width)), NormalForm(tensor(0.0), tensor(1.2))
     value = float(kind(order).closed_form(q, Prior(pi)))
     if delta == 0:
-        assert value == pytest.approx(float(KL().closed_form(q, Prior(pi))), rel=1e-12)
+        assert value == pytest.approx(
+            float(KLDivergence().closed_form(q, Prior(pi))), rel=1e-12
+        )
         return
     with mpmath.workdps(50):
         c, m = mpmath.mpf(order), mpmath.mpf(0.3)
@@ -153,7 +156,7 @@ def test_near_the_limit_kl(kind, delta, width):
 @pytest.mark.parametrize("kind", RATIOS)
 def test_order_zero_is_the_other_kl(kind, make_normal):
     q, pi = make_normal(2, "diag", 1), make_normal(2, "diag", 2)
-    expected = float(KL().closed_form(pi, Prior(q)))
+    expected = float(KLDivergence().closed_form(pi, Prior(q)))
     for order, rel in [(0, 1e-10), (1e-13, 1e-10), (0.99e-7, 1e-5), (-1.01e-7, 1e-5)]:
         value = float(kind(order).closed_form(q, Prior(pi)))
         assert value == pytest.approx(expected, rel=rel)
@@ -223,10 +226,12 @@ def test_jeffreys_is_both_directions(make_normal):
     """Wrong variant: their mean."""
     for shapes in [("diag", "diag"), ("full", "diag"), ("diag", "full")]:
         q, pi = make_normal(3, shapes[0], 1), make_normal(3, shapes[1], 2)
-        expected = KL().closed_form(q, Prior(pi)) + KL().closed_form(pi, Prior(q))
-        value = Jeffreys().closed_form(q, Prior(pi))
+        expected = KLDivergence().closed_form(
+            q, Prior(pi)
+        ) + KLDivergence().closed_form(pi, Prior(q))
+        value = JeffreysDivergence().closed_form(q, Prior(pi))
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
-        swapped = Jeffreys().closed_form(pi, Prior(q))
+        swapped = JeffreysDivergence().closed_form(pi, Prior(q))
         torch.testing.assert_close(value, swapped, rtol=1e-10, atol=0)
 
 
@@ -237,9 +242,9 @@ GENERATORS = {
     "chi2": lambda t: (t - 1) ** 2,
 }
 KNOWN = [
-    (lambda t: t * t.log(), KL()),
+    (lambda t: t * t.log(), KLDivergence()),
     (lambda t: -t.log(), AlphaDivergence(0)),
-    (lambda t: (t - 1) * t.log(), Jeffreys()),
+    (lambda t: (t - 1) * t.log(), JeffreysDivergence()),
     ("hellinger", AlphaDivergence(0.5, joint=True)),
     ("chi2", AlphaDivergence(2, joint=True)),
 ]
@@ -260,7 +265,7 @@ def test_f_divergences_that_are_known(generator_, closed, logs, z_score):
     q, pi, log_q, log_pi = logs
     spec = FDivergence(generator_)
     factor = {"hellinger": 0.5, "chi2": 2.0}.get(generator_, 1.0)
-    expected = factor * KL().closed_form(pi, Prior(q))
+    expected = factor * KLDivergence().closed_form(pi, Prior(q))
     if not isinstance(closed, AlphaDivergence) or closed.alpha != 0:
         expected = factor * closed.closed_form(q, Prior(pi))
     values = torch.vmap(lambda a, b: spec._at(a - b))(log_q[:, None], log_pi[:, None])
@@ -306,7 +311,7 @@ def test_functions_that_are_generators():
 
 
 @pytest.mark.parametrize(
-    "spec", [BetaDivergence(1.3), GammaDivergence(1.3), Jeffreys()]
+    "spec", [BetaDivergence(1.3), GammaDivergence(1.3), JeffreysDivergence()]
 )
 @pytest.mark.parametrize("family", [MeanFieldNormal(), FullRankNormal()])
 def test_estimates_with_draws_of_the_prior(spec, family, make_normal, generator):
@@ -362,8 +367,8 @@ def test_direction_of_the_bias_of_gamma(logs):
 def test_priors_that_do_not_suit(monkeypatch):
     """An improper prior has no constant; one without a variance no Jeffreys."""
     layout = Layout({"coef": (2,)})
-    Jeffreys().check_prior(Laplace().build(layout))
-    Jeffreys().check_prior(build_prior({"coef": Normal(1e3)}, layout))
+    JeffreysDivergence().check_prior(Laplace().build(layout))
+    JeffreysDivergence().check_prior(build_prior({"coef": Normal(1e3)}, layout))
     prior = Laplace().build(layout)
     monkeypatch.setattr(
         type(prior), "log_prob", lambda self, t: -torch.log1p(t.square()).sum(1)
@@ -372,11 +377,16 @@ def test_priors_that_do_not_suit(monkeypatch):
         type(prior), "log_prob_gradient", lambda self, t: -2 * t / (1 + t.square())
     )
     with pytest.raises(IncompatibleComponentsError, match="without a variance"):
-        Jeffreys().check_prior(prior)
+        JeffreysDivergence().check_prior(prior)
     AlphaDivergence().check_prior(prior)
     monkeypatch.setattr(type(prior), "is_proper", False, raising=False)
-    for spec in (AlphaDivergence(), BetaDivergence(), GammaDivergence(), Jeffreys()):
+    for spec in (
+        AlphaDivergence(),
+        BetaDivergence(),
+        GammaDivergence(),
+        JeffreysDivergence(),
+    ):
         with pytest.raises(IncompatibleComponentsError, match="improper prior"):
             spec.check_prior(prior)
-    for spec in (KL(), Renyi()):
+    for spec in (KLDivergence(), RenyiDivergence()):
         spec.check_prior(prior)

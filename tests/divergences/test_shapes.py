@@ -5,23 +5,27 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import (
-    KL,
     AlphaDivergence,
     BetaDivergence,
     GammaDivergence,
-    Jeffreys,
-    Renyi,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
 from skvi.divergences._linalg import mix, precision_of
 from skvi.divergences._power_integral import log_power_integral
-from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 from tests.divergences.normals import Prior, as_full
 
-SPECS = [KL(), *(Renyi(a) for a in (0.5, 0.9995, 1e-4, 1, 0, 1.4, -0.1))]
+SPECS = [
+    KLDivergence(),
+    *(RenyiDivergence(a) for a in (0.5, 0.9995, 1e-4, 1, 0, 1.4, -0.1)),
+]
 SPECS += [AlphaDivergence(a, joint=True) for a in (0.5, 0.9995, 1.4)]
 SPECS += [BetaDivergence(b, joint=True) for b in (0.95, 1, 1.0005, 1.3)]
 SPECS += [GammaDivergence(g) for g in (0.9, 1, 1.0005, 1.3)]
-SPECS += [Jeffreys()]
+SPECS += [JeffreysDivergence()]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
 
 
@@ -63,12 +67,12 @@ def test_kl_of_many_normals_is_that_of_each(prior, q_shape, make):
     each = [make(q_shape, 4, seed, 0.9) for seed in range(3)]
     parts = [(q.mean, q.scale, q.factor)[: 3 if q_shape == "low" else 2] for q in each]
     many = NormalForm(*(torch.stack(part) for part in zip(*parts, strict=True)))
-    found = KL(0.5).closed_form(many, pi)
-    expected = torch.stack([KL(0.5).closed_form(q, pi) for q in each])
+    found = KLDivergence(0.5).closed_form(many, pi)
+    expected = torch.stack([KLDivergence(0.5).closed_form(q, pi) for q in each])
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     if prior == "full":
         with pytest.raises(ValueError, match="only KL takes many"):
-            Renyi(0.5).closed_form(many, pi)
+            RenyiDivergence(0.5).closed_form(many, pi)
 
 
 @every_spec
@@ -93,7 +97,11 @@ def test_closed_forms_are_what_draws_give(make, q_shape, pi_shape, generator, z_
     eps = torch.randn(300_000, q.n_noise, generator=generator, dtype=torch.float64)
     theta = q.transform(eps)
     log_q, log_pi = q.log_prob(theta), pi.log_prob(theta)
-    specs = [KL(), AlphaDivergence(0.3, joint=True), AlphaDivergence(1.3, joint=True)]
+    specs = [
+        KLDivergence(),
+        AlphaDivergence(0.3, joint=True),
+        AlphaDivergence(1.3, joint=True),
+    ]
     for a, b in [(0.5, 0.5), (1.3, -0.3), (1.2, 0), (1, 0.2)]:
         draws = torch.exp((a - 1) * log_q + b * log_pi)
         assert z_score(draws, log_power_integral(q, pi, a, b).exp()) < 5
@@ -123,7 +131,7 @@ def test_kl_of_nearly_equal_loadings_in_single_precision():
     factor = 1e4 * torch.tensor([[1.0, 1.0], [1.0, 1.0001], [1.0, 1.0]])
     mean, scale = torch.zeros(len(factor)), torch.ones(len(factor))
     values = [
-        KL().closed_form(
+        KLDivergence().closed_form(
             NormalForm(mean.to(d), scale.to(d), factor.to(d)),
             Prior(NormalForm(mean.to(d), 1e4 * scale.to(d))),
         )
@@ -169,12 +177,12 @@ def test_finite_where_the_precision_is_positive_definite(make, a, b):
 @pytest.mark.parametrize(
     "spec",
     [
-        KL(),
-        Renyi(0.5),
+        KLDivergence(),
+        RenyiDivergence(0.5),
         AlphaDivergence(1.4, joint=True),
         BetaDivergence(1.3, joint=True),
         GammaDivergence(0.9),
-        Jeffreys(),
+        JeffreysDivergence(),
     ],
     ids=repr,
 )

@@ -10,7 +10,8 @@ from scipy.special import stdtrit
 
 from skvi._sampling._importance import StudentT, draw_weighted
 from skvi.base import Layout, NormalForm
-from skvi.evidence import _near_normal, bound_evidence
+from skvi.evidence import _near_normal
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._estimates import reverse_bound
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode

@@ -8,8 +8,8 @@ import torch
 from skvi._sampling._diagnostics import MAX_RHAT
 from skvi._sampling._positions import silent
 from skvi.base import NormalForm
-from skvi.evidence import bound_evidence
 from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
 from skvi.posteriors import MeanFieldNormal
 from skvi.utils._clock import UNLIMITED

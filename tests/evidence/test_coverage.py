@@ -12,7 +12,8 @@ from scipy.stats import binom
 
 from benchmarks.evidence_truths import RESULT, SETS, Posterior, bridge, importance, load
 from skvi.base import NormalForm
-from skvi.evidence import _summarize, bound_evidence
+from skvi.evidence import _summarize
+from skvi.evidence._bounds import bound_evidence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss

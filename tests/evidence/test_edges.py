@@ -12,7 +12,7 @@ from skvi.evidence import _importance
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
-from skvi.priors import HierarchicalNormal, Normal
+from skvi.priors import GammaHyperprior, Normal
 from skvi.targets import Target
 
 
@@ -42,7 +42,7 @@ def test_a_prior_without_closed_form_has_an_evidence():
     """
     X, y = clusters()
     X = (X - X.mean(0)) / X.std(0)  # what the hyperprior is relative to
-    prior = {"prior": HierarchicalNormal(2.0, 1.0), "intercept_prior": Normal(3.0)}
+    prior = {"prior": Normal(GammaHyperprior(2.0, 1.0)), "intercept_prior": Normal(3.0)}
     model = BayesianLogisticRegression(
         **{"prior": "normal", **prior}, random_state=0
     ).fit(X, y)

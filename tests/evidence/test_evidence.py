@@ -8,7 +8,8 @@ import torch
 from scipy.stats import binom
 
 from skvi._sampling._chains import Chains, HamiltonianChains
-from skvi.evidence import _importance, _one_mode, bound_evidence
+from skvi.evidence import _importance, _one_mode
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._estimates import (
     block_size,
     bridge_estimate,

@@ -12,7 +12,7 @@ from skvi._sampling._chains import HamiltonianChains
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression
 from skvi.model_selection import EvidenceSearch, _race, _search, _work
-from skvi.priors import HierarchicalNormal, Normal
+from skvi.priors import GammaHyperprior, Normal
 from tests.interrupts import (
     Linear,
     Logistic,
@@ -119,7 +119,7 @@ def test_an_interrupted_search(owner, method, number, message, monkeypatch):
 def test_evidence_bounds_at_random_moments(method):
     """Nothing of the estimator changes. Wrong variants: those of the tests above."""
     X, y = numbers()
-    prior = HierarchicalNormal(1.0, 1.0) if method == "exact" else "laplace"
+    prior = Normal(GammaHyperprior(1.0, 1.0)) if method == "exact" else "laplace"
     model = Linear(prior=prior, noise_scale=50.0).fit(X, y)
     before = state_of(model)
 

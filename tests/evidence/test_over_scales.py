@@ -20,7 +20,8 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.priors import GammaHyperprior, HalfCauchy, Normal, build_prior
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
 
 CASES = {  # rows, effects
     "one": (60, [0.5]),

@@ -11,7 +11,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
-from skvi.evidence import _one_mode, bound_evidence
+from skvi.evidence import _one_mode
+from skvi.evidence._bounds import bound_evidence
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal

@@ -10,13 +10,13 @@ from skvi.linear_model import BayesianLinearRegression
 from skvi.model_selection import EvidenceSearch
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.plotting._rows import row_label
-from skvi.priors import HierarchicalNormal, Normal
+from skvi.priors import GammaHyperprior, Normal
 
 X = np.array([[-1.0], [1.5]])
 GIVEN = {"prior": Normal(0.8), "noise_scale": 0.7, "normalize_y": False}
 GIVEN |= {"intercept_prior": Normal(0.8)}
 NO_INTERCEPT = {"fit_intercept": False, "intercept_prior": None}
-NEARLY_GIVEN = GIVEN | {"prior": HierarchicalNormal(shape=40.0, rate=30.0)}
+NEARLY_GIVEN = GIVEN | {"prior": Normal(GammaHyperprior(shape=40.0, rate=30.0))}
 CASES = {
     "given": (GIVEN, ()),
     "intercept": (GIVEN | {"intercept_prior": Normal(3.0)}, ()),

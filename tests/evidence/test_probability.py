@@ -6,15 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skvi.evidence import EvidenceBounds, NamedBound
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._named import NamedBound
 from skvi.likelihoods import (
     BernoulliLikelihood,
-    CategoricalLikelihood,
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,

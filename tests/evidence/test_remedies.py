@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from skvi.evidence import bound_evidence
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._forecast import why_too_long
 from skvi.evidence._remedies import remedy
 from skvi.likelihoods import BernoulliLikelihood

@@ -12,7 +12,8 @@ from skvi.base import Layout
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._tempered_result import _of_few_systems
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.priors import ARD, Horseshoe, StudentT, build_prior
+from skvi.priors import ARD, Horseshoe, StudentT
+from skvi.priors._blocks import build_prior
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,11 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 from skvi._sampling._chains import Chains, HamiltonianChains
-from skvi.evidence import (
-    BoundsTable,
-    EvidenceBounds,
-    NamedBound,
-    _conjugate,
-)
+from skvi.evidence import EvidenceBounds, _conjugate
+from skvi.evidence._named import BoundsTable, NamedBound
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import HierarchicalNormal, Laplace
+from skvi.priors import GammaHyperprior, Laplace, Normal
 from skvi.solvers._moment_matching import fit_proposal_normal
 from tests.evidence.test_evidence import bounds_of, conjugate
 
@@ -264,7 +260,7 @@ def test_a_poor_quadrature_is_not_called_exact(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
     y = X[:, 0] + rng.normal(size=30)
-    prior = HierarchicalNormal(1.0, 1.0)
+    prior = Normal(GammaHyperprior(1.0, 1.0))
     model = BayesianLinearRegression(prior=prior, noise_scale=1.0).fit(X, y)
     bounds = model.evidence_bounds(X, y, method="exact")
     assert not bounds.reliable

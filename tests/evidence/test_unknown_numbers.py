@@ -61,7 +61,7 @@ def test_totals_of_counts_are_sums_over_rows(weighted, generator):
     of_rows = torch.randn(1, 1, 8, generator=generator, dtype=torch.float64)
     for hyper in (of_draws, of_draws[0, 0], of_rows):
         likelihood = NegativeBinomialLikelihood("learn").bind(hyper)
-        total = likelihood.total_log_prob(f, y, weight)
+        total = likelihood._total_log_prob(f, y, weight)
         rows = likelihood.log_prob(f, y)
         rows = rows if weight is None else rows * weight
         torch.testing.assert_close(total, rows.sum(1))

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import halfnorm, norm
 from torch.distributions import HalfNormal, Normal
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.inference import VariationalInference
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
@@ -78,7 +78,7 @@ def score_gradients(target, posterior, n_repeats):
     for _ in range(n_repeats):
         leaf = posterior.params.detach().clone().requires_grad_()
         q = posterior.at(leaf)
-        loss, _ = objective.surrogate(target, q, KL(), None, 16, generator)
+        loss, _ = objective.surrogate(target, q, KLDivergence(), None, 16, generator)
         found.append(torch.autograd.grad(loss, leaf)[0])
     return torch.stack(found)
 
@@ -98,7 +98,7 @@ def test_factors_leave_the_gradient_and_take_its_noise():
     generator = torch.Generator().manual_seed(1)
     surrogate = ELBO("reparam").surrogate
     loss, _ = surrogate(
-        chain(n, False), posterior.at(leaf), KL(), None, 50_000, generator
+        chain(n, False), posterior.at(leaf), KLDivergence(), None, 50_000, generator
     )
     (exact,) = torch.autograd.grad(loss, leaf)
     error = found.std(0) / len(found) ** 0.5

@@ -20,7 +20,7 @@ from skvi.posteriors import (
     LowRankNormal,
     MixtureOfNormals,
     NormalizingFlow,
-    SemiImplicit,
+    SemiImplicitMixture,
 )
 from skvi.solvers import Stochastic
 from skvi.targets._density import DensityTarget
@@ -269,7 +269,10 @@ def test_modes_beyond_the_starts(size):
 def test_both_bounds_of_a_semi_implicit_fit():
     """Below and above the ELBO, which is below the integral, e^2."""
     vi = fitted(
-        banana, {"x": (), "y": ()}, posterior=SemiImplicit(n_hidden=4), max_iter=2
+        banana,
+        {"x": (), "y": ()},
+        posterior=SemiImplicitMixture(n_hidden=4),
+        max_iter=2,
     )
     found = vi.diagnostics_
     error = 4 * (vi.lower_bound_se_ + found["elbo_upper_se"])
@@ -288,7 +291,7 @@ def test_weights_of_draws_with_a_bound_of_their_density():
         return Normal(0.0, 1.0).log_prob(p["x"]).sum(1)
 
     target = DensityTarget(normal, {"x": (2,)}, None, ())
-    q = SemiImplicit().build(target.layout)  # the same normal, as one given e
+    q = SemiImplicitMixture().build(target.layout)  # the same normal, as one given e
     with torch.no_grad():
         found = Changes.of(target, q, torch.Generator().manual_seed(0))
     assert found.efficiency == pytest.approx(1.0, abs=1e-9)

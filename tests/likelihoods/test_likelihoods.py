@@ -67,7 +67,7 @@ def test_derivatives(likelihood):
     generic = Likelihood.log_prob_derivatives(likelihood, f, y)
     for a, b in zip(likelihood.log_prob_derivatives(f, y), generic, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(likelihood.log_prob_slope(f, y), generic[1])
+    torch.testing.assert_close(likelihood._log_prob_slope(f, y), generic[1])
 
 
 @every_likelihood

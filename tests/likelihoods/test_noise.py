@@ -12,13 +12,13 @@ from skvi.likelihoods import (
     GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
     HurdleLikelihood,
-    IndependentLikelihood,
     JohnsonSULikelihood,
     Likelihood,
     PoissonLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.utils._row_pass import RowBuffers
 
@@ -71,7 +71,7 @@ def test_power_integrals_of_rows(likelihood, c):
 def test_slopes(likelihood):
     """Wrong variant: the slope in the scale without that of its bound."""
     expected = Likelihood.log_prob_derivatives(likelihood, F, Y)[1]
-    torch.testing.assert_close(likelihood.log_prob_slope(F, Y), expected)
+    torch.testing.assert_close(likelihood._log_prob_slope(F, Y), expected)
 
 
 @every
@@ -137,8 +137,8 @@ def test_passes_are_automatic_derivatives(likelihood):
         y = torch.stack([y, 0.5 * y, y + 1], -1)
     weight = torch.linspace(0.1, 2, 10).double().reshape(2, 1, 5)
     found, expected = (buffers_of(likelihood, f, hyper.clone()) for _ in range(2))
-    passes = LogLoss().row_pass(likelihood, found)
-    automatic = super(LogLoss, LogLoss()).row_pass(likelihood, expected)
+    passes = LogLoss()._row_pass(likelihood, found)
+    automatic = super(LogLoss, LogLoss())._row_pass(likelihood, expected)
     assert type(passes) is not type(automatic)
     for visit in (passes, automatic):
         with torch.inference_mode():  # as solvers do
@@ -157,14 +157,14 @@ def test_tails_of_a_student_t(df):
     """
     noise = StudentTLikelihood(df)
     z = torch.cat([-torch.logspace(-3, 3, 40), torch.linspace(0, 9, 10)]).double()
-    found = noise.standard_log_cdf(z)
+    found = noise._standard_log_cdf(z)
     np.testing.assert_allclose(found, stats.t.logcdf(z, df), rtol=1e-12, atol=1e-14)
     far = torch.tensor([-1e6])
-    expected = noise.standard_log_cdf(far.double())
+    expected = noise._standard_log_cdf(far.double())
     torch.testing.assert_close(
-        noise.standard_log_cdf(far), expected, rtol=1e-6, atol=0, check_dtype=False
+        noise._standard_log_cdf(far), expected, rtol=1e-6, atol=0, check_dtype=False
     )
-    moment = noise.standard_tail_moment(torch.tensor([0.7]).double()).item()
+    moment = noise._standard_tail_moment(torch.tensor([0.7]).double()).item()
     if df <= 2:
         assert moment == np.inf
     else:
@@ -236,7 +236,7 @@ def test_several_targets():
         stats.norm(f[..., 3], np.exp(-0.5)).logpdf(y[:, 2]),
     ]
     assert np.allclose(bound.log_prob(f, y), sum(columns))
-    integrals = [p.log_power_integral(g, 1.5) for p, g in bound.by_target(f)]
+    integrals = [p.log_power_integral(g, 1.5) for p, g in bound._by_target(f)]
     assert torch.allclose(bound.log_power_integral(f, 1.5), sum(integrals))
     assert bound.mean(f).shape == (2, 7, 3)
     assert torch.equal(bound.mean(f), f[..., [0, 2, 3]])

@@ -46,7 +46,7 @@ def outputs(noise, f):
 
 
 def law(noise, f):
-    scale = float(noise.at_rows(outputs(noise, [f])).scale.flatten()[0])
+    scale = float(noise._at_rows(outputs(noise, [f]))._scale.flatten()[0])
     if noise.is_normal:
         return stats.norm(f, scale)
     return stats.t(getattr(noise, "noise", noise).df, f, scale)
@@ -120,7 +120,7 @@ def test_moments(df, scale):
     variance = (mass * (y - mean).square()).sum(0)
     if df is not None:
         far = torch.tensor([20_000.5 * 0.5 / scale]).double()
-        tail = noise.standard_tail_moment(far) + far**2 * noise.standard_cdf(-far)
+        tail = noise._standard_tail_moment(far) + far**2 * noise._standard_cdf(-far)
         variance = variance + 2 * scale**2 * tail
     found = likelihood.variance(f[None, :, None])[0]
     torch.testing.assert_close(found, variance, rtol=2e-4, atol=1e-12)

@@ -94,7 +94,7 @@ def test_slopes(likelihood):
     """Wrong variants: the slope of the asymmetry's sign; rows at the value."""
     f, y = outputs(likelihood, 4), torch.tensor([0.4, 0.9, 2.5, 0.05]).double()
     expected = Likelihood.log_prob_derivatives(likelihood, f, y)[1]
-    found = likelihood.log_prob_slope(f, y).reshape(expected.shape)
+    found = likelihood._log_prob_slope(f, y).reshape(expected.shape)
     torch.testing.assert_close(found, expected)
 
 
@@ -117,17 +117,17 @@ def test_limits_of_johnson_su():
     Wrong variant: the scale without cosh(m), which is not that of the median.
     """
     z = torch.linspace(-1.2, 4, 30).double()
-    normal = JohnsonSULikelihood(1.0, 1e4).standard_log_prob(z)
+    normal = JohnsonSULikelihood(1.0, 1e4)._standard_log_prob(z)
     np.testing.assert_allclose(normal, stats.norm.logpdf(z), atol=1e-6)
     lognormal = stats.lognorm(1 / 1.3, loc=-1.3, scale=1.3)
-    found = JohnsonSULikelihood(1e7, 1.3).standard_log_prob(z)
+    found = JohnsonSULikelihood(1e7, 1.3)._standard_log_prob(z)
     np.testing.assert_allclose(found, lognormal.logpdf(z), atol=1e-6)
     right, left = JohnsonSULikelihood(3.0, 1.3), JohnsonSULikelihood(1 / 3.0, 1.3)
-    torch.testing.assert_close(left.standard_log_prob(z), right.standard_log_prob(-z))
+    torch.testing.assert_close(left._standard_log_prob(z), right._standard_log_prob(-z))
     law = stats.johnsonsu(-1.3 * np.log(3), 1.3)
     u = np.sinh(np.log(3)) + z.numpy() * np.cosh(np.log(3)) / 1.3
     expected = law.logpdf(u) + np.log(np.cosh(np.log(3)) / 1.3)
-    np.testing.assert_allclose(right.standard_log_prob(z), expected)
+    np.testing.assert_allclose(right._standard_log_prob(z), expected)
 
 
 def test_special_cases_of_the_generalized_gamma():

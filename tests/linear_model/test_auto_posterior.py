@@ -13,12 +13,12 @@ from skvi.linear_model import (
 )
 from skvi.posteriors import (
     Ensemble,
-    Exact,
     FullRankNormal,
     LowRankNormal,
     MeanFieldNormal,
     Product,
 )
+from skvi.posteriors._exact import Exact
 from skvi.priors import Normal
 
 

@@ -10,7 +10,7 @@ from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -18,8 +18,8 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier
-from skvi.posteriors import Exact
-from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
+from skvi.posteriors._exact import Exact
+from skvi.priors import GammaHyperprior, Normal
 from skvi.solvers import Stochastic, _exact
 from skvi.targets._precision_nodes import find_nodes
 
@@ -27,7 +27,7 @@ MODEL = BayesianLinearRegression
 NOISE, COEF = (2.0, 1.5), (3.0, 2.0)
 PARTS = {
     "noise_scale": GammaHyperprior(*NOISE),
-    "prior": HierarchicalNormal(*COEF),
+    "prior": Normal(GammaHyperprior(*COEF)),
     "intercept_prior": Normal(2.0),
     "normalize_y": False,
 }
@@ -239,7 +239,7 @@ def test_where_another_posterior_is_fitted():
     """
     X, y, _ = make_data(30, 2)
     others = [
-        {"divergence": KL(0.5), "max_iter": 1},
+        {"divergence": KLDivergence(0.5), "max_iter": 1},
         {"posterior": "mean_field"},
         {"prior": "ard"},
         {"noise_scale": 1.0, "prior": "normal"},
@@ -309,7 +309,7 @@ def test_exact_is_exact_or_refused():
     for parts, why in [
         ({"prior": "ard"}, "normal coefficients"),
         ({"loss": "beta"}, "normal noise, log loss"),
-        ({"divergence": KL(0.5)}, "divergence='kl'"),
+        ({"divergence": KLDivergence(0.5)}, "divergence='kl'"),
         ({"solver": "stochastic"}, "solver='stochastic'"),
         ({"solver": Stochastic(batch_size=5)}, "batch_size=5"),
     ]:
@@ -446,8 +446,10 @@ def test_more_columns_than_a_covariance_has_room_for():
     Of k copies with precisions of k times the size each has a k-th of the coefficient.
     """
     X, y, new = make_data(12, 3)
-    wide = MODEL(prior=HierarchicalNormal(3.0, 2.0 / 4000)).fit(np.tile(X, 4000), y)
-    narrow = MODEL(prior=HierarchicalNormal(3.0, 2.0)).fit(X, y)
+    wide = MODEL(prior=Normal(GammaHyperprior(3.0, 2.0 / 4000))).fit(
+        np.tile(X, 4000), y
+    )
+    narrow = MODEL(prior=Normal(GammaHyperprior(3.0, 2.0))).fit(X, y)
     assert not hasattr(wide, "sigma_")
     expected = narrow.predict(new, return_std=True)
     found = wide.predict(np.tile(new, 4000), return_std=True)
@@ -466,7 +468,7 @@ def test_a_given_gamma_prior_is_literal():
     X = rng.normal(size=(12, 4)) * [1.0, 3.0, 0.2, 1.0]
     y = X @ rng.normal(size=4) + rng.normal(size=12)
     parts = {"noise_scale": 1.0, "normalize_y": False, "fit_intercept": False}
-    model = MODEL(prior=HierarchicalNormal(1.0, 0.5), **parts).fit(X, y)
+    model = MODEL(prior=Normal(GammaHyperprior(1.0, 0.5)), **parts).fit(X, y)
     z = np.linspace(-12.0, 12.0, 2001)
     log_p = [
         stats.multivariate_normal(np.zeros(12), np.eye(12) + X @ X.T / a).logpdf(y)

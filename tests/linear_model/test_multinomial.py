@@ -13,17 +13,20 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.preprocessing import StandardScaler, scale
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.expectations._gumbel import expect_logsumexp
-from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
+from skvi.likelihoods import BernoulliLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.linear_model._coefficients import NormalCoefficients
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget
 from tests.linear_model.reference_multinomial import (
     Multinomial,
@@ -95,7 +98,7 @@ class TestCategoricalLikelihood:
         generic = super(CategoricalLikelihood, likelihood).log_prob_derivatives(f, y)
         for found, other in zip((value, first, second), generic, strict=True):
             assert torch.allclose(found, other, atol=1e-12)
-        assert torch.equal(likelihood.log_prob_slope(f, y), first)
+        assert torch.equal(likelihood._log_prob_slope(f, y), first)
         for i in range(2):
             slope = numeric_gradient(
                 lambda g, i=i: likelihood.log_prob(g[None, None], y[i : i + 1])[0, 0],
@@ -413,7 +416,7 @@ def test_two_symmetric_columns_are_the_binary_model(posterior):
         torch.from_numpy(y),
     )
     family = FullRankNormal() if posterior == "full_rank" else MeanFieldNormal()
-    problem = Problem(target, ELBO(), KL(), family.build(target.layout), None)
+    problem = Problem(target, ELBO(), KLDivergence(), family.build(target.layout), None)
     solution = choose_solver(problem).solve(problem, SolverOptions(tol=1e-9))
     if posterior == "full_rank":
         assert -solution.value == pytest.approx(binary.lower_bound_, abs=1e-6)
@@ -429,7 +432,7 @@ PARTS = [
     {},
     {"posterior": "mean_field"},
     {"loss": BetaLoss(1.3), "prior": Laplace()},
-    {"divergence": Renyi(0.8), "fit_intercept": False},
+    {"divergence": RenyiDivergence(0.8), "fit_intercept": False},
 ]
 
 

@@ -242,21 +242,21 @@ def test_predictions_agree_with_fresh_draws(model):
 class LogisticNoise(NoiseLikelihood):
     """A user's noise: logistic."""
 
-    standard_variance = np.pi**2 / 3
+    _standard_variance = np.pi**2 / 3
 
     def __init__(self, noise_scale=1.0):
         self.noise_scale = noise_scale
 
-    def standard_log_prob(self, z):
+    def _standard_log_prob(self, z):
         return torch.nn.functional.logsigmoid(z) + torch.nn.functional.logsigmoid(-z)
 
-    def standard_cdf(self, z):
+    def _standard_cdf(self, z):
         return torch.sigmoid(z)
 
-    def standard_quantile(self, level):
+    def _standard_quantile(self, level):
         return torch.logit(level)  # levels are tensors: they may differ between rows
 
-    def standard_slope(self, z):
+    def _standard_slope(self, z):
         return torch.tanh(z / 2)
 
     def _standard_noise(self, generator, shape):

@@ -87,7 +87,7 @@ def test_deviations_of_draws_around_a_large_mean():
     noise = torch.full((4, 1), 0.5, dtype=torch.float64)
     draws, noise = (
         Draws(LinearPredictor(1), theta),
-        GaussianLikelihood().at_scale(noise),
+        GaussianLikelihood()._at_scale(noise),
     )
     found = DrawnPredictive(noise, Units(0.0, 1.0), draws, np.zeros((2, 1)))
     (mean, std), *_ = found.moments()

@@ -12,7 +12,7 @@ from sklearn.preprocessing import scale
 
 from skvi._model import TrainingData
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import GaussianLikelihood
@@ -22,9 +22,10 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.posteriors import MixtureOverScales, Refined
+from skvi.posteriors import RefinedNormal
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.priors import HalfCauchy, Normal
-from skvi.solvers import NaturalGradient
+from skvi.solvers._natural_gradient import NaturalGradient
 from tests.interrupts import interrupt
 from tests.problems import assert_same, assert_same_posterior, predictions
 
@@ -163,7 +164,10 @@ def test_other_divergences_carry_the_moments():
     """They need one normal; a tempered one has nodes."""
     (X, y), (Z, z) = mirrored_batches()
     mixture = KnownNoise(UNKNOWN).fit(X, y).posterior_
-    for divergence, expected in ((KL(2.0), MixtureOverScales), ("renyi", None)):
+    for divergence, expected in (
+        (KLDivergence(2.0), MixtureOverScales),
+        ("renyi", None),
+    ):
         found = KnownNoise(mixture, divergence=divergence).fit(Z, z).posterior_
         assert isinstance(found, expected or type(mixture.likeliest))
 
@@ -388,7 +392,7 @@ def test_refined_posteriors_pass_on_their_normal():
     """
     X, y = CANCER[0][:, :3], CANCER[1]
     found = []
-    for posterior in (Refined(n_auxiliary=2, n_samples=2), "mean_field"):
+    for posterior in (RefinedNormal(n_auxiliary=2, n_draws=2), "mean_field"):
         model = BayesianLogisticRegression(
             prior="normal", posterior=posterior, random_state=0
         )

@@ -14,7 +14,7 @@ from sklearn.preprocessing import scale
 
 from skvi._evidence import data_of_fit
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
@@ -27,18 +27,12 @@ from skvi.neural_network import BayesianMLPClassifier
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import (
-    ARD,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    Prior,
-    StudentT,
-    build_prior,
-)
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.priors import ARD, Horseshoe, Laplace, Normal, Prior, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 
 SPARSE = ["student_t", "horseshoe", "ard", "log_uniform", Horseshoe(0.1)]
@@ -77,7 +71,7 @@ def test_fits_are_optimal(prior, posterior, data):
         with torch.enable_grad():
             normal = model.posterior_.normal(leaf)
             value = target.expected_loss(normal)
-            value = value + KL().closed_form(normal, target.prior)
+            value = value + KLDivergence().closed_form(normal, target.prior)
             (gradient,) = torch.autograd.grad(value, leaf)
         return float(value.detach()), gradient
 
@@ -156,7 +150,7 @@ def test_divergences_without_a_closed_form(prior, data):
     """By nodes: a converged fit, wider than KL's on average. Wrong variant: KL."""
     shared = {"prior": prior, "posterior": "mean_field", "random_state": 0}
     model = BayesianLogisticRegression(
-        divergence=Renyi(0.5), **{"prior": "normal", **shared}
+        divergence=RenyiDivergence(0.5), **{"prior": "normal", **shared}
     ).fit(*data)
     assert model.converged_
     plain = BayesianLogisticRegression(**{"prior": "normal", **shared}).fit(*data)
@@ -175,7 +169,7 @@ def test_correlated_divergences_without_a_closed_form(prior, data):
     Beside the horseshoe this order hardly penalizes width, and the fit says so.
     """
     model = BayesianLogisticRegression(
-        prior=prior, posterior="full_rank", divergence=Renyi(0.5), max_iter=40
+        prior=prior, posterior="full_rank", divergence=RenyiDivergence(0.5), max_iter=40
     ).fit(*data)
     assert model.converged_ == (prior == "student_t")
     q, built = model.posterior_.as_normal(), model._model.prior
@@ -183,7 +177,7 @@ def test_correlated_divergences_without_a_closed_form(prior, data):
     theta = wider.sample(100_000, torch.Generator().manual_seed(0))
     log_w = 0.5 * (q.log_prob(theta) + built.log_prob(theta)) - wider.log_prob(theta)
     by_draws = -4 * float(torch.logsumexp(log_w, 0) - math.log(len(theta)))
-    found = float(Renyi(0.5).closed_form(q, built))
+    found = float(RenyiDivergence(0.5).closed_form(q, built))
     weights = torch.softmax(log_w, 0)  # of heavy tails at the pole of the horseshoe
     error = 4 * float(weights.square().sum().sqrt())
     assert error < 0.3
@@ -206,7 +200,9 @@ def test_posterior_of_the_first_half_is_the_prior_of_the_second(family):
         target = SupervisedTarget(
             model, GaussianLikelihood(0.5), LogLoss(), prior, *tensors
         )
-        problem = Problem(target, ELBO(), KL(), family.build(model.layout), None)
+        problem = Problem(
+            target, ELBO(), KLDivergence(), family.build(model.layout), None
+        )
         solution = NaturalGradient().solve(problem, SolverOptions(tol=1e-12))
         return solution.posterior, solution.value
 

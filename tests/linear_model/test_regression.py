@@ -19,11 +19,11 @@ from skvi.linear_model import BayesianLinearRegression
 from skvi.linear_model._ranges import warn_of_vague
 from skvi.losses import BetaLoss
 from skvi.posteriors import Product
-from skvi.priors import ARD, GammaHyperprior, HierarchicalNormal, Laplace, Normal
+from skvi.priors import ARD, GammaHyperprior, Laplace, Normal
 from skvi.solvers import Stochastic
 
 MODEL = BayesianLinearRegression
-PROPER = {"prior": HierarchicalNormal(2.0, 1.0)}
+PROPER = {"prior": Normal(GammaHyperprior(2.0, 1.0))}
 FIXED = {"noise_scale": 0.8, "prior": Normal(1.5)}
 
 
@@ -187,7 +187,7 @@ def test_a_cost_for_each_feature_warns_and_the_remedy_ends_it():
     """Wrong variant: the default model, whose cost all models share, warns."""
     with pytest.warns(UserWarning, match=r"fewer features win .*prior=ARD\(shape=1.0"):
         warn_of_vague(ARD(), 3)
-    for prior in (ARD(shape=1.0, rate=1.0), HierarchicalNormal(), Normal()):
+    for prior in (ARD(shape=1.0, rate=1.0), Normal(GammaHyperprior()), Normal()):
         warn_of_vague(prior, 3)
 
 
@@ -220,7 +220,7 @@ def test_evidence_of_separate_precisions(noise):
     """
     X, y = make_data(20, 1)
     X, found = 5 * X, []  # both act on columns as they are
-    priors = {"exact": HierarchicalNormal(1.0, 1.0), "importance": ARD(1.0, 1.0)}
+    priors = {"exact": Normal(GammaHyperprior(1.0, 1.0)), "importance": ARD(1.0, 1.0)}
     for method, prior in priors.items():
         model = MODEL(prior=prior, noise_scale=noise).fit(X, y)
         bounds = model.evidence_bounds(X, y, method=method, random_state=0)
@@ -518,7 +518,7 @@ def test_odd_data_give_finite_answers(parts):
     [
         ({"noise_scale": -1.0}, "'noise_scale' parameter"),
         ({"noise_scale": "fix"}, "'noise_scale' parameter"),
-        ({"prior": HierarchicalNormal(shape=-1.0)}, "'shape' parameter"),
+        ({"prior": Normal(GammaHyperprior(shape=-1.0))}, "'shape' parameter"),
         (
             {"prior": {"coef": Laplace(), "intercept": Normal(2.0)}},
             r"Use intercept_prior=Normal\(scale=2.0\) and leave the entry out",
@@ -586,7 +586,7 @@ def test_numbers_beside_priors_that_are_not_normal():
     Wrong variant: the scale of the coefficients is not an unknown number there.
     """
     X, y = make_data()
-    parts = {"prior": HierarchicalNormal(1.0, 1.0), "posterior": "full_rank"}
+    parts = {"prior": Normal(GammaHyperprior(1.0, 1.0)), "posterior": "full_rank"}
     model = MODEL(intercept_prior=Laplace(2.0), **parts).fit(X, y)
     assert model.converged_
     near = MODEL(intercept_prior=Normal(2.0), **parts).fit(X, y)

@@ -12,7 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, PoissonLikelihood
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.losses import BetaLoss, CallableLoss, LogLoss, RegularizedLoss
+from skvi.losses import BetaLoss, LogLoss, RegularizedLoss
+from skvi.losses._callable import CallableLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
 

@@ -90,7 +90,7 @@ def test_log_prob_derivatives(likelihood):
     base = Likelihood.log_prob_derivatives(likelihood, f, y)
     for actual, generic in zip((value, first, second), base, strict=True):
         torch.testing.assert_close(actual, generic, rtol=1e-10, atol=1e-14)
-    torch.testing.assert_close(likelihood.log_prob_slope(f, y), first)
+    torch.testing.assert_close(likelihood._log_prob_slope(f, y), first)
     up, down = likelihood.log_prob(f + step, y), likelihood.log_prob(f - step, y)
     torch.testing.assert_close((up - down) / (2 * step), first, rtol=5e-6, atol=1e-8)
     curvature = (up - 2 * value + down) / step**2

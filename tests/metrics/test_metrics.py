@@ -35,10 +35,6 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.metrics import (
-    IntervalCoverage,
-    LogPredictiveDensity,
-    NegCRPS,
-    NegIntervalScore,
     interval_coverage_scorer,
     interval_score,
     log_predictive_density_scorer,
@@ -46,6 +42,12 @@ from skvi.metrics import (
     neg_interval_score_scorer,
     normal_crps,
     sample_crps,
+)
+from skvi.metrics._scorers import (
+    IntervalCoverage,
+    LogPredictiveDensity,
+    NegCRPS,
+    NegIntervalScore,
 )
 from skvi.neural_network import BayesianMLPRegressor
 
@@ -307,7 +309,7 @@ def test_counts_with_exposure():
     X, years = rng.normal(size=(80, 1)), rng.uniform(1, 4, size=80)
     y = rng.poisson(years * np.exp(0.5 * X[:, 0] + 0.5))
     model = BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=years)
-    scorer = NegCRPS(n_samples=4000)
+    scorer = NegCRPS(n_draws=4000)
     found = [-scorer(model, X[[i]], y[[i]], exposure=years[[i]]) for i in range(20)]
     for i in range(20):
         k = np.arange(60)
@@ -536,7 +538,7 @@ def test_metadata_routing():
 def test_scorers_pickle_and_say_what_they_are():
     scorer = NegIntervalScore(0.5).set_score_request(sample_weight=True)
     assert repr(pickle.loads(pickle.dumps(scorer))) == "NegIntervalScore(coverage=0.5)"
-    assert repr(neg_crps_scorer) == "NegCRPS(n_samples=1000, random_state=0)"
+    assert repr(neg_crps_scorer) == "NegCRPS(n_draws=1000, random_state=0)"
     assert repr(LogPredictiveDensity()) == "LogPredictiveDensity()"
 
 

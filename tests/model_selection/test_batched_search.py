@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler, scale
 
 from skvi import _fitting, _side_by_side
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV, _batched_fits
@@ -48,7 +48,7 @@ def waves(n=121):
 
 
 def network(**params):
-    parts = {"posterior": "mean_field", "divergence": KL(), "prior": Normal()}
+    parts = {"posterior": "mean_field", "divergence": KLDivergence(), "prior": Normal()}
     parts |= {
         "solver": Stochastic(n_draws=10),
         "batch_size": 200,
@@ -116,7 +116,7 @@ def test_structures_have_stacks_of_their_own(stacks):
     Wrong variant: outcomes in the order of the stacks.
     """
     grid = [
-        {"divergence": [Renyi()], "divergence__alpha": [0.5, 1.0, 1.5]},
+        {"divergence": [RenyiDivergence()], "divergence__alpha": [0.5, 1.0, 1.5]},
         {"hidden_layer_sizes": [(4,), (3, 2)], "max_iter": [3, 4]},
         {"posterior": [FullRankNormal()], "max_iter": [1]},
         {"posterior": [Ensemble(n_members=2)], "posterior__n_members": [2, 3]},
@@ -201,7 +201,7 @@ def test_classes_and_several_scores():
         posterior="mean_field",
         solver=Stochastic(n_draws=4),
         batch_size=200,
-        **SMALL | {"divergence": KL(), "max_iter": 10},
+        **SMALL | {"divergence": KLDivergence(), "max_iter": 10},
     )
     grid = {"divergence__weight": [0.2, 1.0], "class_weight": [None, "balanced"]}
     scoring = ["accuracy", "neg_log_loss"]

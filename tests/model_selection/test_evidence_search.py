@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import skvi
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -310,7 +310,7 @@ def test_inference_is_merged(data):
     """
     grid = {
         "posterior": ["mean_field", "full_rank"],
-        "divergence": ["kl", KL(weight=0.5)],
+        "divergence": ["kl", KLDivergence(weight=0.5)],
         "prior": ["normal", Normal(), Normal(3.0)],
         "tol": [1e-6, 1e-5],
     }

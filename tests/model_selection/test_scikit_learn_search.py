@@ -9,7 +9,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skvi
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import BetaLoss, LogLoss
@@ -56,8 +56,8 @@ def test_grid_over_divergences_in_a_pipeline(data, n_jobs):
     ).fit(*data)
     by_hand = [
         {},
-        {"divergence": Renyi(0.3)},
-        {"divergence": Renyi(0.8)},
+        {"divergence": RenyiDivergence(0.3)},
+        {"divergence": RenyiDivergence(0.8)},
         {"prior": Normal(0.5)},
         {"prior": Normal(3.0)},
     ]
@@ -107,10 +107,10 @@ def test_impossible_candidates_are_scored_as_failures(data):
 def test_set_params_promotes_shorthands():
     model = BayesianLogisticRegression(divergence="renyi", prior="normal")
     model.set_params(divergence__alpha=0.3, prior__scale=2.0)
-    assert repr(model.divergence) == "Renyi(alpha=0.3)"
+    assert repr(model.divergence) == "RenyiDivergence(alpha=0.3)"
     assert repr(model.prior) == "Normal(scale=2.0)"
     model.set_params(divergence="kl", divergence__weight=2.0, loss="beta")
-    assert repr(model.divergence) == "KL(weight=2.0)"
+    assert repr(model.divergence) == "KLDivergence(weight=2.0)"
     assert model.loss == "beta"
     assert model.get_params()["divergence__weight"] == 2.0
     model.set_params(divergence="renyi")
@@ -133,8 +133,8 @@ def test_set_params_errors(params, message):
 
 def test_object_and_shorthand_agree(data):
     for strings, objects in [
-        (("elbo", "renyi", "beta"), (ELBO(), Renyi(), BetaLoss())),
-        (("eubo", "kl", "log"), (EUBO(), KL(), LogLoss())),
+        (("elbo", "renyi", "beta"), (ELBO(), RenyiDivergence(), BetaLoss())),
+        (("eubo", "kl", "log"), (EUBO(), KLDivergence(), LogLoss())),
     ]:
         a, b = (
             BayesianLogisticRegression(*parts, prior="normal", random_state=0).fit(
@@ -144,8 +144,10 @@ def test_object_and_shorthand_agree(data):
         )
         assert np.array_equal(a.coef_, b.coef_)
         assert a.objective_value_ == b.objective_value_
-    c = BayesianLogisticRegression(divergence=Renyi(1.0), prior="normal").fit(*data)
-    d = BayesianLogisticRegression(divergence=KL(), prior="normal").fit(*data)
+    c = BayesianLogisticRegression(divergence=RenyiDivergence(1.0), prior="normal").fit(
+        *data
+    )
+    d = BayesianLogisticRegression(divergence=KLDivergence(), prior="normal").fit(*data)
     assert c.coef_ == pytest.approx(d.coef_, abs=1e-3)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 from skvi.changepoint import BayesianChangepointDetector
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import (
@@ -72,7 +72,7 @@ def test_the_weight_is_the_one_that_predicts_best(monkeypatch, order, model, tar
     assert network.divergence == "auto"
     assert network.diagnostics_["shares"]["network"] > 0.5
     # The network is that of this weight, with all rows.
-    given = model(divergence=KL(0.3), **small).fit(X, target)
+    given = model(divergence=KLDivergence(0.3), **small).fit(X, target)
     found, own = (
         m.posterior_.components[0].as_normal().mean[:12] for m in (network, given)
     )
@@ -164,7 +164,7 @@ def test_held_out_rows_choose_the_scale_of_the_noise():
     Wrong variants: the factor's inverse; a factor of the mean; none.
     """
     network = BayesianMLPRegressor(
-        divergence=KL(0.3), posterior="mean_field", max_iter=60, **SMALL
+        divergence=KLDivergence(0.3), posterior="mean_field", max_iter=60, **SMALL
     ).fit(X, y)
     source = np.random.default_rng(1)
     mean, own = network.predict(X), network.sample_y(X, 1, random_state=0).ravel()
@@ -341,12 +341,12 @@ def test_a_length_that_was_chosen_is_no_fault(monkeypatch):
 def test_few_rows_do_not_choose():
     """Numbers take a small weight, classes 1. Wrong variant: a score of two rows."""
     network = BayesianMLPRegressor(
-        posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
+        posterior="mean_field", divergence=KLDivergence("auto"), max_iter=2, **SMALL
     )
     assert network.fit(X[:9], y[:9]).divergence_.weight == 0.1
     labels = np.r_[[0], np.ones(79)]  # a class with one row
     network = BayesianMLPClassifier(
-        posterior="mean_field", divergence=KL("auto"), max_iter=2, **SMALL
+        posterior="mean_field", divergence=KLDivergence("auto"), max_iter=2, **SMALL
     )
     assert network.fit(X[:80], labels).divergence_.weight == 1.0
 
@@ -364,8 +364,8 @@ def test_candidates_say_nothing():
 def test_others_refuse_it():
     """Wrong variant: a comparison of a string with numbers."""
     for model in (
-        BayesianLogisticRegression(divergence=KL("auto")),
-        BayesianChangepointDetector(divergence=KL("auto")),
+        BayesianLogisticRegression(divergence=KLDivergence("auto")),
+        BayesianChangepointDetector(divergence=KLDivergence("auto")),
     ):
         with pytest.raises(IncompatibleComponentsError, match="held-out rows"):
             model.fit(X, y > 0)
@@ -378,7 +378,7 @@ def test_the_choice_is_a_stage_of_its_own(monkeypatch, capsys):
     of another one.
     """
     network = BayesianMLPRegressor(
-        divergence=KL(weight="auto"), max_iter=2, verbose=1, **SMALL
+        divergence=KLDivergence(weight="auto"), max_iter=2, verbose=1, **SMALL
     ).fit(X, y)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (

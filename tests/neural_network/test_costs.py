@@ -66,7 +66,7 @@ def test_targets_share_the_steps_in_closed_form(params, monkeypatch):
     calls, step = [], AnalyticSteps.differentiate
 
     def counted(self, *args, **kwargs):
-        calls.append(type(self.row_pass).__name__)
+        calls.append(type(self._row_pass).__name__)
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(AnalyticSteps, "differentiate", counted)

@@ -8,12 +8,13 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.divergences import Renyi
+from skvi.divergences import RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import remedies
 from skvi.predictors import MLPPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._ends import Validation
 from skvi.solvers._stochastic._optimizers import Adam
@@ -247,7 +248,7 @@ def test_steps_do_not_leave_where_the_divergence_is_finite():
     model = BayesianMLPRegressor(
         posterior="mean_field",
         hidden_layer_sizes=(10,),
-        divergence=Renyi(3.0),
+        divergence=RenyiDivergence(3.0),
         solver=Stochastic(learning_rate=0.2),
         max_iter=60,
         random_state=0,
@@ -265,7 +266,7 @@ def test_a_start_that_is_wide_beside_the_prior():
     model = BayesianMLPRegressor(
         posterior="mean_field",
         hidden_layer_sizes=(5,),
-        divergence=Renyi(1.5),
+        divergence=RenyiDivergence(1.5),
         prior=Normal(1.0),
         max_iter=10,
         warm_start=True,

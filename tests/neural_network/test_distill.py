@@ -12,7 +12,8 @@ from sklearn.svm import LinearSVC
 
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.metrics import log_predictive_density_scorer
-from skvi.neural_network import DistilledRegressor, distill
+from skvi.neural_network import distill
+from skvi.neural_network._distill import DistilledRegressor
 
 
 def test_regressions():

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.neural_network._flatness import (
@@ -56,7 +56,7 @@ def test_a_missed_wave_is_reported():
         random_state=0,
         **ONE,
     )
-    with pytest.warns(SkviWarning, match=r"KL\(weight=0.1\)") as record:
+    with pytest.warns(SkviWarning, match=r"KLDivergence\(weight=0.1\)") as record:
         model.fit(X, y)
     assert len(record) == 1
     assert model.converged_
@@ -102,7 +102,7 @@ def test_a_wave_is_found(global_random_seed):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
 @pytest.mark.parametrize(
-    "options", [{"divergence": KL(weight=0.1), "max_iter": 600}, {"n": 1000}]
+    "options", [{"divergence": KLDivergence(weight=0.1), "max_iter": 600}, {"n": 1000}]
 )
 def test_the_remedies_help(options):
     X, y = wave(options.get("n", 100))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.neural_network._flatness import (
@@ -54,7 +54,10 @@ def test_a_linear_network_misses_a_parabola():
     weight of the divergence."""
     X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
     model = BayesianMLPRegressor(
-        posterior="mean_field", divergence=KL(weight=0.1), batch_size=200, **LINEAR
+        posterior="mean_field",
+        divergence=KLDivergence(weight=0.1),
+        batch_size=200,
+        **LINEAR,
     )
     [(category, text)] = fit(model, X, X[:, 0] ** 2)
     assert category is SkviWarning
@@ -64,13 +67,18 @@ def test_a_linear_network_misses_a_parabola():
 
 
 def test_no_remedy_is_in_place_already():
-    """Wrong variant: KL(weight=0.1) for every divergence."""
-    assert remedies((), "relu", KL()) == "hidden_layer_sizes=(20,) or more rows"
-    assert remedies((20,), "relu", KL(weight=0.1)) == "more rows"
-    assert remedies((20, 3), "tanh", KL(weight=0.01)) == (
+    """Wrong variant: KLDivergence(weight=0.1) for every divergence."""
+    assert (
+        remedies((), "relu", KLDivergence()) == "hidden_layer_sizes=(20,) or more rows"
+    )
+    assert remedies((20,), "relu", KLDivergence(weight=0.1)) == "more rows"
+    assert remedies((20, 3), "tanh", KLDivergence(weight=0.01)) == (
         "larger hidden_layer_sizes or more rows"
     )
-    assert remedies((20,), "identity", Renyi()) == "activation='relu' or more rows"
+    assert (
+        remedies((20,), "identity", RenyiDivergence())
+        == "activation='relu' or more rows"
+    )
 
 
 def outliers():
@@ -179,7 +187,7 @@ def test_outliers_hide_no_good_fit():
 
 
 def test_outliers_under_normal_noise_are_named():
-    """Wrong variant: KL(weight=0.1) whatever the cause."""
+    """Wrong variant: KLDivergence(weight=0.1) whatever the cause."""
     [(category, text)] = fit(
         BayesianMLPRegressor(**(ONE | LONG)),
         *far_rows(),
@@ -233,7 +241,7 @@ def test_unscaled_features_are_named_beside_a_good_fit():
     network = BayesianMLPClassifier(
         posterior="mean_field",
         hidden_layer_sizes=4,
-        divergence=KL(0.3),
+        divergence=KLDivergence(0.3),
         random_state=0,
     )
     with warnings.catch_warnings():

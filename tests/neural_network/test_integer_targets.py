@@ -8,10 +8,10 @@ from sklearn.base import clone
 from skvi.likelihoods import (
     GaussianLikelihood,
     HeteroscedasticLikelihood,
-    IndependentLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._likelihood import coarse_grid
 

@@ -132,7 +132,7 @@ def test_log_density_is_that_of_the_mixture(fitted):
 def test_sampled_observations_have_the_predictive_moments(fitted, z_score):
     """Wrong variants: without noise; with the same noise in every row."""
     model, X, _ = fitted
-    sample = model.sample_y(X[:3], n_samples=4000, random_state=1)
+    sample = model.sample_y(X[:3], n_draws=4000, random_state=1)
     # The predictions average over 100 networks only: compare with fresh ones.
     fresh = copy.copy(model)
     fresh._theta = fresh._draw(20_000, 2).numpy()

@@ -14,7 +14,7 @@ from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     StudentTLikelihood,
 )
-from skvi.metrics import NegCRPS
+from skvi.metrics._scorers import NegCRPS
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import Stochastic
 
@@ -173,7 +173,7 @@ def test_heavy_tails():
     assert np.allclose(expected, 0.02)
     # The score takes draws where forecasts are no mixtures of normals.
     assert heavy._predictive_normals(X) is None
-    assert NegCRPS(n_samples=200)(heavy, X, y) > NegCRPS()(normal, X, y)
+    assert NegCRPS(n_draws=200)(heavy, X, y) > NegCRPS()(normal, X, y)
     infinite = clone(heavy).set_params(likelihood__df=2.0, max_iter=1).fit(X, y)
     assert np.isinf(infinite.predict(X[:2], return_std=True)[1]).all()
 

@@ -10,7 +10,7 @@ from sklearn.model_selection import StratifiedShuffleSplit
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
 
@@ -91,7 +91,7 @@ def test_breast_cancer():
         ours = BayesianMLPClassifier(
             posterior="mean_field",
             prior=Normal(0.5),
-            divergence=KL(0.3),
+            divergence=KLDivergence(0.3),
             max_iter=100,
             random_state=i,
         ).fit(X, y)

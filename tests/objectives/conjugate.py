@@ -9,11 +9,12 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from tests.densities import randn
 
@@ -69,7 +70,7 @@ def run(
     """Value and gradient that the objective trains with."""
     generator = torch.Generator().manual_seed(seed)
     surrogate, value = objective.surrogate(
-        target, posterior, divergence or KL(), rows, n_draws, generator
+        target, posterior, divergence or KLDivergence(), rows, n_draws, generator
     )
     assert not value.requires_grad
     return value, torch.autograd.grad(surrogate, posterior.params)[0]

@@ -6,19 +6,17 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.divergences._power_integral import log_power_integral
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import FreeEnergy
 from tests.densities import randn
@@ -70,7 +68,7 @@ def make_posterior(family, target=TARGETS["gaussian"]):
 def run(objective, target, posterior, n_draws=10, seed=0, rows=None):
     generator = torch.Generator().manual_seed(seed)
     surrogate, value = objective.surrogate(
-        target, posterior, KL(), rows, n_draws, generator
+        target, posterior, KLDivergence(), rows, n_draws, generator
     )
     assert not value.requires_grad
     return value, torch.autograd.grad(surrogate, posterior.params)[0]
@@ -90,7 +88,7 @@ def power_means(target, posterior, alpha, form, n_draws=200_000, n_blocks=50):
     left_out = -others.log().sum(1) / alpha
     error = float(left_out.std()) * (n_blocks - 1) / math.sqrt(n_blocks)
     if form == "large_n":
-        value = value + KL().closed_form(normal, target.prior)
+        value = value + KLDivergence().closed_form(normal, target.prior)
     return value, error
 
 
@@ -292,7 +290,9 @@ def test_alpha_1_is_the_predictive_density(kind):
                 for m, s in rows
             ]
         )
-    expected = KL().closed_form(normal, target.prior) - log_density.double().sum()
+    expected = (
+        KLDivergence().closed_form(normal, target.prior) - log_density.double().sum()
+    )
     value = run(AlphaEnergy(1.0), target, posterior)[0]
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
 
@@ -375,7 +375,9 @@ def test_learned_noise_has_a_gradient(numeric_gradient):
 
         target.hyper = target.initial_hyper().requires_grad_()
         generator = torch.Generator().manual_seed(0)
-        surrogate, _ = objective.surrogate(target, posterior, KL(), None, 10, generator)
+        surrogate, _ = objective.surrogate(
+            target, posterior, KLDivergence(), None, 10, generator
+        )
         (found,) = torch.autograd.grad(surrogate, target.hyper)
         expected = numeric_gradient(energy, target.initial_hyper())
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)

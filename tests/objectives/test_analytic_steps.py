@@ -11,14 +11,17 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, AlphaDivergence, GammaDivergence, Jeffreys, Renyi
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    StudentTLikelihood,
+from skvi.divergences import (
+    AlphaDivergence,
+    GammaDivergence,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
 )
-from skvi.losses import BetaLoss, CallableLoss, GammaLoss, LogLoss
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, StudentTLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
+from skvi.losses import BetaLoss, GammaLoss, LogLoss
+from skvi.losses._callable import CallableLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._ensemble_steps import make_steps
@@ -26,7 +29,8 @@ from skvi.objectives._normal_steps import NormalSteps
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor, ModulePredictor
 from skvi.predictors._mlp import ACTIVATIONS
-from skvi.priors import Laplace, Normal, StudentT, build_prior
+from skvi.priors import Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.utils._random import antithetic
 
@@ -77,7 +81,7 @@ def make_member(seed=0, n=31, dtype=torch.float64, hidden=(6, 4), **parts):
     return Parts(
         target,
         posterior.at(params),
-        parts.get("divergence", KL()),
+        parts.get("divergence", KLDivergence()),
         torch.Generator().manual_seed(seed + 1),
     )
 
@@ -160,23 +164,29 @@ LOSSES = {
     },
 }
 REGULARIZERS = {
-    "cold": {"divergence": KL(0.3)},
-    "renyi": {"divergence": Renyi(0.5)},
-    "renyi above 1": {"divergence": Renyi(1.7), "prior": Normal(3.0)},
-    "renyi of order 1": {"divergence": Renyi(1.0)},
-    "next to a limit": {"divergence": Renyi(0.9995)},
+    "cold": {"divergence": KLDivergence(0.3)},
+    "renyi": {"divergence": RenyiDivergence(0.5)},
+    "renyi above 1": {"divergence": RenyiDivergence(1.7), "prior": Normal(3.0)},
+    "renyi of order 1": {"divergence": RenyiDivergence(1.0)},
+    "next to a limit": {"divergence": RenyiDivergence(0.9995)},
     "alpha": {"divergence": AlphaDivergence(0.6)},
     "alpha, joint": {"divergence": AlphaDivergence(0.01, joint=True)},
-    "renyi, learned scale": {"divergence": Renyi(1.3), "prior": Normal("learn")},
+    "renyi, learned scale": {
+        "divergence": RenyiDivergence(1.3),
+        "prior": Normal("learn"),
+    },
     "alpha, learned scales": {
         "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
         | {"intercept": Normal("learn")},
         "divergence": AlphaDivergence(0.6),
     },
-    "jeffreys, learned scale": {"divergence": Jeffreys(), "prior": Normal("learn")},
+    "jeffreys, learned scale": {
+        "divergence": JeffreysDivergence(),
+        "prior": Normal("learn"),
+    },
     "laplace": {"prior": Laplace(0.5)},
     "student_t": {"prior": StudentT(3.0)},
-    "learned scale": {"prior": Normal("learn"), "divergence": KL(0.4)},
+    "learned scale": {"prior": Normal("learn"), "divergence": KLDivergence(0.4)},
     "learned scales, one fixed": {
         "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
         | {"intercept": Normal("learn")},
@@ -187,7 +197,7 @@ REGULARIZERS = {
     },
     "learned scales": {
         "prior": {"coef": Normal("learn"), "intercept": Laplace("learn")},
-        "divergence": KL(2.0),
+        "divergence": KLDivergence(2.0),
     },
 }
 
@@ -269,14 +279,16 @@ def test_members_with_their_own_hyperparameters():
     Wrong variant: those of the first member for all.
     """
     members = [
-        make_member(seed, divergence=KL(0.5 + seed), prior=Normal(1.0 + seed))
+        make_member(seed, divergence=KLDivergence(0.5 + seed), prior=Normal(1.0 + seed))
         for seed in range(3)
     ]
     assert len({structure_of(member) for member in members}) == 1
     compare(members)
 
 
-@pytest.mark.parametrize(("make", "learns"), [(Renyi, True), (AlphaDivergence, False)])
+@pytest.mark.parametrize(
+    ("make", "learns"), [(RenyiDivergence, True), (AlphaDivergence, False)]
+)
 def test_orders_of_their_own(make, learns):
     """One stack, without automatic differentiation.
 
@@ -296,7 +308,7 @@ def test_orders_of_their_own(make, learns):
 
 
 @pytest.mark.parametrize("prior", [Normal(0.3), Normal("learn")], ids=repr)
-@pytest.mark.parametrize("make", [Renyi, AlphaDivergence, GammaDivergence])
+@pytest.mark.parametrize("make", [RenyiDivergence, AlphaDivergence, GammaDivergence])
 @pytest.mark.parametrize("n_components", [1, 2])
 def test_steps_end_where_the_divergence_is_finite(n_components, make, prior):
     """Each coordinate is moved to just below its limit, and only if it is beyond.
@@ -353,7 +365,7 @@ def test_nothing_confines_kl():
         {"loss": BetaLoss(1.3)},
         {"likelihood": GaussianLikelihood(0.4)},
         {"prior": Normal("learn")},
-        {"divergence": Renyi(0.5)},
+        {"divergence": RenyiDivergence(0.5)},
         {"offset": True},
         {"dtype": torch.float32},
     ],
@@ -397,7 +409,7 @@ def test_modules(count, n_draws):
     module = torch.nn.Sequential(*layers, torch.nn.Linear(12, 3)).double()
     predictor = ModulePredictor(module, torch.zeros(5, *IMAGE).double(), 3)
     parts = {"likelihood": CategoricalLikelihood(3), "prior": Normal("learn")}
-    parts |= {"predictor": predictor, "divergence": KL(0.4)}
+    parts |= {"predictor": predictor, "divergence": KLDivergence(0.4)}
     members = [make_member(seed, n=30 + seed, **parts) for seed in range(count)]
     assert structure_of(members[0]) == structure_of(members[-1]) is not None
     compare(members, n_draws=n_draws)
@@ -412,7 +424,7 @@ def test_normals_with_correlations(family, dtype, share, n_draws):
     Wrong variants: the divergence left out; the slopes of the noise of the step before
     left in.
     """
-    parts = {"prior": Normal("learn"), "divergence": KL(0.5), "dtype": dtype}
+    parts = {"prior": Normal("learn"), "divergence": KLDivergence(0.5), "dtype": dtype}
     member = make_member(**parts)
     posterior = family.build(member.target.layout)
     posterior = posterior.near(member.posterior.as_normal())

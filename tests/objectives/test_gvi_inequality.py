@@ -3,18 +3,23 @@
 import numpy as np
 import pytest
 
-from skvi.divergences import KL, AlphaDivergence, Jeffreys, Renyi
+from skvi.divergences import (
+    AlphaDivergence,
+    JeffreysDivergence,
+    KLDivergence,
+    RenyiDivergence,
+)
 from skvi.linear_model import BayesianLinearRegression
 
 PARTS = {"noise_scale": 0.6, "normalize_y": False, "fit_intercept": False}
 POWERS = [
-    (KL(), 1.0),
-    (KL(0.5), 2.0),
-    (KL(3.0), 1 / 3),
-    (Renyi(1.5), 1.5),
-    (Renyi(3.0), 3.0),
+    (KLDivergence(), 1.0),
+    (KLDivergence(0.5), 2.0),
+    (KLDivergence(3.0), 1 / 3),
+    (RenyiDivergence(1.5), 1.5),
+    (RenyiDivergence(3.0), 3.0),
     (AlphaDivergence(1.5), 1.5),
-    (Jeffreys(), 1.0),
+    (JeffreysDivergence(), 1.0),
 ]
 
 
@@ -24,7 +29,7 @@ def test_objectives_bound_the_evidence_of_a_power(divergence, power, posterior):
     """The evidence of the power is exact: rows of that weight.
 
     Wrong variants: the power 1/a; the objective not divided by a. Both break it for
-    KL(0.5) or KL(3), where a full-rank q meets the bound.
+    KLDivergence(0.5) or KLDivergence(3), where a full-rank q meets the bound.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, 3)) @ rng.normal(size=(3, 3))

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.divergences._power_integral import log_power_integral
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
@@ -20,7 +20,8 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget, Target
 from tests.densities import randn
 from tests.objectives.conjugate import (
@@ -360,7 +361,9 @@ def test_maximized_bounds_have_their_own_gradient_in_hyper(objective, numeric_gr
 
     expected = numeric_gradient(bound, target.hyper.detach())
     generator = torch.Generator().manual_seed(4)
-    surrogate, _ = objective.surrogate(target, posterior, KL(), None, 20, generator)
+    surrogate, _ = objective.surrogate(
+        target, posterior, KLDivergence(), None, 20, generator
+    )
     (found,) = torch.autograd.grad(surrogate, target.hyper)
     torch.testing.assert_close(-found, expected, rtol=1e-6, atol=1e-7)
 
@@ -384,7 +387,7 @@ def test_minimized_bounds_ascend_the_evidence_in_hyper(
     found = []
     for seed in range(25):
         generator = torch.Generator().manual_seed(seed)
-        parts = target, posterior, KL(), None, 20_000, generator
+        parts = target, posterior, KLDivergence(), None, 20_000, generator
         surrogate, _ = objective.surrogate(*parts)
         found += torch.autograd.grad(surrogate, target.hyper)
     found = torch.stack(found)

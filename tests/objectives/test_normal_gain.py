@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.objectives import ELBO
 from skvi.objectives._normal_gain import gain_of_normal
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -106,7 +106,7 @@ def test_what_is_called_converged_is(smallest):
     target = make_target(2, smallest)
     posterior = FullRankNormal().build(target.layout)
     generator = torch.Generator().manual_seed(0)
-    problem = Problem(target, ELBO(), KL(), posterior, generator)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, generator)
     options = SolverOptions(max_iter=40, early_stopping=True)
     found = Stochastic().solve(problem, options)
     left = gain(target, found.posterior)

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import kl_divergence
 
 from skvi.base import Layout
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -81,7 +81,11 @@ def test_sticking_the_landing(z_score):
     assert z_score(gradients, 0.0) < 5
 
 
-@pytest.mark.parametrize("divergence", [KL(0.5), Renyi(0.5), Renyi(1.5)], ids=repr)
+@pytest.mark.parametrize(
+    "divergence",
+    [KLDivergence(0.5), RenyiDivergence(0.5), RenyiDivergence(1.5)],
+    ids=repr,
+)
 def test_generalized_objective(divergence, z_score):
     """Expected loss plus D. Wrong variant: the prior counted twice, or dropped."""
     posterior = make_posterior(FullRankNormal())
@@ -104,7 +108,7 @@ def test_elbo_without_a_closed_divergence(z_score):
     of order 0.6.
     """
     target = make_target(prior=Laplace(0.8))
-    posterior, divergence = make_posterior(FullRankNormal()), Renyi(0.5)
+    posterior, divergence = make_posterior(FullRankNormal()), RenyiDivergence(0.5)
     auto = run(ELBO(), posterior, 100, 0, target, divergence)
     sampled = run(ELBO("reparam"), posterior, 100, 0, target, divergence)
     for a, b in zip(auto, sampled, strict=True):
@@ -195,24 +199,62 @@ def joint_prior():
 RB = ELBO("score", rao_blackwell=True)
 #: Objective, divergence, target, and what the message says: the parts and the remedy.
 REFUSED = [
-    *((EUBO(), Renyi(0.5), TARGET, m) for m in ("EUBO", r"Renyi\(", "'elbo'", "'kl'")),
-    *((EUBO("score"), KL(0.5), TARGET, m) for m in (r"KL\(weight=0.5\)", "'kl'")),
-    *((ELBO("stl"), Renyi(2.0), TARGET, m) for m in ("stl", "gradient='reparam'")),
-    (ELBO("stl"), KL(2.0), TARGET, r"KL\(weight=2.0\)"),
-    (ELBO(), Renyi(-0.5), TARGET, r"Renyi\(alpha=-0.5\).*alpha > 0"),
-    (ELBO("reparam"), Renyi(0), TARGET, r"Renyi\(alpha=0\).*alpha > 0"),
-    (ELBO(rao_blackwell=True), KL(), TARGET, "rao_blackwell=True"),
-    (ELBO(rao_blackwell=True), KL(), TARGET, "gradient='score'"),
-    (ELBO("stl", control_variate=True), KL(), TARGET, "control_variate='auto'"),
-    *((RB, Renyi(0.5), TARGET, m) for m in ("divergence='kl'", "rao_blackwell=False")),
-    (RB, KL(), joint_prior(), "an independent prior"),
-    (ELBO("score"), Renyi(0.5), make_target(prior=Laplace()), "gradient='reparam'"),
-    *((o, Renyi(0.5), TARGET, f"objective={type(o).__name__}") for o in BOUNDS),
-    *((o, KL(2.0), TARGET, f"objective={type(o).__name__}") for o in BOUNDS),
-    *((AlphaEnergy(), KL(2.0), TARGET, m) for m in ("objective='elbo'", "'kl'")),
-    (ELBO(), KL(0.5), Bell(), "this target has none"),
-    (ELBO(), Renyi(0.5), Bell(), "this target has none"),
-    (AlphaEnergy(), KL(), Bell(), "has no separate rows.*objective='renyi'"),
+    *(
+        (EUBO(), RenyiDivergence(0.5), TARGET, m)
+        for m in ("EUBO", r"RenyiDivergence\(", "'elbo'", "'kl'")
+    ),
+    *(
+        (EUBO("score"), KLDivergence(0.5), TARGET, m)
+        for m in (r"KLDivergence\(weight=0.5\)", "'kl'")
+    ),
+    *(
+        (ELBO("stl"), RenyiDivergence(2.0), TARGET, m)
+        for m in ("stl", "gradient='reparam'")
+    ),
+    (ELBO("stl"), KLDivergence(2.0), TARGET, r"KLDivergence\(weight=2.0\)"),
+    (
+        ELBO(),
+        RenyiDivergence(-0.5),
+        TARGET,
+        r"RenyiDivergence\(alpha=-0.5\).*alpha > 0",
+    ),
+    (
+        ELBO("reparam"),
+        RenyiDivergence(0),
+        TARGET,
+        r"RenyiDivergence\(alpha=0\).*alpha > 0",
+    ),
+    (ELBO(rao_blackwell=True), KLDivergence(), TARGET, "rao_blackwell=True"),
+    (ELBO(rao_blackwell=True), KLDivergence(), TARGET, "gradient='score'"),
+    (
+        ELBO("stl", control_variate=True),
+        KLDivergence(),
+        TARGET,
+        "control_variate='auto'",
+    ),
+    *(
+        (RB, RenyiDivergence(0.5), TARGET, m)
+        for m in ("divergence='kl'", "rao_blackwell=False")
+    ),
+    (RB, KLDivergence(), joint_prior(), "an independent prior"),
+    (
+        ELBO("score"),
+        RenyiDivergence(0.5),
+        make_target(prior=Laplace()),
+        "gradient='reparam'",
+    ),
+    *(
+        (o, RenyiDivergence(0.5), TARGET, f"objective={type(o).__name__}")
+        for o in BOUNDS
+    ),
+    *((o, KLDivergence(2.0), TARGET, f"objective={type(o).__name__}") for o in BOUNDS),
+    *(
+        (AlphaEnergy(), KLDivergence(2.0), TARGET, m)
+        for m in ("objective='elbo'", "'kl'")
+    ),
+    (ELBO(), KLDivergence(0.5), Bell(), "this target has none"),
+    (ELBO(), RenyiDivergence(0.5), Bell(), "this target has none"),
+    (AlphaEnergy(), KLDivergence(), Bell(), "has no separate rows.*objective='renyi'"),
 ]
 WRONG = [
     (EUBO("stl"), "'gradient' parameter of EUBO must be"),
@@ -242,18 +284,20 @@ def test_impossible_pairs_are_refused(objective, divergence, target, message):
 @pytest.mark.parametrize(("objective", "message"), WRONG)
 def test_wrong_parameters(objective, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
-        objective.check(KL(), TARGET)
+        objective.check(KLDivergence(), TARGET)
 
 
 def test_possible_pairs_pass():
     for objective in (ELBO(), ELBO("stl"), ELBO("reparam"), EUBO(), *BOUNDS, RB):
-        objective.check(KL(), TARGET)
+        objective.check(KLDivergence(), TARGET)
     for objective in (ELBO("score"), RB):
-        objective.check(KL(0.5), TARGET)
-        objective.check_posterior(make_posterior(MeanFieldNormal()), KL(), TARGET)
-    ELBO().check(Renyi(0.5), TARGET)
-    ELBO("score").check(Renyi(0.5), TARGET)
-    IWELBO().check(KL(), Bell())
+        objective.check(KLDivergence(0.5), TARGET)
+        objective.check_posterior(
+            make_posterior(MeanFieldNormal()), KLDivergence(), TARGET
+        )
+    ELBO().check(RenyiDivergence(0.5), TARGET)
+    ELBO("score").check(RenyiDivergence(0.5), TARGET)
+    IWELBO().check(KLDivergence(), Bell())
     full = make_posterior(FullRankNormal())
     with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
-        RB.check_posterior(full, KL(), TARGET)
+        RB.check_posterior(full, KLDivergence(), TARGET)

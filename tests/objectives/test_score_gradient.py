@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from skvi.divergences import KL, FDivergence, Renyi
+from skvi.divergences import FDivergence, KLDivergence, RenyiDivergence
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Plateau, StableDecay
@@ -152,7 +153,7 @@ def test_weighted_kl(rao_blackwell, control, weight, z_score):
     gradients = reference(posterior, eps, rao_blackwell, control, weight=weight)
     assert z_score(gradients, exact_gradient(posterior, weight)) < 5
     assert z_score(gradients, exact_gradient(posterior)) > 5
-    objective, divergence = ELBO("score", rao_blackwell, control), KL(weight)
+    objective, divergence = ELBO("score", rao_blackwell, control), KLDivergence(weight)
     _, found = run(objective, posterior, 5, divergence)
     expected = reference(
         posterior, randn(1, S, SIZE, seed=5), rao_blackwell, control, weight=weight
@@ -165,7 +166,7 @@ def test_weighted_kl(rao_blackwell, control, weight, z_score):
 )
 def test_other_divergences_in_closed_form(family, control, z_score):
     """Only the loss is sampled. Wrong variant: a constant divergence."""
-    posterior, divergence = make_posterior(family), Renyi(0.5)
+    posterior, divergence = make_posterior(family), RenyiDivergence(0.5)
     objective = ELBO("score", control_variate=control)
     found = [run(objective, posterior, s, divergence) for s in range(150)]
     value, gradient = run(ELBO(), posterior, 0, divergence)
@@ -224,7 +225,9 @@ def test_learned_noise_follows_its_own_gradient(rao_blackwell, control):
     for objective in (ELBO("score", rao_blackwell, control), ELBO("reparam")):
         target.hyper = target.initial_hyper().requires_grad_()
         generator = torch.Generator().manual_seed(2)
-        surrogate, _ = objective.surrogate(target, posterior, KL(), None, S, generator)
+        surrogate, _ = objective.surrogate(
+            target, posterior, KLDivergence(), None, S, generator
+        )
         found += torch.autograd.grad(surrogate, target.hyper)
     assert float(found[1].abs()) > 0.01
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=0)

@@ -67,7 +67,7 @@ def test_a_linear_model():
     X, y = load_diabetes(return_X_y=True)
     model = BayesianLinearRegression().fit(X[:, :3], y)
     display = CornerDisplay.from_estimator(
-        model, names=["coef"], n_samples=500, random_state=0, figure=Figure()
+        model, names=["coef"], n_draws=500, random_state=0, figure=Figure()
     )
     assert len(display.names) == 3
     np.testing.assert_allclose(

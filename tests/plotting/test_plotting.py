@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skvi
-from skvi.evidence import EvidenceBounds, NamedBound
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._named import NamedBound
 from skvi.evidence._table import elbo_row
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.plotting import (

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from skvi.base import Draw, Layout, NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
@@ -18,7 +18,7 @@ from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.targets import SupervisedTarget
 
 
-class SemiImplicit(Posterior):
+class SemiImplicitMixture(Posterior):
     """Normal given z ~ N(0, 1): theta = mean + size * z + std * noise.
 
     Its log density is bounded from above, in expectation, by the log mean density
@@ -49,7 +49,7 @@ class SemiImplicitFamily(Family):
         self.n_others = n_others
 
     def build(self, layout, generator=None):
-        return SemiImplicit(layout, self.n_others)
+        return SemiImplicitMixture(layout, self.n_others)
 
 
 def make_problem(objective, n_others=50, side="upper", divergence=None):
@@ -66,7 +66,9 @@ def make_problem(objective, n_others=50, side="upper", divergence=None):
     generator = torch.Generator().manual_seed(0)
     covariance = X @ X.T + torch.eye(30)
     evidence = stats.multivariate_normal(cov=covariance.numpy()).logpdf(y.numpy())
-    problem = Problem(target, objective, divergence or KL(), posterior, generator)
+    problem = Problem(
+        target, objective, divergence or KLDivergence(), posterior, generator
+    )
     return problem, evidence
 
 
@@ -108,7 +110,7 @@ def test_rules_that_need_the_score_refuse_bounds(gradient):
 
 
 def test_other_divergences_refuse_bounds():
-    problem, _ = make_problem(ELBO(), divergence=Renyi(0.5))
+    problem, _ = make_problem(ELBO(), divergence=RenyiDivergence(0.5))
     with pytest.raises(IncompatibleComponentsError, match="for KL"):
         check(problem)
 
@@ -120,7 +122,7 @@ def test_the_elbo_refuses_lower_bounds_and_nothing(side):
         check(problem)
 
 
-class Hierarchical(SemiImplicit):
+class HierarchicalVariational(SemiImplicitMixture):
     """The density of theta given the z that made the draw."""
 
     def log_q(self, draw, params=None):
@@ -131,7 +133,7 @@ class Hierarchical(SemiImplicit):
 
 class HierarchicalFamily(Family):
     def build(self, layout, generator=None):
-        return Hierarchical(layout, 0)
+        return HierarchicalVariational(layout, 0)
 
 
 def test_parts_of_a_product_keep_what_made_their_draws():

@@ -9,10 +9,11 @@ import torch
 from scipy import special
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
-from skvi.posteriors import Beta, Categorical, Gamma, MeanFieldNormal, Product
+from skvi.posteriors import Beta, Gamma, MeanFieldNormal, Product
+from skvi.posteriors._categorical import Categorical
 from skvi.targets import Target
 
 KINDS = {"Gamma": (Gamma(), "exp"), "Beta": (Beta(), "sigmoid")}
@@ -68,7 +69,7 @@ def test_gradients_sum_over_the_values_of_each_coordinate(gradient):
     value = exact_elbo(leaf)
     (exact,) = torch.autograd.grad(value, leaf)
     n_runs = 200
-    parts = Coupled(), product(), KL(), None, 20
+    parts = Coupled(), product(), KLDivergence(), None, 20
     found = [
         ELBO(gradient).value_and_gradient(*parts, torch.Generator().manual_seed(i))
         for i in range(n_runs)
@@ -93,7 +94,7 @@ def test_independent_coordinates_have_exact_gradients():
             return theta @ torch.tensor([0.5, -1.0, 0.3]).double()
 
     q = Product().build(Independent.layout)
-    parts = Independent(), q, KL(), None, 1
+    parts = Independent(), q, KLDivergence(), None, 1
     (_, first), (_, second) = (
         ELBO().value_and_gradient(*parts, torch.Generator().manual_seed(i))
         for i in range(2)
@@ -113,7 +114,7 @@ def test_rao_blackwell_of_a_product():
     rule = ELBO("score", rao_blackwell=True)
     found = [
         rule.value_and_gradient(
-            Coupled(), q, KL(), None, 20, torch.Generator().manual_seed(i)
+            Coupled(), q, KLDivergence(), None, 20, torch.Generator().manual_seed(i)
         )[1]
         for i in range(200)
     ]

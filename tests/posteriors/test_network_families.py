@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
-from skvi.posteriors import Ensemble, GaussianDropout
+from skvi.posteriors import Ensemble
+from skvi.posteriors._dropout import GaussianDropout
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 
@@ -91,7 +92,10 @@ def test_they_compose():
     assert model.predict_proba(X).shape == (260, 3)
     mixture = Ensemble(GaussianDropout(), n_members=2)
     model = BayesianMLPRegressor(
-        posterior=mixture, divergence=KL(0.5), likelihood="heteroscedastic", **quick
+        posterior=mixture,
+        divergence=KLDivergence(0.5),
+        likelihood="heteroscedastic",
+        **quick,
     )
     with pytest.warns(UserWarning, match="max_iter"):
         model.fit(X, y)

@@ -9,12 +9,9 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 from skvi.base import Layout, NormalForm
-from skvi.posteriors import (
-    FullRankNormal,
-    MeanFieldNormal,
-    MixtureOverScales,
-)
-from skvi.priors import build_prior
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.priors._blocks import build_prior
 
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 WEIGHTS = np.array([0.2, 0.5, 0.3])

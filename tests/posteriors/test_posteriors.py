@@ -9,22 +9,18 @@ import torch
 import skvi.posteriors
 from skvi.base import Layout, NormalForm
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.posteriors import (
-    Family,
-    FullRankNormal,
-    GaussianDropout,
-    MeanFieldNormal,
-)
+from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
+from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
-# Product is what its blocks are, Exact needs data; Gamma, Beta and Categorical, which
-# are for other blocks, are in test_factors, those without a density in
-# test_semi_implicit.
-FACTORS = "Gamma", "Beta", "Categorical"
-BOUNDED = "SemiImplicit", "Hierarchical", "MultiplicativeFlow"
-OTHERS = "Family", "Product", "Exact", *BOUNDED, *FACTORS
+# Product is what its blocks are; Gamma and Beta, which are for other blocks, are in
+# test_factors, those without a density in test_semi_implicit.
+FACTORS = "Gamma", "Beta"
+BOUNDED = "SemiImplicitMixture", "HierarchicalVariational", "MultiplicativeFlow"
+OTHERS = "Family", "Product", *BOUNDED, *FACTORS
 FAMILIES = [c() for c in CLASSES if issubclass(c, Family) and c.__name__ not in OTHERS]
+FAMILIES.append(GaussianDropout())
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)

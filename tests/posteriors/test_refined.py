@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_iris, make_classification
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.evidence._fit_checks import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
@@ -22,7 +22,7 @@ from skvi.posteriors import (
     FullRankNormal,
     LowRankNormal,
     MeanFieldNormal,
-    Refined,
+    RefinedNormal,
 )
 from skvi.posteriors import _refinement as refinement
 from skvi.posteriors._additive import auxiliaries
@@ -292,7 +292,7 @@ def test_four_stored_samples():
     Wrong variants: a thousand draws, of which each sample has a part; four independent
     samples, although the noise of two is opposed to that of the others.
     """
-    target, split = FourModes(), Refined(n_samples=4, n_auxiliary=2)
+    target, split = FourModes(), RefinedNormal(n_draws=4, n_auxiliary=2)
     start = split.build(target.layout).near(best_normal())
     found = start.refine(target, generator())
     draw = found.draw(4, generator())
@@ -317,7 +317,9 @@ def test_linear_models(prior):
     X, y = correlated()
     parts = {"prior": prior, "intercept_prior": "normal", "random_state": 0}
     plain = BayesianLogisticRegression(posterior="mean_field", **parts).fit(X, y)
-    fit = BayesianLogisticRegression(posterior=Refined(n_samples=40), **parts).fit(X, y)
+    fit = BayesianLogisticRegression(posterior=RefinedNormal(n_draws=40), **parts).fit(
+        X, y
+    )
     assert fit.converged_
     assert fit.diagnostics_["khat"] is None
     gain, error = fit.lower_bound_ - plain.lower_bound_, fit.lower_bound_se_
@@ -379,7 +381,7 @@ def test_eight_schools():
         VariationalInference(
             log_density, shapes, supports, posterior=family, random_state=0
         ).fit()
-        for family in ("mean_field", Refined(n_samples=60))
+        for family in ("mean_field", RefinedNormal(n_draws=60))
     )
     gain = fit.lower_bound_ - start.lower_bound_
     assert gain > 3 * math.hypot(fit.lower_bound_se_, start.lower_bound_se_)
@@ -397,7 +399,7 @@ def test_networks():
     source = np.random.default_rng(0)
     X = source.standard_normal((90, 2))
     y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(90)
-    family = Refined(n_auxiliary=3, n_samples=4)
+    family = RefinedNormal(n_auxiliary=3, n_draws=4)
     parts = {"hidden_layer_sizes": (5,), "max_iter": 30, "random_state": 0}
     parts["divergence"] = "kl"
     fit = BayesianMLPRegressor(posterior=family, early_stopping=False, **parts)
@@ -434,8 +436,8 @@ def test_a_weight_of_the_divergence():
         noise_scale=0.5,
         prior=Normal(),
         fit_intercept=False,
-        divergence=KL(0.25),
-        posterior=Refined(n_samples=200),
+        divergence=KLDivergence(0.25),
+        posterior=RefinedNormal(n_draws=200),
         random_state=0,
     ).fit(X, y)
     found = regression.posterior_.params.reshape(200, 2).numpy().std(0, ddof=1)

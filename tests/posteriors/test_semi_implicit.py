@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLogisticRegression
@@ -20,10 +20,10 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
 from skvi.posteriors import (
     FullRankNormal,
-    Hierarchical,
+    HierarchicalVariational,
     MultiplicativeFlow,
     Product,
-    SemiImplicit,
+    SemiImplicitMixture,
 )
 from skvi.posteriors._auxiliary import SHARE
 from skvi.posteriors._multiplicative import NETWORK_SHARE
@@ -98,8 +98,8 @@ def mean_and_se(values):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(SemiImplicit(proposal="prior", **SMALL), id="prior"),
-        pytest.param(SemiImplicit(**SMALL), id="learned"),
+        pytest.param(SemiImplicitMixture(proposal="prior", **SMALL), id="prior"),
+        pytest.param(SemiImplicitMixture(**SMALL), id="learned"),
         pytest.param(MultiplicativeFlow(**SMALL), id="multiplicative"),
     ],
 )
@@ -135,9 +135,9 @@ def test_bounds_enclose_the_elbo_and_meet(size, n_nodes, n_noise, family):
 @pytest.mark.parametrize(
     "family",
     [
-        Hierarchical(**SMALL),
-        SemiImplicit(n_mixture=3, **SMALL),
-        SemiImplicit(n_mixture=3, proposal="prior", **SMALL),
+        HierarchicalVariational(**SMALL),
+        SemiImplicitMixture(n_mixture=3, **SMALL),
+        SemiImplicitMixture(n_mixture=3, proposal="prior", **SMALL),
         MultiplicativeFlow(**SMALL),
     ],
 )
@@ -163,14 +163,16 @@ def test_unbiased_gradients(size):
     multiplied by the path of u.
     """
     target, generator = Bent(size), make_generator(3)
-    q = perturbed(SemiImplicit(gradient="unbiased", **SMALL), size)
+    q = perturbed(SemiImplicitMixture(gradient="unbiased", **SMALL), size)
     nodes = (40, 20) if size == 1 else (12, 8)
     leaf = q.params.clone().requires_grad_()
     value = -exact_elbo(q, target, *nodes, params=leaf)
     (truth,) = torch.autograd.grad(value, leaf)
     found = torch.stack(
         [
-            ELBO().value_and_gradient(target, q, KL(), None, 400, generator)[1]
+            ELBO().value_and_gradient(target, q, KLDivergence(), None, 400, generator)[
+                1
+            ]
             for _ in range(30)
         ]
     )
@@ -183,16 +185,18 @@ def test_unbiased_gradients(size):
 @pytest.mark.parametrize(
     "family",
     [
-        Hierarchical(**SMALL),
-        SemiImplicit(**SMALL),
-        SemiImplicit(proposal="prior", **SMALL),
-        SemiImplicit(gradient="unbiased", **SMALL),
+        HierarchicalVariational(**SMALL),
+        SemiImplicitMixture(**SMALL),
+        SemiImplicitMixture(proposal="prior", **SMALL),
+        SemiImplicitMixture(gradient="unbiased", **SMALL),
         MultiplicativeFlow(**SMALL),
     ],
 )
 def test_every_parameter_has_a_gradient(family):
     q, target = perturbed(family, 2), Bent(2)
-    _, found = ELBO().value_and_gradient(target, q, KL(), None, 20, make_generator(0))
+    _, found = ELBO().value_and_gradient(
+        target, q, KLDivergence(), None, 20, make_generator(0)
+    )
     assert (found != 0).all()
     assert found.isfinite().all()
 
@@ -239,7 +243,9 @@ def test_inputs_are_multiplied(layout, make_normal):
 
 
 def test_layers_are_needed():
-    with pytest.raises(IncompatibleComponentsError, match="'hierarchical' or 'flow'"):
+    with pytest.raises(
+        IncompatibleComponentsError, match="'hierarchical_variational' or 'flow'"
+    ):
         VariationalInference(
             lambda theta: -theta["x"].square(),
             {"x": ()},
@@ -255,21 +261,21 @@ def test_coordinates_of_a_normal_fit():
     layout = Layout({"coef": (1, 2)})
     root = torch.tensor([[1.0, 0.0], [1.5, 0.5]]).double()
     normal = NormalForm(torch.ones(2).double(), root)
-    whitened = SemiImplicit().build(layout).near(normal)
-    own = SemiImplicit(whiten=False).build(layout).near(normal)
+    whitened = SemiImplicitMixture().build(layout).near(normal)
+    own = SemiImplicitMixture(whiten=False).build(layout).near(normal)
     assert torch.equal(whitened.anchor.scale, root)
     precision = torch.linalg.inv(root @ root.T)
     assert torch.allclose(own.anchor.scale, precision.diagonal().rsqrt())
 
 
 def test_what_has_no_density_is_refused():
-    q = Hierarchical().build(Layout({"coef": (1, 2)}))
+    q = HierarchicalVariational().build(Layout({"coef": (1, 2)}))
     with pytest.raises(IncompatibleComponentsError, match="posterior='full_rank'"):
         q.log_prob(torch.zeros(1, 2).double())
     assert q.draw_below(3, make_generator(0)) is None
     assert FullRankNormal().build(q.layout).draw_below(3, make_generator(0)) is None
     with pytest.raises(ValueError, match="posterior='mean_field'"):
-        SemiImplicit().check_size(10**6)
+        SemiImplicitMixture().check_size(10**6)
 
 
 def classes():
@@ -283,7 +289,7 @@ def test_estimators():
     """Copies, pickles, refits, searches, float32, and continued fits."""
     X, y = classes()
     model = BayesianLogisticRegression(
-        posterior=SemiImplicit(n_mixture=2, **SMALL),
+        posterior=SemiImplicitMixture(n_mixture=2, **SMALL),
         prior="normal",
         max_iter=2,
         random_state=0,
@@ -298,7 +304,7 @@ def test_estimators():
     params = model.posterior_.params
     model.set_params(warm_start=True, max_iter=1).fit(X, y)
     assert float((model.posterior_.params - params).abs().max()) < 1.0
-    names = ["hierarchical", "multiplicative_flow"]
+    names = ["hierarchical_variational", "multiplicative_flow"]
     grid = {"posterior": names, "posterior__n_hidden": [2]}
     search = GridSearchCV(clone(model).set_params(max_iter=1), grid, cv=2).fit(X, y)
     assert search.best_estimator_.posterior_family_.n_hidden == 2
@@ -325,7 +331,7 @@ def test_networks_start_at_a_factorized_fit():
         max_iter=20,
         random_state=0,
     )
-    family = SemiImplicit(n_mixture=1, **SMALL)
+    family = SemiImplicitMixture(n_mixture=1, **SMALL)
     bent = clone(model).set_params(posterior=family).fit(X, y)
     assert bent.posterior_.params.dtype == torch.float32
     error = model.fit(X, y).lower_bound_se_ + bent.lower_bound_se_
@@ -337,9 +343,9 @@ def test_networks_start_at_a_factorized_fit():
     ("family", "least"),
     [
         # Of the 12.24 nats between the best factorized normal and the evidence.
-        (SemiImplicit(whiten=False), 10.0),
-        (Hierarchical(whiten=False), 9.0),
-        (SemiImplicit(), 11.9),
+        (SemiImplicitMixture(whiten=False), 10.0),
+        (HierarchicalVariational(whiten=False), 9.0),
+        (SemiImplicitMixture(), 11.9),
         (MultiplicativeFlow(), 10.0),
     ],
 )
@@ -361,7 +367,7 @@ def test_product_keeps_its_parts():
     Wrong variant: of a new part only the parameters.
     """
     layout = Layout({"coef": (1, 2), "intercept": (1,)})
-    q = Product({"coef": SemiImplicit(**SMALL)}).build(layout)
+    q = Product({"coef": SemiImplicitMixture(**SMALL)}).build(layout)
     mean = torch.tensor([3.0, -2.0, 1.0]).double()
     q = q.near(NormalForm(mean, torch.full((3,), 0.1).double()))
     draws = q.draw(500, make_generator(0)), q.draw_below(500, make_generator(0))

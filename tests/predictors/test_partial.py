@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
@@ -87,7 +87,7 @@ def test_gradient_in_the_points(objective, numeric_gradient):
 
     def parts(hyper):
         generator = torch.Generator().manual_seed(0)
-        problem = target.at(hyper), posterior, KL(), None, 12, generator
+        problem = target.at(hyper), posterior, KLDivergence(), None, 12, generator
         return objective.value_and_gradient(*problem)
 
     hyper = target.hyper + 0.1 * randn(len(target.hyper), seed=5)
@@ -102,7 +102,7 @@ def test_points_ascend_the_evidence_under_an_upper_bound():
     posterior = MeanFieldNormal().build(target.layout)
     generator = torch.Generator().manual_seed(0)
     state = generator.get_state()
-    problem = posterior, KL(), None, 50, generator
+    problem = posterior, KLDivergence(), None, 50, generator
     _, gradient = EUBO("score").value_and_gradient(target, *problem)
     generator.set_state(state)
     draw = posterior.draw(50, generator).detach()

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.expectations import _log_square
-from skvi.priors import ARD, Horseshoe, Laplace, LogUniform, Normal, StudentT
+from skvi.priors import ARD, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._log_uniform import LogUniform
 
 SPECS = [
     Normal(0.3),
@@ -112,14 +113,14 @@ def test_kl_terms(spec, kind, width, make_normal, numeric_gradient):
     Wrong variant: the positive stand-in of the curvature in the precision's gradient.
     """
     q, prior = make_normal(3, kind, width=width), build(spec, 3)
-    terms = KL(weight=0.7).terms(q, prior)
+    terms = KLDivergence(weight=0.7).terms(q, prior)
     covariance = q.covariance()
 
     def value(x):
         scale = torch.linalg.cholesky(covariance + width**2 * torch.diag(x[3:]))
         scale = scale.diagonal() if kind == "diag" else scale
         normal = NormalForm(q.mean + width * x[:3], scale)
-        return KL(weight=0.7).closed_form(normal, prior)
+        return KLDivergence(weight=0.7).closed_form(normal, prior)
 
     numeric = numeric_gradient(value, torch.zeros(6, dtype=torch.float64))
     by_mean = width * terms.gradient
@@ -135,8 +136,8 @@ def test_student_t_is_normal_in_the_limit():
     # Wrong variant: a kernel that loses its digits for many degrees of freedom.
     moments = torch.tensor([[0.3, -2.0], [1.0, 0.1]], dtype=torch.float64)
     q = NormalForm(*moments)
-    expected = KL().terms(q, build(Normal(0.7), 2))
-    actual = KL().terms(q, build(StudentT(1e10, 0.7), 2))
+    expected = KLDivergence().terms(q, build(Normal(0.7), 2))
+    actual = KLDivergence().terms(q, build(StudentT(1e10, 0.7), 2))
     for name in ("value", "gradient", "curvature", "precision_gradient"):
         torch.testing.assert_close(
             getattr(actual, name), getattr(expected, name), rtol=1e-8, atol=1e-8
@@ -150,7 +151,7 @@ def test_constant_of_log_uniform():
     def kl(mean, std):
         moments = torch.tensor([[mean], [std]], dtype=torch.float64)
         normal = NormalForm(*moments)
-        return float(KL().closed_form(normal, prior))
+        return float(KLDivergence().closed_form(normal, prior))
 
     assert kl(0.0, 0.01) == pytest.approx(0, abs=1e-11)
     assert 0 < kl(0.1, 1.0) < kl(1.0, 1.0) < kl(100.0, 1.0)

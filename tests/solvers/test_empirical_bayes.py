@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -23,8 +23,10 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT, build_prior
-from skvi.solvers import Problem, SolverOptions, choose_solver
+from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.solvers import Problem, SolverOptions
+from skvi.solvers._choice import choose_solver
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._solution import Ending, State
 from skvi.targets import SupervisedTarget
@@ -46,7 +48,7 @@ def make_target(prior=None, noise="learn", loss=None):
 def make_problem(target, family="full", objective=None, divergence=None):
     posterior = FAMILIES[family].build(target.layout)
     generator = torch.Generator().manual_seed(0)
-    parts = objective or ELBO(), divergence or KL()
+    parts = objective or ELBO(), divergence or KLDivergence()
     return Problem(target, *parts, posterior, generator)
 
 
@@ -100,8 +102,8 @@ def test_conjugate_fit_is_the_type_two_maximum(best):
         (StudentT(3.0, "learn"), None, None),
         (Horseshoe("learn"), None, None),
         (None, BetaLoss(1.3), None),
-        (None, None, KL(weight=0.3)),
-        (None, None, Renyi(0.8)),
+        (None, None, KLDivergence(weight=0.3)),
+        (None, None, RenyiDivergence(0.8)),
     ],
 )
 @pytest.mark.parametrize("family", FAMILIES)
@@ -180,7 +182,7 @@ def test_gradient_in_the_scales_is_that_of_the_evidence(
     for _ in range(150):
         hyper = torch.from_numpy(np.log(scales)).requires_grad_()
         surrogate, _ = objective.surrogate(
-            target.at(hyper), posterior, KL(), None, 20, generator
+            target.at(hyper), posterior, KLDivergence(), None, 20, generator
         )
         (gradient,) = torch.autograd.grad(surrogate, hyper)
         gradients.append(-gradient)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.objectives import RenyiBound
 from skvi.posteriors import FullRankNormal
 from skvi.solvers import Problem
@@ -62,7 +62,9 @@ def test_values_from_draws_of_the_posterior():
     for seed in range(N_REPEATS):
         generator = torch.Generator().manual_seed(seed)
         objective = RenyiBound(0.5)
-        problem = Problem(StandardNormal(), objective, KL(), posterior, generator)
+        problem = Problem(
+            StandardNormal(), objective, KLDivergence(), posterior, generator
+        )
         value, error = estimate_loss(problem, 512)
         estimates.append(torch.tensor(value).double())
         errors.append(error)

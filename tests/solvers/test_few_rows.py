@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
@@ -63,7 +63,9 @@ def test_labels(weight, kind, monkeypatch):
 
     def make():
         parts = {"prior": Normal(0.7), "intercept_prior": Normal(3.0), "tol": 1e-11}
-        return BayesianLogisticRegression(divergence=KL(weight=weight), **parts)
+        return BayesianLogisticRegression(
+            divergence=KLDivergence(weight=weight), **parts
+        )
 
     _check(*_fit_both(make, monkeypatch, X, y, sample_weight=sample_weight))
 

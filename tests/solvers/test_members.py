@@ -7,15 +7,17 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from skvi.divergences import KL
-from skvi.likelihoods import CategoricalLikelihood, GaussianLikelihood
+from skvi.divergences import KLDivergence
+from skvi.likelihoods import GaussianLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.objectives._steps import SurrogateSteps
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import Normal
+from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._solution import Ending
 from skvi.solvers._stochastic._optimizers import Adam, AdamStack
@@ -40,7 +42,7 @@ def make_problem(seed, n=60, dtype=torch.float64, hidden=(5,), **parts):
     posterior = parts.get("family", MeanFieldNormal()).build(predictor.layout)
     posterior = posterior.near(predictor.initial_normal(generator))
     posterior = posterior.at(posterior.params.to(dtype))
-    divergence = parts.get("divergence", KL())
+    divergence = parts.get("divergence", KLDivergence())
     objective = parts.get("objective", ELBO())
     return Problem(target, objective, divergence, posterior, generator)
 
@@ -73,7 +75,7 @@ STACKS = {
     "folds": [{"n": 61}, {"n": 60}, {"n": 59}],
     # Epochs and sweeps that end at other steps.
     "sizes": [{"n": 60}, {"n": 170}, {"n": 40}],
-    "weights": [{"divergence": KL(w)} for w in (0.1, 1.0, 3.0)],
+    "weights": [{"divergence": KLDivergence(w)} for w in (0.1, 1.0, 3.0)],
     "priors": [{"prior": Normal(s)} for s in (0.3, 1.0)],
     "classes": [{"likelihood": CategoricalLikelihood(3)}] * 2,
     "learned": [{"prior": Normal("learn")}, {"prior": Normal("learn")}],
@@ -225,7 +227,10 @@ def test_automatic_gradients_weigh_the_divergence():
 
     Wrong variants: the fraction is left out; it is what is subtracted.
     """
-    problem, weak = make_problem(0), make_problem(0, divergence=KL(weight=0.3))
+    problem, weak = (
+        make_problem(0),
+        make_problem(0, divergence=KLDivergence(weight=0.3)),
+    )
     found = []
     for one, share in ((problem, 0.3), (weak, 1.0), (problem, 1.0)):
         generator = torch.Generator().manual_seed(1)

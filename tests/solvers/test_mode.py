@@ -6,20 +6,18 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
-from skvi.divergences import KL
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-)
+from skvi.divergences import KLDivergence
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
 from skvi.targets._row_terms import terms_at
@@ -65,14 +63,14 @@ def test_a_start_for_several_classes(width, at_mode, after_two):
     likelihood = CategoricalLikelihood(10)
     target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
     posterior = FullRankNormal().build(predictor.layout)
-    problem = Problem(target, ELBO(), KL(), posterior, None)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     form = prior.matching_normal()
     with torch.inference_mode():
         mean, curvature = find_mode(target, form)
         precision = add(predictor.gram(X, curvature), 1 / form.variance)
         starts = (alternate(target, form, mean, precision, n) for n in (0, 2))
         begin = map(torch.stack, zip(*starts, strict=True))
-        found = Descent([target] * 2, KL(), *begin)
+        found = Descent([target] * 2, KLDivergence(), *begin)
         values = [found.place(k).value for k in (0, 1)]
         best = NaturalGradient().solve(problem, SolverOptions(tol=1e-2)).value
     assert values[0] - best > at_mode

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import BernoulliLikelihood, PoissonLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Problem, SolverOptions
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 from skvi.targets._supervised import with_prior
 
@@ -32,7 +33,7 @@ def posed(likelihood, weight=1.0, n=30, d=3):
     data = torch.from_numpy(X), torch.from_numpy(y)
     target = SupervisedTarget(model, likelihood, LogLoss(), prior, *data)
     posterior = FullRankNormal().build(model.layout)
-    return Problem(target, ELBO(), KL(weight), posterior, None)
+    return Problem(target, ELBO(), KLDivergence(weight), posterior, None)
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.4])

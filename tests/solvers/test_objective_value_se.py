@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skvi.divergences import Renyi
+from skvi.divergences import RenyiDivergence
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.objectives import ELBO, IWELBO, RenyiBound
 from skvi.solvers import Stochastic
@@ -78,7 +78,7 @@ def test_minibatches_of_an_epoch_are_not_independent():
     "model",
     [
         BayesianLogisticRegression(prior="normal"),
-        BayesianLogisticRegression(divergence=Renyi(0.5), prior="normal"),
+        BayesianLogisticRegression(divergence=RenyiDivergence(0.5), prior="normal"),
         BayesianLinearRegression(),
         BayesianLinearRegression(prior="laplace"),
     ],

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skvi._evidence import data_of_fit
 from skvi.base import NormalForm
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.divergences._power_integral import log_power_integral
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -20,13 +20,9 @@ from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.solvers import (
-    MomentMatching,
-    Problem,
-    SolverOptions,
-    Stochastic,
-    choose_solver,
-)
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
+from skvi.solvers._moment_matching import MomentMatching
 from skvi.targets import SupervisedTarget
 from tests.reference import REAL, real_data, synthetic_data
 
@@ -144,7 +140,7 @@ def conjugate():
 def solve(target, family, objective, seed=0):
     posterior = family.build(target.layout)
     generator = torch.Generator().manual_seed(seed)
-    problem = Problem(target, objective, KL(), posterior, generator)
+    problem = Problem(target, objective, KLDivergence(), posterior, generator)
     assert isinstance(choose_solver(problem), MomentMatching)
     solution = MomentMatching().solve(problem, SolverOptions())
     return solution, solution.posterior.as_normal()
@@ -251,7 +247,7 @@ def test_which_objectives_match_moments(objective, tilt):
     assert objective.tilt == tilt
     target = conjugate()[0]
     posterior = MeanFieldNormal().build(target.layout)
-    problem = Problem(target, objective, KL(), posterior, torch.Generator())
+    problem = Problem(target, objective, KLDivergence(), posterior, torch.Generator())
     assert bool(MomentMatching.missing(problem)) == (tilt is None)
     target.hyper = torch.zeros(1)
     assert MomentMatching.missing(problem)

@@ -8,7 +8,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -18,7 +18,8 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Problem as SolverProblem
-from skvi.solvers import SolverOptions, Stochastic, choose_solver
+from skvi.solvers import SolverOptions, Stochastic
+from skvi.solvers._choice import choose_solver
 from skvi.solvers._run import unfinished
 from skvi.solvers._solution import remaining_gain
 from skvi.targets import SupervisedTarget
@@ -63,9 +64,9 @@ PARTS = {
     "elbo": {},
     "laplace": {},
     "beta": {"loss": BetaLoss(1.5)},
-    "power": {"divergence": KL(weight=0.5)},
-    "renyi_0.5": {"divergence": Renyi(0.5)},
-    "renyi_0.75": {"divergence": Renyi(0.75)},
+    "power": {"divergence": KLDivergence(weight=0.5)},
+    "renyi_0.5": {"divergence": RenyiDivergence(0.5)},
+    "renyi_0.75": {"divergence": RenyiDivergence(0.75)},
     "laplace_beta": {"loss": BetaLoss(1.2)},
 }
 #: Every variant on every set; scales and families take turns.
@@ -146,7 +147,7 @@ def test_tolerance_bounds_the_gap(name, variant):
     for tol in (1e-2, 1e-4, 1e-6):
         model = BayesianLogisticRegression(
             posterior="mean_field",
-            divergence=KL(weight=weight),
+            divergence=KLDivergence(weight=weight),
             tol=tol,
             **REFERENCE_PRIOR,
         ).fit(*synthetic_data(name))
@@ -251,7 +252,7 @@ def solve(predictor, posterior, objective, options, seed=0, noise=0.5, solver="a
     )
     q = posterior.build(predictor.layout)
     generator = torch.Generator().manual_seed(seed)
-    problem = SolverProblem(target, objective, KL(), q, generator)
+    problem = SolverProblem(target, objective, KLDivergence(), q, generator)
     with threadpool_limits(1):
         solution = choose_solver(problem, solver).solve(problem, options)
     return target, solution.posterior.as_normal(), solution

@@ -3,19 +3,20 @@
 import pytest
 import torch
 
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
-from skvi.posteriors import (
-    Exact,
-    FullRankNormal,
-)
+from skvi.posteriors import FullRankNormal
+from skvi.posteriors._exact import Exact
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal, build_prior
-from skvi.solvers import MomentMatching, Problem, SolverOptions
+from skvi.priors import GammaHyperprior, Normal
+from skvi.priors._blocks import build_prior
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._choice import SOLVERS
-from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.solvers._moment_matching import MomentMatching
+from skvi.targets import SupervisedTarget
+from skvi.targets._hierarchical import HierarchicalTarget
 
 GAMMA = GammaHyperprior(1.0, 1.0)
 MODEL = LinearPredictor(2)
@@ -29,7 +30,7 @@ def make_target(noise=0.5, prior=None):
 
 
 def make_hierarchy():
-    data, specs = make_target(), {"coef": HierarchicalNormal(1.0, 1.0)}
+    data, specs = make_target(), {"coef": Normal(GammaHyperprior(1.0, 1.0))}
     prior = build_prior(specs | {"intercept": Normal()}, MODEL.layout)
     rows, likelihood = (data.X - data.X.mean(0), data.y), GaussianLikelihood("learn")
     parts = MODEL, likelihood, LogLoss(), prior
@@ -50,7 +51,9 @@ def make_cases():
 
 def make_problem(target, objective, family):
     generator = torch.Generator().manual_seed(0)
-    return Problem(target, objective, KL(), family.build(target.layout), generator)
+    return Problem(
+        target, objective, KLDivergence(), family.build(target.layout), generator
+    )
 
 
 def test_every_solver_is_there():
@@ -141,6 +144,6 @@ def test_natural_gradients_leave_tensors_for_graphs(loss):
 def test_draws_need_a_source():
     target = make_target()
     posterior = FullRankNormal().build(target.layout)
-    problem = Problem(target, EUBO(), KL(), posterior, None)
+    problem = Problem(target, EUBO(), KLDivergence(), posterior, None)
     with pytest.raises(ValueError, match="give Problem a generator"):
         MomentMatching().solve(problem, SolverOptions(max_iter=1))

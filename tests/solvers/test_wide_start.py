@@ -8,30 +8,24 @@ import pytest
 import torch
 
 from skvi.base import Layout
-from skvi.divergences import KL
+from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood, StudentTLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import (
-    ARD,
-    HierarchicalNormal,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    StudentT,
-    build_prior,
-)
-from skvi.solvers import NaturalGradient, Problem, SolverOptions, _wide_start
+from skvi.priors import ARD, GammaHyperprior, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
+from skvi.solvers import Problem, SolverOptions, _wide_start
 from skvi.solvers._empirical_bayes import EmpiricalBayes
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._wide_start import choose_start
 from skvi.targets import SupervisedTarget
 
 CONCAVE = [Normal(0.5), Laplace(), Normal("learn"), Laplace("learn")]
-HEAVY = [StudentT(), ARD(), Horseshoe("learn"), LogUniform(), HierarchicalNormal()]
+HEAVY = [StudentT(), ARD(), Horseshoe("learn"), LogUniform(), Normal(GammaHyperprior())]
 
 
 def sparse_data(n=100, d=20):
@@ -165,7 +159,7 @@ def test_the_scales_of_the_chosen_start_are_taken():
     learned = GaussianLikelihood("learn")
     target = SupervisedTarget(model, learned, LogLoss(), prior, *rows)
     posterior = FullRankNormal().build(model.layout)
-    problem = Problem(target, ELBO(), KL(), posterior, None)
+    problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
     start = choose_start(EmpiricalBayes(), problem, SolverOptions())
     found = float(start.target.hyper.exp())
     assert found == pytest.approx(float(0.3 * noise.std()), rel=0.1)

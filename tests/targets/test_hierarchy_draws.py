@@ -7,7 +7,7 @@ import torch
 from scipy import integrate
 
 from skvi.base import Layout
-from skvi.priors import GammaHyperprior, HalfCauchy, HierarchicalNormal, Normal
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal
 from skvi.targets._precisions import BuiltHierarchy
 
 
@@ -15,7 +15,7 @@ def test_coefficients_have_the_drawn_precision(generator, z_score):
     """Means of squares under a Gamma(6, 2) precision. Wrong variants: exp(-t) for
     exp(-t / 2), a width that is the variance; a scale for a rate; the number first.
     """
-    own = HierarchicalNormal(6.0, 2.0).build(Layout({"coef": (1, 2)}))
+    own = Normal(GammaHyperprior(6.0, 2.0)).build(Layout({"coef": (1, 2)}))
     layout = Layout({"coef": (1, 2), "noise_precision": (1,)})
     prior = BuiltHierarchy(layout, own, GammaHyperprior(5.0, 3.0))
     draws = layout.unpack(prior.sample(20_000, generator))
@@ -45,7 +45,7 @@ def test_the_density_of_a_half_cauchy_noise(scale, generator):
 
 
 @pytest.mark.parametrize(
-    "spec", [HierarchicalNormal(1.5, 0.4), Normal(HalfCauchy(0.7))]
+    "spec", [Normal(GammaHyperprior(1.5, 0.4)), Normal(HalfCauchy(0.7))]
 )
 def test_given_its_scale_a_prior_integrates_to_its_density(spec):
     """Also the moments of the precision. Wrong variants: the density of the precision

@@ -11,9 +11,10 @@ from skvi.base import NormalForm
 from skvi.likelihoods import BernoulliLikelihood, NegativeBinomialLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, HalfCauchy, Normal, build_prior
-from skvi.targets import HierarchicalTarget, SupervisedTarget
-from skvi.targets._hierarchical import beside_number
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
+from skvi.targets import SupervisedTarget
+from skvi.targets._hierarchical import HierarchicalTarget, beside_number
 from skvi.targets._lifted import LiftedTarget, NodeGrid
 from skvi.targets._scale_score import ScaleScore
 

@@ -5,10 +5,12 @@ import pytest
 import torch
 from scipy import sparse
 
-from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
+from skvi.likelihoods import BernoulliLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
-from skvi.priors import HalfCauchy, Normal, build_prior
+from skvi.priors import HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._reduced import reduced
 from skvi.utils._sparse import as_rows

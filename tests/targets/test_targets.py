@@ -8,15 +8,17 @@ import torch
 
 from skvi import targets
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
+from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._mode import add, alternate, find_mode
+from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._row_terms import terms_at
@@ -346,7 +348,7 @@ def test_expected_loss_of_a_users_density(generator, z_score):
     posterior = posterior.near(NormalForm(2 * half, half))
     values = [target.expected_loss(posterior, None, 50, generator) for _ in range(200)]
     assert z_score(torch.stack(values), 1.25) < 5
-    divergence, task = Renyi(alpha=0.5), (target, posterior)
+    divergence, task = RenyiDivergence(alpha=0.5), (target, posterior)
     values = [
         ELBO().surrogate(*task, divergence, None, 50, generator)[1] for _ in range(200)
     ]
@@ -361,13 +363,13 @@ def test_alternating_steps_give_a_better_start_than_the_mode():
         y = (X[:, 0] + randn(60, seed=seed + 10) > 0).to(torch.float64)
         target = with_design(make_target(X=X, y=y, predictor=LinearPredictor(8)))
         posterior = FullRankNormal().build(target.layout)
-        problem = Problem(target, ELBO(), KL(), posterior, None)
+        problem = Problem(target, ELBO(), KLDivergence(), posterior, None)
         prior = target.prior.matching_normal()
         mode, curvature = find_mode(target, prior)
         laplace = add(target.predictor.gram(target.X, curvature), 1 / prior.variance)
         starts = (mode, laplace), alternate(target, prior, mode, laplace)
         begin = map(torch.stack, zip(*starts, strict=True))
-        found = Descent([target] * 2, KL(), *begin)
+        found = Descent([target] * 2, KLDivergence(), *begin)
         first, better = (found.place(k).value for k in (0, 1))
         best = NaturalGradient().solve(problem, SolverOptions()).value
         assert better - best < 0.2 * (first - best)

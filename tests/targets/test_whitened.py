@@ -7,7 +7,8 @@ from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, PoissonLik
 from skvi.losses import BetaLoss, LogLoss
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import Laplace, Normal, build_prior
+from skvi.priors import Laplace, Normal
+from skvi.priors._blocks import build_prior
 from skvi.targets import (
     SupervisedTarget,
     Target,

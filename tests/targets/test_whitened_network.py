@@ -4,12 +4,8 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.likelihoods import (
-    BernoulliLikelihood,
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    StudentTLikelihood,
-)
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, StudentTLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal

@@ -11,34 +11,27 @@ import torch
 
 from skvi._registry import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import BetaLoss, LogLoss
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Laplace, Normal
-from skvi.testing import (
-    check_component,
-    check_divergence,
-    check_family,
-    check_likelihood,
-    check_loss,
-    check_prior,
-)
+from skvi.testing import check_part
 
 
 @pytest.mark.parametrize("part", LOSSES.values())
 def test_losses(part):
-    check_loss(part())
+    check_part(part())
 
 
 @pytest.mark.parametrize("part", DIVERGENCES.values())
 def test_divergences(part):
-    check_divergence(part())
+    check_part(part())
 
 
 @pytest.mark.parametrize("part", PRIORS.values())
 def test_priors(part):
-    check_prior(part())
+    check_part(part())
 
 
 # `GaussianDropout` has not every variance, `MultiplicativeFlow` is for layers: their
@@ -46,11 +39,11 @@ def test_priors(part):
 @pytest.mark.parametrize("name", sorted(set(POSTERIORS) - {"multiplicative_flow"}))
 def test_families(name):
     part = POSTERIORS[name]
-    check_family(part())
+    check_part(part())
 
 
 def test_likelihoods():
-    check_likelihood(GaussianLikelihood(0.3))
+    check_part(GaussianLikelihood(0.3))
 
 
 class HiddenState(Normal):
@@ -65,9 +58,9 @@ class Copied(Normal):
 
 def test_components():
     with pytest.raises(AssertionError, match="besides its parameters"):
-        check_component(HiddenState())
+        check_part(HiddenState())
     with pytest.raises((AssertionError, RuntimeError), match=r"__init__|constructor"):
-        check_component(Copied())
+        check_part(Copied())
 
 
 class MeanLoss(LogLoss):
@@ -107,7 +100,7 @@ class FalseLogLoss(BetaLoss):
 )
 def test_wrong_losses(part, message):
     with pytest.raises(AssertionError, match=message):
-        check_loss(part)
+        check_part(part)
 
 
 class NarrowDraws(GaussianLikelihood):
@@ -123,10 +116,10 @@ class NoPowerNorm(GaussianLikelihood):
 @pytest.mark.parametrize("part", [NarrowDraws(), NoPowerNorm()])
 def test_wrong_likelihoods(part):
     with pytest.raises(AssertionError, match="to the power"):
-        check_likelihood(part)
+        check_part(part)
 
 
-class Shifted(KL):
+class Shifted(KLDivergence):
     is_standard = False
 
     def closed_form(self, q, prior):
@@ -136,7 +129,7 @@ class Shifted(KL):
         return super().monte_carlo(log_q, log_prior) + 0.1
 
 
-class Reversed(KL):
+class Reversed(KLDivergence):
     is_standard = False
 
     def closed_form(self, q, prior):
@@ -148,7 +141,7 @@ class Reversed(KL):
         ) - (pi.half_log_det - q.half_log_det)
 
 
-class HalfPull(Renyi):
+class HalfPull(RenyiDivergence):
     def terms(self, q, prior, q_precision=None):
         terms = super().terms(q, prior, q_precision)
         return type(terms)(
@@ -170,7 +163,7 @@ class HalfPull(Renyi):
 )
 def test_wrong_divergences(part, message):
     with pytest.raises(AssertionError, match=message):
-        check_divergence(part)
+        check_part(part)
 
 
 class ForgetsNaturalScale(Laplace):
@@ -236,12 +229,12 @@ class FalseNormal(_BuiltLaplace):
 )
 def test_wrong_priors(built, message):
     with pytest.raises(AssertionError, match=message):
-        check_prior(Lying(built=built))
+        check_part(Lying(built=built))
 
 
 def test_natural_scales_are_needed():
     with pytest.raises(AssertionError, match="natural scale"):
-        check_prior(ForgetsNaturalScale())
+        check_part(ForgetsNaturalScale())
 
 
 _Diagonal = type(MeanFieldNormal().build(Layout({"coef": (1,)})))
@@ -297,4 +290,4 @@ class LyingFamily(MeanFieldNormal):
 )
 def test_wrong_families(built, message):
     with pytest.raises(AssertionError, match=message):
-        check_family(LyingFamily(built))
+        check_part(LyingFamily(built))

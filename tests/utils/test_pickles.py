@@ -12,12 +12,12 @@ from skvi.base import Layout, NormalForm
 from skvi.base._rows import Rows
 from skvi.likelihoods import (
     BernoulliLikelihood,
-    CategoricalLikelihood,
     GaussianLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
 from skvi.posteriors import (
     Ensemble,
@@ -27,20 +27,13 @@ from skvi.posteriors import (
     Product,
 )
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.priors import (
-    ARD,
-    GammaHyperprior,
-    HierarchicalNormal,
-    Horseshoe,
-    Laplace,
-    LogUniform,
-    Normal,
-    StudentT,
-    build_prior,
-)
+from skvi.priors import ARD, GammaHyperprior, Horseshoe, Laplace, Normal, StudentT
+from skvi.priors._blocks import build_prior
+from skvi.priors._log_uniform import LogUniform
 from skvi.priors._reference import FlatReference
-from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import with_free_energy
+from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.utils._device import Movable
 from skvi.utils._sparse import as_rows
 
@@ -70,7 +63,7 @@ def make_target(X, loss=None):
 
 
 def make_hierarchy():
-    specs = {"coef": HierarchicalNormal(1.0, 1.0), "intercept": Normal()}
+    specs = {"coef": Normal(GammaHyperprior(1.0, 1.0)), "intercept": Normal()}
     prior = build_prior(specs, MODEL.layout)
     rows, likelihood = (X - X.mean(0), X.sum(1)), GaussianLikelihood("learn")
     parts = MODEL, likelihood, LogLoss(), prior, *rows
