@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from skvi._model import TrainingData
+from skvi._estimator._model import TrainingData
 from skvi._sampling._importance import StudentT, adapt_proposal, draw_weighted
 from skvi.evidence._over_scales import lift, unit
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor

@@ -26,7 +26,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 import skvi
-from skvi._model import TrainingData
+from skvi._estimator._model import TrainingData
 from skvi.base import NormalForm
 from skvi.evidence._fit_checks import lower_bound
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression

@@ -14,8 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skvi._stream import stream
-    from skvi._through import (
+    from skvi._predictive._pipelines import (
         predict_interval,
         predict_log_density,
         predict_proba_interval,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         sample_y,
         summary,
     )
+    from skvi._stream import stream
     from skvi.evidence._unwrap import evidence_bounds
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ __all__ = [
     "summary",
 ]
 
-# Modules of functions and classes at the top level; `skvi._through` has the others.
+# Homes of functions and classes at the top level; the others are in `_pipelines`.
 _HOMES = {
     "evidence_bounds": "skvi.evidence._unwrap",
     "stream": "skvi._stream",
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return import_module(f"skvi.{name}")
     if name in __all__:
-        home = import_module(_HOMES.get(name, "skvi._through"))
+        home = import_module(_HOMES.get(name, "skvi._predictive._pipelines"))
         function = vars(home)[name]
         globals()[name] = function
         return function

@@ -12,7 +12,7 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import scale
 
-from skvi._evidence import data_of_fit
+from skvi._estimator._evidence import data_of_fit
 from skvi.evidence._fit_checks import lower_bound
 from skvi.linear_model import (
     BayesianLinearRegression,

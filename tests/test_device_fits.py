@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 from scipy import sparse
 from sklearn.base import clone
 
-from skvi._estimator import BaseVariational
+from skvi._estimator._base import BaseVariational
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,

@@ -31,23 +31,8 @@ LAYERS = [
     ["skvi.evidence"],
     ["skvi.plotting", "skvi.metrics"],
     # glue
-    [
-        "skvi._registry",
-        "skvi._progress",
-        "skvi._outcome",
-        "skvi._model",
-        "skvi._draws",
-        "skvi._identity",
-        "skvi._quantiles",
-    ],
-    [
-        "skvi._continual",
-        "skvi._parts",
-        "skvi._predictive",
-    ],
-    ["skvi._fitting", "skvi._classes", "skvi._evidence"],
-    ["skvi._estimator", "skvi.testing", "skvi._regressors"],
-    ["skvi._side_by_side"],
+    ["skvi._predictive"],
+    ["skvi._estimator", "skvi.testing"],
     # estimators
     [
         "skvi.changepoint",
@@ -55,7 +40,7 @@ LAYERS = [
         "skvi.neural_network",
         "skvi.model_selection",
     ],
-    ["skvi._stream", "skvi._through", "skvi.inference"],
+    ["skvi._stream", "skvi.inference"],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]

@@ -10,8 +10,14 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi._evidence import data_of_fit
-from skvi._registry import DIVERGENCES, LOSSES, OBJECTIVES, POSTERIORS, PRIORS
+from skvi._estimator._evidence import data_of_fit
+from skvi._estimator._registry import (
+    DIVERGENCES,
+    LOSSES,
+    OBJECTIVES,
+    POSTERIORS,
+    PRIORS,
+)
 from skvi.divergences import FDivergence, KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError, SkviWarning
 from skvi.linear_model import (

@@ -12,12 +12,12 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from skvi._estimator import NOTHING
-from skvi._fitting import continued, refine
-from skvi._outcome import cut_short
-from skvi._parts import resolve
-from skvi._progress import EvidenceProgress
-from skvi._registry import OBJECTIVES, POSTERIORS
+from skvi._estimator._base import NOTHING
+from skvi._estimator._fitting import continued, refine
+from skvi._estimator._outcome import cut_short
+from skvi._estimator._parts import resolve
+from skvi._estimator._progress import EvidenceProgress
+from skvi._estimator._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._bounds import bound_evidence

@@ -7,9 +7,9 @@ from numbers import Real
 import numpy as np
 from sklearn.utils.validation import _check_feature_names_in
 
-from skvi._continual import check_next_prior
-from skvi._estimator import BaseVariational
-from skvi._registry import POSTERIORS, PRIORS
+from skvi._estimator._base import BaseVariational
+from skvi._estimator._continual import check_next_prior
+from skvi._estimator._registry import POSTERIORS, PRIORS
 from skvi.base._units import Units
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from skvi._draws import Draws
-from skvi._quantiles import normal_mixture_quantiles
+from skvi._predictive._draws import Draws
+from skvi._predictive._quantiles import normal_mixture_quantiles
 from skvi.base import NormalForm
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._units import LinearModel

@@ -5,7 +5,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, validate_data
 
-from skvi._estimator import NOTHING
+from skvi._estimator._base import NOTHING
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._named import BoundsTable
 from skvi.utils._validation import (

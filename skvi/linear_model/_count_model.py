@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._model import Response, check_numbers
+from skvi._estimator._model import Response, check_numbers
 from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood

@@ -12,7 +12,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
 )
 
-from skvi._predictive import (
+from skvi._predictive._mixtures import (
     CountPredictive,
     DrawnPredictive,
     PoissonPredictive,

@@ -2,7 +2,7 @@
 
 from sklearn.base import RegressorMixin
 
-from skvi._registry import COUNTS
+from skvi._estimator._registry import COUNTS
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._count_model import (

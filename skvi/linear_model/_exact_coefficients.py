@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skvi._predictive import Combinations, CombinedPredictive
+from skvi._predictive._mixtures import Combinations, CombinedPredictive
 from skvi.base import NormalForm
 from skvi.base._units import Units
 from skvi.likelihoods import GaussianLikelihood

@@ -7,8 +7,8 @@ import torch
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from skvi._draws import SampledFunction
-from skvi._predictive import DrawnPredictive, QuadraturePredictive
+from skvi._predictive._draws import SampledFunction
+from skvi._predictive._mixtures import DrawnPredictive, QuadraturePredictive
 from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import find_coefficients

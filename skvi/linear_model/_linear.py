@@ -5,7 +5,7 @@ from numbers import Real
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from skvi._registry import NOISES, POSTERIORS
+from skvi._estimator._registry import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin

@@ -3,9 +3,13 @@
 import numpy as np
 import torch
 
-from skvi._classes import BayesianClassifierMixin, class_divergences, divergence
-from skvi._draws import average_log_probabilities, log_class_probabilities
-from skvi._quantiles import normal_mixture_quantiles
+from skvi._estimator._classes import (
+    BayesianClassifierMixin,
+    class_divergences,
+    divergence,
+)
+from skvi._predictive._draws import average_log_probabilities, log_class_probabilities
+from skvi._predictive._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points

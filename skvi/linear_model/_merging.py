@@ -2,7 +2,12 @@
 
 from sklearn.utils.validation import validate_data
 
-from skvi._continual import Past, check_forgetting, remember, unchanged_by_errors
+from skvi._estimator._continual import (
+    Past,
+    check_forgetting,
+    remember,
+    unchanged_by_errors,
+)
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._blocks import MAX_QUICK
 from skvi.linear_model._merged import MergedRows

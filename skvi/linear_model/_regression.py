@@ -7,7 +7,7 @@ from numbers import Real
 import numpy as np
 from sklearn.base import clone
 
-from skvi._regressors import names_of_units, noise_in, units_of
+from skvi._estimator._regressors import names_of_units, noise_in, units_of
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row

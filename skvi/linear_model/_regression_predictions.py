@@ -8,8 +8,12 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skvi._predictive import DrawnPredictive, NormalPredictive, QuadraturePredictive
-from skvi._regressors import check_rows, predict_interval
+from skvi._estimator._regressors import check_rows, predict_interval
+from skvi._predictive._mixtures import (
+    DrawnPredictive,
+    NormalPredictive,
+    QuadraturePredictive,
+)
 from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from skvi._model import Model
-from skvi._regressors import LARGEST
+from skvi._estimator._model import Model
+from skvi._estimator._regressors import LARGEST
 from skvi.predictors import LinearPredictor
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior

@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel, delayed
 
-from skvi._identity import describe
-from skvi._side_by_side import PosedFit, can_pose, fit_side_by_side, pose
+from skvi._estimator._identity import describe
+from skvi._estimator._side_by_side import PosedFit, can_pose, fit_side_by_side, pose
 from skvi.exceptions import SkviWarning
 from skvi.model_selection._candidates import final_step
 from skvi.utils._validation import _safe_indexing

@@ -7,8 +7,8 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 
-from skvi._identity import describe
-from skvi._registry import SHORTHANDS
+from skvi._estimator._identity import describe
+from skvi._estimator._registry import SHORTHANDS
 from skvi.posteriors import Posterior
 from skvi.utils._transformers import refuse_samplers, refuse_supervised
 

@@ -11,10 +11,10 @@ import torch
 from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 
-from skvi._continual import check_next_prior
-from skvi._draws import ROW_BLOCK, Draws, SampledFunction
-from skvi._estimator import BaseVariational
-from skvi._registry import SHORTHANDS
+from skvi._estimator._base import BaseVariational
+from skvi._estimator._continual import check_next_prior
+from skvi._estimator._registry import SHORTHANDS
+from skvi._predictive._draws import ROW_BLOCK, Draws, SampledFunction
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._batches import check_stream, posterior_to_continue

@@ -3,7 +3,7 @@
 from copy import copy
 from typing import Any
 
-from skvi._continual import check_next_prior
+from skvi._estimator._continual import check_next_prior
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.solvers._checkpoint import checkpoint_path_of
 

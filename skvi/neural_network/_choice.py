@@ -18,8 +18,8 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
 
-from skvi._progress import write_line
-from skvi._side_by_side import fit_side_by_side, pose
+from skvi._estimator._progress import write_line
+from skvi._estimator._side_by_side import fit_side_by_side, pose
 from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network._mixed import can_mix, log_noise_of

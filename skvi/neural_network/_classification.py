@@ -2,9 +2,9 @@
 
 import torch
 
-from skvi._classes import BayesianClassifierMixin
-from skvi._draws import average_log_probabilities, log_class_probabilities
-from skvi._model import Model
+from skvi._estimator._classes import BayesianClassifierMixin
+from skvi._estimator._model import Model
+from skvi._predictive._draws import average_log_probabilities, log_class_probabilities
 from skvi.neural_network._flatness import explained_log_loss, flat_message
 from skvi.neural_network._modules import OutputLimits
 

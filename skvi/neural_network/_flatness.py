@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
-from skvi._regressors import LARGEST
+from skvi._estimator._regressors import LARGEST
 from skvi.divergences import Divergence, KLDivergence
 from skvi.utils._arrays import median_distance
 

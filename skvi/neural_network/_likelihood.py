@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 
-from skvi._model import NumberColumns
-from skvi._regressors import units_of
+from skvi._estimator._model import NumberColumns
+from skvi._estimator._regressors import units_of
 from skvi.base._units import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (

@@ -6,7 +6,7 @@ from numbers import Integral
 
 import numpy as np
 
-from skvi._registry import SHORTHANDS
+from skvi._estimator._registry import SHORTHANDS
 from skvi.neural_network._flatness import remedies
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal
 from skvi.predictors import MLPPredictor

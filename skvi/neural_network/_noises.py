@@ -10,7 +10,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
-from skvi._regressors import units_of
+from skvi._estimator._regressors import units_of
 from skvi.base._units import Units
 from skvi.likelihoods import (
     GaussianLikelihood,

@@ -6,15 +6,15 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 
-from skvi._model import Model, NumberColumns
-from skvi._predictive import DrawnPredictive
-from skvi._registry import SHORTHANDS
-from skvi._regressors import (
+from skvi._estimator._model import Model, NumberColumns
+from skvi._estimator._registry import SHORTHANDS
+from skvi._estimator._regressors import (
     check_rows,
     names_of_units,
     noise_in,
     predict_interval,
 )
+from skvi._predictive._mixtures import DrawnPredictive
 from skvi.base._units import Units
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (

@@ -1,6 +1,6 @@
 """Bayesian regression with a multilayer perceptron."""
 
-from skvi._registry import SHORTHANDS
+from skvi._estimator._registry import SHORTHANDS
 from skvi.likelihoods import Likelihood
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import MLPMixin

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from sklearn.base import clone
 
-from skvi._identity import identity_of
+from skvi._estimator._identity import identity_of
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError

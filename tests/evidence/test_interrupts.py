@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from skvi._model import Model
+from skvi._estimator._model import Model
 from skvi._sampling._chains import HamiltonianChains
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression

@@ -11,7 +11,7 @@ from scipy.stats import norm, poisson, t
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import scale
 
-from skvi._model import TrainingData
+from skvi._estimator._model import TrainingData
 from skvi.evidence import _bounds
 from skvi.evidence._row_particles import _Rows
 from skvi.exceptions import SkviWarning

@@ -102,7 +102,7 @@ def test_networks_and_several_targets(monkeypatch):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(20, 2)), rng.normal(size=(20, 2))
     monkeypatch.setattr(
-        "skvi._estimator.bound_evidence",
+        "skvi._estimator._base.bound_evidence",
         lambda *a, **k: EvidenceBounds(*[0.0] * 8, True, "", "stub"),
     )
     network = BayesianMLPRegressor(

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from scipy.integrate import quad
 
-from skvi._quantiles import mixture_quantiles
+from skvi._predictive._quantiles import mixture_quantiles
 from skvi.likelihoods import (
     GaussianLikelihood,
     GeneralizedGammaLikelihood,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from skvi._quantiles import quantiles_of
+from skvi._predictive._quantiles import quantiles_of
 from skvi.likelihoods import (
     GaussianLikelihood,
     GeneralizedGammaLikelihood,

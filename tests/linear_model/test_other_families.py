@@ -9,8 +9,8 @@ import torch
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 
-from skvi._draws import Draws
-from skvi._predictive import DrawnPredictive
+from skvi._predictive._draws import Draws
+from skvi._predictive._mixtures import DrawnPredictive
 from skvi.base._units import Units
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import scale
 
-from skvi._model import TrainingData
+from skvi._estimator._model import TrainingData
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.evidence._fit_checks import lower_bound

@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
-from skvi._evidence import data_of_fit
+from skvi._estimator._evidence import data_of_fit
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError

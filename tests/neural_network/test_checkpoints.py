@@ -13,8 +13,8 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from skvi import _outcome
-from skvi._side_by_side import can_pose
+from skvi._estimator import _outcome
+from skvi._estimator._side_by_side import can_pose
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skvi import _estimator
+from skvi._estimator import _base
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.predictors import ModulePredictor
@@ -36,7 +36,7 @@ def test_estimates_after_a_fit(monkeypatch):
     """A fifth of its evaluations at most. Wrong variants: weights that are thought to
     be cheap, as for second-order solvers; 2,000 rows for the comparison."""
     counts, evaluate = {"fit": 0, "estimates": 0}, ModulePredictor.forward
-    conclude, phase = _estimator.conclude, ["fit"]
+    conclude, phase = _base.conclude, ["fit"]
 
     def counted(self, theta, X):
         counts[phase[0]] += len(theta) * len(X)
@@ -47,7 +47,7 @@ def test_estimates_after_a_fit(monkeypatch):
         return conclude(*args)
 
     monkeypatch.setattr(ModulePredictor, "forward", counted)
-    monkeypatch.setattr(_estimator, "conclude", judged)
+    monkeypatch.setattr(_base, "conclude", judged)
     model = BayesianModuleRegressor(
         relu_network,
         solver=Stochastic(n_draws=2, tol=0),

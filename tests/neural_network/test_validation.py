@@ -190,7 +190,7 @@ def test_evidence_is_of_the_rows_of_the_fit(monkeypatch):
         targets.append(target)
         raise InterruptedError
 
-    monkeypatch.setattr("skvi._estimator.bound_evidence", bound)
+    monkeypatch.setattr("skvi._estimator._base.bound_evidence", bound)
     for params in ({}, {"validation_fraction": None, "random_state": 7}):
         model.set_params(**params)
         with pytest.raises(InterruptedError):

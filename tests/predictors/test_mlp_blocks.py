@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skvi._draws import ROW_BLOCK
+from skvi._predictive._draws import ROW_BLOCK
 from skvi.predictors import LinearPredictor, MLPPredictor, _mlp_blocks
 from skvi.predictors._mlp import ACTIVATIONS
 

@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
-from skvi._model import TrainingData
+from skvi._estimator._model import TrainingData
 from skvi.evidence._fit_checks import lower_bound
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression

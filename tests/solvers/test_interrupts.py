@@ -15,8 +15,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
-from skvi import _outcome
-from skvi._progress import FitProgress
+from skvi._estimator import _outcome
+from skvi._estimator._progress import FitProgress
 from skvi.objectives import ELBO
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.solvers import (

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi._evidence import data_of_fit
+from skvi._estimator._evidence import data_of_fit
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.divergences._power_integral import log_power_integral

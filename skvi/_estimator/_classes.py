@@ -12,8 +12,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skvi._draws import log_class_probabilities
-from skvi._model import Response
+from skvi._estimator._model import Response
+from skvi._predictive._draws import log_class_probabilities
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import BernoulliLikelihood, Likelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood

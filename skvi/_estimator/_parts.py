@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from skvi._registry import SHORTHANDS
+from skvi._estimator._registry import SHORTHANDS
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import Loss

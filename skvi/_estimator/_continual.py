@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from skvi._model import Response
+from skvi._estimator._model import Response
 from skvi.base import NormalForm
 from skvi.base._normal_product import normal_product
 from skvi.exceptions import IncompatibleComponentsError

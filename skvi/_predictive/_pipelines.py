@@ -1,16 +1,13 @@
 """Predictions of the final estimator of a pipeline or search."""
 
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from skvi.utils._forecasts import find_forecast
 from skvi.utils._unwrap import feature_names, unwrap
-
-if TYPE_CHECKING:
-    from skvi.linear_model._summary import CoefficientTable
 
 __all__ = [
     "predict_interval",
@@ -281,7 +278,7 @@ def sample_y(estimator: Any, X: Any, n_draws: int = 1, **options: Any) -> np.nda
     return _call(estimator, "sample_y", X, n_draws=n_draws, **options)
 
 
-def summary(estimator: Any, **options: Any) -> "CoefficientTable":
+def summary(estimator: Any, **options: Any) -> Any:
     """Table of the coefficients of the final model of a pipeline or search.
 
     Parameters

@@ -9,18 +9,18 @@ import torch
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skvi._continual import Stream, learn_batch
-from skvi._evidence import evidence_bounds, evidence_of
-from skvi._fitting import conclude, continued_state, pose, refine, solve
-from skvi._model import Numbers, TrainingData
-from skvi._outcome import joined_rows, learned_scales
-from skvi._parts import (
+from skvi._estimator._continual import Stream, learn_batch
+from skvi._estimator._evidence import evidence_bounds, evidence_of
+from skvi._estimator._fitting import conclude, continued_state, pose, refine, solve
+from skvi._estimator._model import Numbers, TrainingData
+from skvi._estimator._outcome import joined_rows, learned_scales
+from skvi._estimator._parts import (
     beside_coefficients,
     expand_parameters,
     resolve,
     with_intercept,
 )
-from skvi._registry import POSTERIORS, SHORTHANDS
+from skvi._estimator._registry import POSTERIORS, SHORTHANDS
 from skvi.divergences import Divergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from sklearn.utils import gen_batches
 
-from skvi._draws import Draws
-from skvi._quantiles import quantiles_of
+from skvi._predictive._draws import Draws
+from skvi._predictive._quantiles import quantiles_of
 from skvi.base._units import Units
 from skvi.expectations._poisson import (
     poisson_mixture_log_mass,

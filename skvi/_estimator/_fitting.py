@@ -9,8 +9,8 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi._outcome import better_state, cut_short, describe_fit, judge_fit
-from skvi._progress import FitProgress
+from skvi._estimator._outcome import better_state, cut_short, describe_fit, judge_fit
+from skvi._estimator._progress import FitProgress
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import Posterior
 from skvi.posteriors._over_scales import MixtureOverScales

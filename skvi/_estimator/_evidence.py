@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skvi._model import TrainingData
-from skvi._outcome import without_rows
-from skvi._progress import EvidenceProgress
+from skvi._estimator._model import TrainingData
+from skvi._estimator._outcome import without_rows
+from skvi._estimator._progress import EvidenceProgress
 from skvi.evidence import EvidenceBounds
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from skvi._estimator import BaseVariational
-from skvi._fitting import begin, refine
-from skvi._outcome import FEW_DRAWS, describe_fit
+from skvi._estimator._base import BaseVariational
+from skvi._estimator._fitting import begin, refine
+from skvi._estimator._outcome import FEW_DRAWS, describe_fit
 from skvi.evidence._fit_checks import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, SolverOptions, Stochastic

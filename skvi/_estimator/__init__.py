@@ -1,0 +1,1 @@
+"""What all estimators share: parts, a model, a fit, its attributes and queries."""

@@ -1,0 +1,1 @@
+"""Predictive distributions: draws, mixtures, their quantiles, and pipelines."""
