@@ -17,12 +17,13 @@ from skvi.utils._validation import Interval, StrOptions
 class NoiseLikelihood(Likelihood):
     """Base class: y = f + noise of one shape, with a scale.
 
-    A subclass takes a `noise_scale`, and implements `log_power_integral` and the
-    methods whose names begin with "_standard", for noise of scale 1. Quadrature over a
-    normal f, which networks do not need, also asks for `expected_log_loss` and
-    `_expected_power`. Noise with learned numbers of its `shapes` implements
-    `_standard_terms` in place of `_standard_log_prob` and `_standard_slope`; and
-    `_location` says of which function of y the output is the location.
+    A subclass takes a `noise_scale`, by default "learn", and implements
+    `log_power_integral` and the methods whose names begin with "_standard", for noise
+    of scale 1. Quadrature over a normal f, which networks do not need, also asks for
+    `expected_log_loss` and `_expected_power`. Noise with learned numbers of its
+    `shapes` implements `_standard_terms` in place of `_standard_log_prob` and
+    `_standard_slope`; and `_location` says of which function of y the output is the
+    location.
 
     Examples
     --------

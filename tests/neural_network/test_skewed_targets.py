@@ -138,3 +138,14 @@ def test_batches_keep_the_shape():
     model.partial_fit(X[:100], 3 * y[:100])
     assert model.likelihood_.rest.noise.log_unit == first
     assert np.isfinite(model.predict(X)).all()
+
+
+def test_batches_keep_a_shape_that_a_fit_chose():
+    """Wrong variant: the normal noise that "hurdle" stands for outside of a fit."""
+    X, y = expenses()
+    model = BayesianMLPRegressor(likelihood="hurdle", **FAST).fit(X, y)
+    first = model.likelihood_
+    found = model.partial_fit(X[:100], y[:100]).likelihood_
+    assert found.at == first.at
+    assert found.rest.noise.log_unit == first.rest.noise.log_unit
+    assert found.rest.noise.noise_scale > 0
