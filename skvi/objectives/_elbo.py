@@ -34,13 +34,15 @@ class ELBO(Objective):
 
     Parameters
     ----------
-    gradient : {"auto", "reparam", "stl", "score"}, default="auto"
+    gradient : {"auto", "reparam", "stl", "local", "score"}, default="auto"
         "auto" integrates in closed form or by quadrature if possible, and needs no
         draws for a linear model; else it is "reparam", and "stl" for
         `MixtureOfNormals` and the default `NormalizingFlow`. The others train on fresh
         draws. "reparam" differentiates through the draws, "stl" (sticking the landing)
         also drops the score term, so that the gradient has no noise if q is the
-        posterior; it needs ``KLDivergence(weight=1)``. "score" (score function,
+        posterior; it needs ``KLDivergence(weight=1)``. "local" draws the activations of
+        a network for each row, in place of weights that all rows share, for a q that is
+        a factorized normal: the noise of rows averages out. "score" (score function,
         REINFORCE, black-box variational inference) needs no derivative of the log joint
         density in theta, at the cost of far more noise: it is for densities without
         derivatives.
@@ -71,7 +73,8 @@ class ELBO(Objective):
     ----------
     Roeder, Wu and Duvenaud (2017), *Sticking the landing*. Ranganath, Gerrish and
     Blei (2014), *Black box variational inference*, eqs. 2, 6 and 9, the latter two
-    without their shared draws.
+    without their shared draws. Kingma, Salimans and Welling (2015), *Variational
+    dropout and the local reparameterization trick*, section 2.
 
     Examples
     --------
@@ -83,7 +86,7 @@ class ELBO(Objective):
     """
 
     _parameter_constraints: dict = {
-        "gradient": [StrOptions({"auto", "reparam", "stl", "score"})],
+        "gradient": [StrOptions({"auto", "reparam", "stl", "local", "score"})],
         "rao_blackwell": ["boolean"],
         "control_variate": [StrOptions({"auto"}), "boolean"],
     }
@@ -147,6 +150,8 @@ class ELBO(Objective):
             )
         if self.gradient == "score":
             self._check_score(posterior, divergence, target.reference)
+        if self.gradient == "local":
+            _check_local(posterior, target)
 
     def _check_bound(self, divergence: Any) -> None:
         """Refuse combinations that are no lower bound with an upper bound of log q."""
@@ -224,7 +229,7 @@ class ELBO(Objective):
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Negative ELBO; see `Objective.surrogate`."""
-        if self.gradient == "auto" and _closed_divergence(
+        if self.gradient in ("auto", "local") and _closed_divergence(
             divergence, target, posterior
         ):
             value = target.expected_loss(posterior, rows, n_draws, generator)
@@ -242,8 +247,10 @@ class ELBO(Objective):
         if self.gradient == "stl" or is_path:
             log_q = posterior.path_log_q(draw)
         log_prior = prior.log_prob(theta)
-        # The log joint holds loss and prior; D replaces the prior's part.
-        loss = draw.weigh(log_prior - target.log_joint(theta, rows)).mean()
+        if self.gradient == "local":
+            loss = target.expected_loss(posterior, rows, n_draws, generator)
+        else:  # the log joint holds loss and prior; D replaces the prior's part
+            loss = draw.weigh(log_prior - target.log_joint(theta, rows)).mean()
         logs = draw.weigh(log_q), draw.weigh(log_prior)  # KL is linear in them
         value = loss + divergence.estimate(posterior, prior, *logs, generator)
         return value, value.detach()
@@ -289,6 +296,20 @@ def _check_prior(divergence: Any, target: Any) -> None:
             f"{divergence!r} compares the posterior with the prior, and this target "
             "has none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with "
             "weight 1, or a target with a prior."
+        )
+
+
+def _check_local(posterior: Any, target: Any) -> None:
+    """Raise if activations cannot be drawn row by row."""
+    predictor = getattr(target, "predictor", None)
+    has_layers = predictor is not None and predictor.has_local_draws
+    is_factorized = posterior.is_diagonal and posterior.as_normal() is not None
+    if not (has_layers and is_factorized) or target.layout.positive:
+        raise IncompatibleComponentsError(
+            "ELBO(gradient='local') draws the activations of a multilayer perceptron "
+            "whose weights are independent normals under q; this model has none, or "
+            "another posterior. Use posterior='mean_field' with it, or "
+            "ELBO(gradient='auto')."
         )
 
 

@@ -18,6 +18,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.posteriors import Ensemble
+from skvi.solvers import Stochastic
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(80, 2))
@@ -162,7 +163,7 @@ def test_probability_intervals_of_other_models():
         divergence="kl",
         hidden_layer_sizes=(),
         max_iter=60,
-        tol=1.0,
+        solver=Stochastic(tol=1.0),
         random_state=0,
     ).fit(X, y)
     found = network.predict_proba_interval(X)

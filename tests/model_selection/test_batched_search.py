@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, GroupKFold, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler, scale
 
-from skvi import _fitting, _side_by_side
+from skvi._estimator import _fitting, _side_by_side
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.metrics import log_predictive_density_scorer

@@ -113,7 +113,7 @@ class NoPowerNorm(GaussianLikelihood):
         return super().log_power_integral(f, c) + 0.5 * math.log(c)
 
 
-@pytest.mark.parametrize("part", [NarrowDraws(), NoPowerNorm()])
+@pytest.mark.parametrize("part", [NarrowDraws(1.0), NoPowerNorm(1.0)])
 def test_wrong_likelihoods(part):
     with pytest.raises(AssertionError, match="to the power"):
         check_part(part)
