@@ -26,9 +26,10 @@ from skvi.divergences import KLDivergence
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
+from skvi.neural_network import BayesianMLPClassifier
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import MeanFieldNormal
-from skvi.predictors import LinearPredictor
+from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Normal
 from skvi.targets import SupervisedTarget
 
@@ -40,6 +41,7 @@ ELBO_RULES = {
     "reparam": ELBO("reparam"),
     "stl": ELBO("stl"),
 }
+NETWORK_RULES = {**ELBO_RULES, "local": ELBO("local")}
 OTHER_RULES = {
     "IWELBO, K = S": lambda s: {
         rule: IWELBO(s, rule) for rule in ("reparam", "doubly_reparam")
@@ -80,6 +82,23 @@ def make_points(target, X, y):
         posteriors[name] = posteriors[name].near(normal)
         posteriors[name].params.requires_grad_()
     return posteriors
+
+
+def make_network(X, y):
+    """A target of 50 hidden units, and its fitted mean-field q."""
+    parts = {"skip_connection": False, "activation": "softplus", "random_state": 0}
+    fitted = BayesianMLPClassifier(
+        posterior="mean_field", divergence="kl", hidden_layer_sizes=50, **parts
+    ).fit(X, y)
+    predictor = MLPPredictor(30, 1, (50,), "softplus")
+    prior = Normal(1.0).build(predictor.layout)
+    parts = predictor, BernoulliLikelihood(), LogLoss(), prior
+    target = SupervisedTarget(*parts, torch.from_numpy(X), torch.from_numpy(y).double())
+    normal = fitted.posterior_.as_normal()
+    near = NormalForm(normal.mean.double(), normal.scale.double())
+    posterior = MeanFieldNormal().build(target.layout).near(near)
+    posterior.params.requires_grad_()
+    return target, posterior
 
 
 def gradient(objective, target, posterior, n_draws, generator):
@@ -137,6 +156,8 @@ def main():
         exact = gradient(ELBO(), target, posterior, 2, None)
         print(f"ELBO, {point}")
         report(ELBO_RULES, target, posterior, args, exact)
+    print("ELBO, a network of 50 hidden units")
+    report(NETWORK_RULES, *make_network(X, y), args)
     for name, make_rules in OTHER_RULES.items():
         print(f"{name}, optimum of the ELBO")
         report(make_rules(args.draws), target, posterior, args)
