@@ -16,10 +16,8 @@ MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 CLOSE = 0.1
 # Shortest fraction of a Newton step: the first one to a count is as long as the count.
 LEAST_STEP = 1e-18
-# How often a step of the mean is halved until it gains.
+# How often a step of the mean, or the scale of a start, is halved until it gains.
 MAX_HALVINGS = 8
-# How often a start is made narrower, by half the scale.
-MOST_NARROWED = 20
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
 # Fraction of a step of the precision: full steps alternate around the solution.
@@ -106,7 +104,7 @@ def narrowed(
     f, variance = _moments(target, mean, scale)
     by_entropy = math.log(2) * len(mean)  # of half the scale
     loss = float(terms_at_moments(target, f, variance)[0])
-    for _ in range(MOST_NARROWED):
+    for _ in range(MAX_HALVINGS):
         variance = 0.25 * variance
         last, loss = loss, float(terms_at_moments(target, f, variance)[0])
         if last < loss + by_entropy:
