@@ -13,16 +13,23 @@ extensions = [
 ]
 exclude_patterns = ["_build", "README.md"]
 templates_path = ["_templates"]
+default_role = "py:obj"  # a link where the name has a page, else code
 
 autodoc_typehints = "none"  # numpydoc states the types, with shapes
 numpydoc_show_class_members = False  # the class template lists them
+toc_object_entries_show_parents = "hide"
 # Terms of scikit-learn's glossary, in docstrings that are inherited from it.
 suppress_warnings = ["ref.term"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "skvi"
-html_theme_options = {"show_prev_next": False}
-html_sidebars = {"idea": []}
+html_theme_options = {
+    "show_prev_next": False,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+}
+# Pages without a section have no section navigation.
+html_sidebars = dict.fromkeys(["index", "install", "gallery", "search", "genindex"], [])
 
 
 def skip_foreign_member(app, what, name, obj, skip, options):
