@@ -29,7 +29,7 @@ html_theme_options = {
     "navigation_with_keys": False,
 }
 # Pages without a section have no section navigation.
-html_sidebars = dict.fromkeys(["index", "install", "gallery", "search", "genindex"], [])
+html_sidebars = {page: [] for page in ("index", "install", "gallery", "search")}
 
 
 def skip_foreign_member(app, what, name, obj, skip, options):

@@ -35,7 +35,9 @@ right.plot(grid, parts["noise_std"], label="of the noise: more rows do not help"
 right.plot(grid, parts["function_std"], label="of the network: more rows help")
 for start, end in [(-3, -0.5), (1, 3)]:
     right.axvspan(start, end, color="black", alpha=0.06)
-right.set(title="Standard deviation, by its cause", xlabel="x (gray: rows)", ylim=(0, 1.6))
+right.set(
+    title="Standard deviation, by its cause", xlabel="x (gray: rows)", ylim=(0, 1.6)
+)
 right.legend(loc="upper center")
 for place in (-2.0, 0.25, 2.5):
     found = {k: v[0] for k, v in model.predict_uncertainty([[place]]).items()}
