@@ -28,8 +28,11 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
 }
-# Pages without a section have no section navigation.
-html_sidebars = {page: [] for page in ("index", "install", "gallery", "search")}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# Section navigation only where there is a section, and room.
+WIDE = ("index", "install", "choose", "gallery", "api", "search")
+html_sidebars = {page: [] for page in WIDE}
 
 
 def skip_foreign_member(app, what, name, obj, skip, options):
