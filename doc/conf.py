@@ -41,5 +41,22 @@ def skip_foreign_member(app, what, name, obj, skip, options):
     return True if module.split(".")[0] != "skvi" else None
 
 
+def link_short_name(app, env, node, content):
+    """Link a name without its module, if one class or function has it."""
+    domain, target = env.get_domain("py"), node.get("reftarget", "")
+    paths = [
+        path
+        for path, entry in domain.objects.items()
+        if path.endswith(f".{target}")
+        and entry.objtype in ("class", "function")
+        and not entry.aliased  # the private module that defines it
+    ]
+    if node.get("reftype") == "obj" and len(paths) == 1:
+        at = node.get("refdoc", ""), app.builder, "obj", paths[0], node, content
+        return domain.resolve_xref(env, *at)
+    return None
+
+
 def setup(app):
     app.connect("autodoc-skip-member", skip_foreign_member)
+    app.connect("missing-reference", link_short_name)
