@@ -13,16 +13,26 @@ extensions = [
 ]
 exclude_patterns = ["_build", "README.md"]
 templates_path = ["_templates"]
+default_role = "py:obj"  # a link where the name has a page, else code
 
 autodoc_typehints = "none"  # numpydoc states the types, with shapes
 numpydoc_show_class_members = False  # the class template lists them
+toc_object_entries_show_parents = "hide"
 # Terms of scikit-learn's glossary, in docstrings that are inherited from it.
 suppress_warnings = ["ref.term"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "skvi"
-html_theme_options = {"show_prev_next": False}
-html_sidebars = {"idea": []}
+html_theme_options = {
+    "show_prev_next": False,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# Section navigation only where there is a section, and room.
+WIDE = ("index", "install", "choose", "gallery", "api", "search")
+html_sidebars = {page: [] for page in WIDE}
 
 
 def skip_foreign_member(app, what, name, obj, skip, options):
@@ -31,5 +41,22 @@ def skip_foreign_member(app, what, name, obj, skip, options):
     return True if module.split(".")[0] != "skvi" else None
 
 
+def link_short_name(app, env, node, content):
+    """Link a name without its module, if one class or function has it."""
+    domain, target = env.get_domain("py"), node.get("reftarget", "")
+    paths = [
+        path
+        for path, entry in domain.objects.items()
+        if path.endswith(f".{target}")
+        and entry.objtype in ("class", "function")
+        and not entry.aliased  # the private module that defines it
+    ]
+    if node.get("reftype") == "obj" and len(paths) == 1:
+        at = node.get("refdoc", ""), app.builder, "obj", paths[0], node, content
+        return domain.resolve_xref(env, *at)
+    return None
+
+
 def setup(app):
     app.connect("autodoc-skip-member", skip_foreign_member)
+    app.connect("missing-reference", link_short_name)
