@@ -158,10 +158,7 @@ class NodeRun(Run):
 
     def _mixture(self) -> MixtureOverScales:
         known, steps = self.lattice
-        # Corners of the box weigh nothing, and each costs a normal wherever it goes.
-        least = max(fit.value for fit in known.values()) - 3 * FALL
-        likely = [fit for fit in known.values() if fit.value > least]
-        fits = sorted(likely, key=lambda fit: fit.z)
+        fits = sorted(known.values(), key=lambda fit: fit.z)
         values = _host([f.value for f in fits])
         log_w = torch.log_softmax(values, 0).tolist()
         nodes, scales = [], None
