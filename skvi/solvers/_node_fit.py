@@ -28,6 +28,11 @@ class Fit:
     value: float  # log integrand
     gap: float
 
+    @property
+    def start(self) -> Start:
+        """Where a descent to it goes on."""
+        return self.normal.mean, self.precision
+
     def toward(self, target: SupervisedTarget) -> Start:
         """Start beside it, by the change of the prior."""
         if target.prior is self.target.prior:

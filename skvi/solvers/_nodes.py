@@ -146,7 +146,7 @@ class Nodes(NodeRun):
                 best, farthest = fit, FARTHEST
             elif factor == ROUGH:  # for slopes that are sums over many parameters
                 factor = NODE_TOL
-                best = self._watched(best.z, (best.normal.mean, best.precision), factor)
+                best = self._watched(best.z, best.start, factor)
             else:
                 farthest *= 0.5
         self._keep(best)
@@ -192,12 +192,14 @@ class Nodes(NodeRun):
     def _lay(self, middle: Fit) -> None:
         """Steps of the lattice, by the fit in its middle and those beside it."""
         curvatures = self._curvatures(middle)
-        parts = zip(middle.z, self._slopes(middle), curvatures, strict=True)
-        place = tuple(z + slope / c for z, slope, c in parts)
-        moved = self._solved([place], [middle.toward(self._at(place))])[0]
-        if moved.value < middle.value:
-            start = middle.normal.mean, middle.precision
-            moved = self._solved([middle.z], [start])[0]
+        parts = zip(self._slopes(middle), curvatures, strict=True)
+        moves = [slope / c for slope, c in parts]
+        for cut in (1.0, 0.5, 0.25, 0.0):  # the last one only makes it more exact
+            place = tuple(z + cut * m for z, m in zip(middle.z, moves, strict=True))
+            start = middle.toward(self._at(place)) if cut else middle.start
+            moved = self._solved([place], [start])[0]
+            if moved.value >= middle.value:
+                break
         middle = moved
         self._keep(middle)
         every = [self._curvatures(fit) for fit in (middle, *self.beside)]

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss
@@ -582,3 +582,19 @@ def test_no_worse_than_cross_validation(name):
         differences.append(scores[0] - scores[1])
     mean, error = np.mean(differences), np.std(differences, ddof=1) / 10**0.5
     assert mean <= 2 * error, f"{name}: {mean:.4f} +- {error:.4f}"
+
+
+def test_nodes_around_a_top_that_newton_oversteps(monkeypatch):
+    """Wrong variant: nodes laid around the place before the step (.06 nats too low)."""
+    rng = np.random.default_rng(100)
+    X = rng.normal(size=(60, 10))
+    f = X @ rng.normal(size=10) * 0.7
+    f -= f.mean()
+    rng.logistic(size=60), rng.poisson(np.exp(f.clip(-6, 6)))  # it is a rare case
+    rng.negative_binomial(1, expit(-f.clip(-5, 5))), rng.standard_t(2, size=60)
+    y = np.digitize(f + rng.logistic(size=60), [-1, 0, 1])
+    X[:, :2] = [1, 0]
+    model = BayesianLogisticRegression(posterior="mean_field")
+    found = model.fit(X, y).lower_bound_
+    monkeypatch.setattr("skvi.solvers._nodes.LONGEST", 0.1)
+    assert found == pytest.approx(model.fit(X, y).lower_bound_, abs=0.01)
