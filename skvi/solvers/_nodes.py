@@ -143,7 +143,7 @@ class Nodes(NodeRun):
             z = tuple(at + cut * m for at, m in zip(best.z, moves, strict=True))
             fit = self._watched(z, best.toward(self._at(z)), factor)
             if fit.value >= best.value - self.resolution:
-                best, farthest = fit, FARTHEST
+                best, farthest = fit, min(FARTHEST, 2 * farthest)
             elif factor == ROUGH:  # for slopes that are sums over many parameters
                 factor = NODE_TOL
                 best = self._watched(best.z, best.start, factor)
