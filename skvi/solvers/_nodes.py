@@ -141,7 +141,11 @@ class Nodes(NodeRun):
             farthest = min(farthest, max(map(abs, moves)))
             cut = farthest / max(map(abs, moves))
             z = tuple(at + cut * m for at, m in zip(best.z, moves, strict=True))
-            fit = self._watched(z, best.toward(self._at(z)), factor)
+            try:
+                fit = self._watched(z, best.toward(self._at(z)), factor)
+            except KeyboardInterrupt:
+                self._keep(best)
+                raise
             if fit.value >= best.value - self.resolution:
                 best, farthest = fit, min(FARTHEST, 2 * farthest)
             elif factor == ROUGH:  # for slopes that are sums over many parameters

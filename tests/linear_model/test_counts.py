@@ -29,6 +29,7 @@ from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegress
 from skvi.losses import BetaLoss, GammaLoss
 from skvi.priors import HalfCauchy, Normal
 from skvi.solvers import Stochastic
+from skvi.solvers._nodes import Nodes
 
 # Their targets are no counts: log loss only.
 
@@ -465,3 +466,22 @@ def test_a_wide_prior_and_more_columns_than_rows():
     part = BayesianPoissonRegressor(prior="normal", posterior="mean_field").fit(X, y)
     assert part.converged_
     assert part.lower_bound_ < full.lower_bound_ < -180
+
+
+@pytest.mark.parametrize("iteration", [6, 14])
+def test_ctrl_c_at_a_scale_that_would_be_left(iteration, monkeypatch):
+    """Wrong variant: what is kept is the last place, 75 nats below the best one."""
+    report, values = Nodes.report, []
+
+    def interrupted(self):
+        report(self)
+        values.append(self.value)
+        if len(values) == iteration:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Nodes, "report", interrupted)
+    model = BayesianPoissonRegressor(posterior="mean_field")
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(*make_wide(3))
+    assert values[-1] > min(values) + 5
+    assert model.lower_bound_ == pytest.approx(-min(values), abs=0.5)
