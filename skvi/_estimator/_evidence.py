@@ -81,7 +81,8 @@ def evidence_bounds(
         Time limit of all phases, checked between batches of draws and independently
         of their values. Bounds that it cuts short are wider, and otherwise as
         valid; if too little time is left to assess them, ``reliable`` is False, and
-        without any bounds ``method`` is "none".
+        without any bounds ``method`` is "none". None is no limit, but 120 seconds for
+        networks with hidden units and ``method="auto"``.
     random_state : int, RandomState instance or None, default=None
 
     Returns

@@ -1,5 +1,6 @@
 """Bounds on the evidence of networks: exact without hidden units, honest with them."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -133,3 +134,16 @@ def test_long_paths_are_refused_at_once(monkeypatch):
     assert "method='tempering'" in bounds.reason
     with pytest.raises(TypeError, match="not callable"):
         model.evidence_bounds(X, X[:, 0], method="tempering")
+
+
+def test_networks_have_a_time_limit_by_default(monkeypatch):
+    """Wrong variant: five minutes without a word, with three units on 308 rows."""
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    shape = {"hidden_layer_sizes": 2, "divergence": "kl", "max_iter": 2}
+    model = BayesianMLPRegressor(**shape, random_state=0).fit(X, X[:, 0])
+    monkeypatch.setattr("skvi.evidence._bounds.NETWORK_SECONDS", 0.5)
+    begin = time.monotonic()
+    bounds = model.evidence_bounds(X, X[:, 0], random_state=0)
+    assert time.monotonic() - begin < 5
+    assert not bounds.reliable
+    assert "max_seconds" in bounds.reason
