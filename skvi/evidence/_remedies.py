@@ -1,11 +1,13 @@
 """What helps where bounds are not reliable: a cause that is known, and a remedy."""
 
 import math
+from dataclasses import replace
 
+from skvi.evidence._result import EvidenceBounds
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._hierarchical import base_prior
 
-__all__ = ["BUDGET", "NETWORK_SECONDS", "remedy", "with_remedy"]
+__all__ = ["BUDGET", "NETWORK_SECONDS", "remedy", "with_remedy", "with_width"]
 
 #: Time limit of networks by default: some need five minutes, and nobody expects that.
 NETWORK_SECONDS = 120
@@ -28,6 +30,10 @@ LINEAR = (
     "smaller scale"
 )
 NETWORK = "use fewer hidden units, or a larger n_draws, which makes chains longer"
+WIDE = (
+    "; the interval holds, but it is {:.2g} nats wide, more than was asked for: a "
+    "larger {} narrows it"
+)
 DISCRETE = "sum discrete parameters out of the log density (torch.logsumexp)"
 GENERAL = (
     "try method='tempering' or another random_state, and parameters in which the "
@@ -38,6 +44,16 @@ GENERAL = (
 def with_remedy(reasons: list[str], helps: str) -> str:
     """All reasons and what helps; empty if there is none."""
     return "; ".join([*reasons, f"what helps: {helps}"]) if reasons else ""
+
+
+def with_width(bounds: EvidenceBounds, error: float, is_cut: bool) -> EvidenceBounds:
+    """The same bounds; if wider than asked for, the reason says by how much."""
+    is_narrow = max(bounds.lower_se, bounds.upper_se) <= 1.5 * error
+    if is_narrow or not bounds.reliable:
+        return bounds
+    low, high = bounds.interval()
+    wide = WIDE.format(high - low, "max_seconds" if is_cut else "n_draws")
+    return replace(bounds, reason=bounds.reason + wide)
 
 
 def remedy(target: Target, is_cut: bool, error: float) -> str:

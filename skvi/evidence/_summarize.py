@@ -20,7 +20,7 @@ from skvi.evidence._estimates import (
 )
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS, BoundsTable
-from skvi.evidence._remedies import remedy, with_remedy
+from skvi.evidence._remedies import remedy, with_remedy, with_width
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._sides import NEARLY_CONSTANT, Sides
 from skvi.evidence._table import build_table, elbo_row
@@ -74,10 +74,9 @@ def summarize(
         excess = elbo.value - upper
         reasons.append(f"the exact ELBO lies {excess:.3g} nats above the upper bound")
     reason = with_remedy(reasons, remedy(target, sides.is_cut, sides.error))
-    is_coarse = max(lower_se, upper_se) > 1.5 * sides.error
     finite = finite_sample_bounds(forward, reverse, LEVEL)
     weights = torch.softmax(forward, 0)
-    return EvidenceBounds(
+    found = EvidenceBounds(
         lower=lower,
         upper=upper,
         lower_se=lower_se,
@@ -87,7 +86,7 @@ def summarize(
         ess=float(1 / weights.square().sum()),
         khat=max(khats),
         reliable=not reason,
-        reason=reason or _say_valid(target) + (CAPPED if is_coarse else ""),
+        reason=reason or _say_valid(target),
         method=sides.method,
         quantity=quantity,
         table=build_table(
@@ -95,6 +94,7 @@ def summarize(
         ),
         weights=summarize_weights(forward, reverse),
     )
+    return with_width(found, sides.error, sides.is_cut)
 
 
 def without_bounds(
@@ -123,7 +123,6 @@ def without_bounds(
     )
 
 
-CAPPED = "; the requested precision needs more draws than were taken"
 IF_MIXED = "the upper bound is valid if the chains have mixed: they start at the fit, "
 FROM_PRIOR = (
     "in the prior, and where the likelihood is large if the prior's peak may hide that"

@@ -8,14 +8,14 @@ from skvi._sampling._diagnostics import MAX_RHAT, effective_sample_size
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
-from skvi.evidence._remedies import remedy, with_remedy
+from skvi.evidence._remedies import remedy, with_remedy, with_width
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._stepping import (
     ladder_bridge,
     tail_limit,
     tail_shape,
 )
-from skvi.evidence._summarize import CAPPED, LEVEL, ROUNDING
+from skvi.evidence._summarize import LEVEL, ROUNDING
 from skvi.evidence._table import (
     EXPECTED,
     IF_EXACT,
@@ -64,12 +64,11 @@ def summarize_tempered(
     elbo = elbo_row(lower_bound(target, posterior, generator))
     reasons = _why_not(sides, below, above, khat)
     reason = with_remedy(reasons, remedy(target, sides.is_cut, sides.error))
-    is_coarse = max(below.se, above.se) > 1.5 * sides.error
     valid = IF_MIXED.format(draws.round_trips, sides.effort.origin, sides.rhat)
     floor = mean_and_error(sides.particles).value
     valid += UNCONFIRMED.format(floor) if floor < below.value - FAR else ""
     ess = effective_sample_size(draws.chains.log_joint[..., None])
-    return EvidenceBounds(
+    found = EvidenceBounds(
         lower=below.value,
         upper=above.value,
         lower_se=below.se,
@@ -79,11 +78,12 @@ def summarize_tempered(
         ess=float(ess[0]),
         khat=khat,
         reliable=not reason,
-        reason=reason or valid + (CAPPED if is_coarse else ""),
+        reason=reason or valid,
         method="tempering",
         quantity=quantity,
         table=_table(target, posterior, sides, (below, above), bridge, elbo),
     )
+    return with_width(found, sides.error, sides.is_cut)
 
 
 def _of_few_systems(

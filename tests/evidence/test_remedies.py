@@ -85,6 +85,22 @@ def test_seconds_that_ended_a_run_are_named(method, module, monkeypatch):
         assert ("max_seconds ended the run" in bounds.reason) == (seconds is not None)
 
 
+def test_a_reliable_interval_that_is_wide_says_how_wide(monkeypatch):
+    """One statement: it holds, its width, and what narrows it."""
+    target = target_with(Normal(1.0))
+    posterior = FullRankNormal().build(target.layout)
+    posterior = posterior.near(fit_proposal_normal(target))
+    generator = torch.Generator().manual_seed(0)
+    monkeypatch.setattr("skvi.evidence._tempered.MAX_SWEEPS", 300)
+    options = {"method": "tempering", "precision": 1e-4}
+    bounds = bound_evidence(target, posterior, generator, **options)
+    assert bounds.reliable
+    low, high = bounds.interval()
+    said = f"the interval holds, but it is {high - low:.2g} nats wide"
+    assert said in bounds.reason
+    assert bounds.reason.endswith("a larger n_draws narrows it")
+
+
 def test_what_certainly_takes_minutes_is_said_before_a_proposal_is_fitted(monkeypatch):
     """From a poor fit, under a prior for which proposals are fitted from two starts.
 
