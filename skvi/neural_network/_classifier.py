@@ -125,7 +125,8 @@ or Objective, default="elbo"
     converged_ : bool
         Whether the bound was level before the step size decreased, or at the end: it
         rose by no more than 1 % of the total rise, or than its noise. If not, the fit
-        warns, unless its length is that of a mixture, see `max_iter`.
+        warns, unless its length is the one that "auto" chose, see `max_iter`: then
+        ``diagnostics_["ending"]`` is "planned length".
     diagnostics_ : dict
         With log loss also "explained": the fractional reduction of the log loss, on up
         to 2,000 training rows, relative to the class frequencies. A converged fit with

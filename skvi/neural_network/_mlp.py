@@ -104,7 +104,10 @@ class MLPMixin:
 
     @property
     def _has_fixed_length(self):
-        return self.max_iter == "auto" and self._is_tempered
+        """Not with steps of the user's own, for which no length was chosen."""
+        names = "batch_size", "learning_rate", "n_draws", "tol", "n_iter_no_change"
+        own = {getattr(self.solver, name, "auto") for name in names}
+        return self.max_iter == "auto" and own == {"auto"} and self._is_tempered
 
     def _max_iter(self, n_rows):
         """Steps, not epochs, where predictions are what counts."""

@@ -161,7 +161,8 @@ default="auto"
     converged_ : bool
         Whether the bound was level before the step size decreased, or at the end: it
         rose by no more than 1 % of the total rise, or than its noise. If not, the fit
-        warns, unless its length is that of a mixture, see `max_iter`.
+        warns, unless its length is the one that "auto" chose, see `max_iter`: then
+        ``diagnostics_["ending"]`` is "planned length".
     diagnostics_ : dict
         With log loss also "explained", the fraction of the target's variance that the
         fit explains on up to 2,000 training rows, and "missed", an estimate of what

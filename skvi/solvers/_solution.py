@@ -43,6 +43,8 @@ class Ending(Enum):
     CONVERGED = "converged"
     #: Not converged: the message says what to change.
     UNFINISHED = "unfinished"
+    #: The length that was chosen to predict well is over; the bound may still rise.
+    PLANNED = "planned length"
     #: A callback requested to stop.
     STOPPED = "stopped"
     #: Ctrl-C; the solution holds the best state so far.

@@ -161,6 +161,19 @@ def test_an_unfinished_fit_says_so():
         model.fit(X, y)
 
 
+def test_steps_of_the_user_have_no_planned_length(monkeypatch):
+    """Wrong variant: "unfinished" without a message, after steps that are too short."""
+    X, y = numbers()
+    monkeypatch.setattr("skvi.neural_network._mlp.FEW_STEPS", 100)
+    shape = {"posterior": "mean_field", "hidden_layer_sizes": 2}
+    solver = Stochastic(learning_rate=1e-4)
+    model = BayesianMLPRegressor(**shape, solver=solver, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        model.fit(X, y)
+    assert model.diagnostics_["ending"] == "unfinished"
+    assert "increase max_iter" in model.diagnostics_["message"]
+
+
 @pytest.mark.parametrize("normalize_y", [False, True])
 def test_nothing_is_learned_from_rows_that_are_held_out(normalize_y):
     """A fit of the others makes the same steps. Wrong variants: units of all rows;

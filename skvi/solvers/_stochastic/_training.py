@@ -278,6 +278,8 @@ class Training(Resumable):
         self.settle(min(max(n_steps, FEW_JUDGED), STEPS_PER_SWEEP))
         message = "" if self.stopped else self._complaint()
         ending = ending_of(self.schedule.converged and not message, self.stopped)
+        if ending is Ending.UNFINISHED and not message:
+            ending = Ending.PLANNED
         self.solution = self._solution(ending, message, self.kept, *self._value())
 
     def _complaint(self) -> str:
