@@ -1,11 +1,15 @@
 """The examples on the documentation's pages print what the pages show."""
 
 import doctest
+import re
 from pathlib import Path
 
 import pytest
 
 import skvi.metrics
+from skvi._estimator._registry import SHORTHANDS
+from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
+from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from tests.test_docstrings import public_objects
 
 PAGES = Path(__file__).parents[1] / "doc"
@@ -33,6 +37,27 @@ def test_examples_of_the_pages(page):
     failed, attempted = doctest.testfile(str(PAGES / page), module_relative=False)
     assert attempted
     assert not failed
+
+
+def test_the_table_of_likelihoods_is_that_of_the_estimators():
+    """Words, classes and estimators; wrong variant: a word without a row."""
+    models = {
+        "linear": BayesianLinearRegression,
+        "counts": BayesianPoissonRegressor,
+        "MLP": BayesianMLPRegressor,
+        "module": BayesianModuleRegressor,
+    }
+    page = (PAGES / "parameters.rst").read_text()
+    row = r'\* - ``"(\w+)"``\n +- (.+)\n +- .+\n +- (.+)\n'
+    found = {word: (name, users) for word, name, users in re.findall(row, page)}
+    shown = {
+        k: {w for w, row in found.items() if k in row[1].split(", ")} for k in models
+    }
+    for key, model in models.items():
+        assert shown[key] == model._parameter_constraints["likelihood"][0].options
+    for word in set(found) - {"auto"}:
+        made = SHORTHANDS["likelihood"][word]
+        assert found[word][0] == f"``{type(made()).__name__}``"
 
 
 def test_every_public_name_has_a_page():

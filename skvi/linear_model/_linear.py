@@ -122,8 +122,8 @@ default="hyperprior"
         Intercept for the original, uncentered features.
     noise_scale_ : float or ndarray of shape (n_outputs,)
         Scale of the noise, in units of y, ``1 / sqrt(alpha_)``; for normal noise its
-        standard deviation. With a hyperprior the posterior mean of its logarithm says
-        what it is.
+        standard deviation, for Student-t noise smaller than that. With a
+        hyperprior the posterior mean of its logarithm says what it is.
     alpha_ : float or ndarray of shape (n_outputs,)
         Precision of the noise, ``noise_scale_ ** -2``.
     lambda_ : float or ndarray

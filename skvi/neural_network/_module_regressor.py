@@ -120,7 +120,8 @@ Likelihood, default="gaussian"
     likelihood_ : Likelihood
         What was fitted, in units of y; of rounded numbers with their step.
     noise_scale_ : float
-        Standard deviation of the noise, in units of y; only if there is noise.
+        Scale of the noise, in units of y; of normal noise, but not of "student_t" or
+        others, the standard deviation. Only if there is noise.
     dispersion_ : float
         Learned dispersion of negative binomial counts; for others, what `likelihood`
         learns by name.

@@ -131,7 +131,7 @@ default="auto"
         What was fitted, in units of y; of rounded numbers with their step.
     noise_scale_ : float
         Scale of the noise, in units of y, or of its logarithm for "generalized_gamma";
-        only if there is noise.
+        the standard deviation only of normal noise. Only if there is noise.
     asymmetry_, delta_, shape_ : float
         Learned shape of the noise, see `JohnsonSULikelihood` and
         `GeneralizedGammaLikelihood`.
