@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import skvi.metrics
 from skvi._estimator._registry import SHORTHANDS
@@ -58,6 +59,14 @@ def test_the_table_of_likelihoods_is_that_of_the_estimators():
     for word in set(found) - {"auto"}:
         made = SHORTHANDS["likelihood"][word]
         assert found[word][0] == f"``{type(made()).__name__}``"
+
+
+def test_every_parameter_of_scikit_learns_networks_has_a_row():
+    page = (PAGES / "networks.rst").read_text()
+    table = page.partition("From MLPRegressor and MLPClassifier")[2]
+    table = table.partition("What to expect")[0]
+    missing = set(MLPRegressor().get_params()) | set(MLPClassifier().get_params())
+    assert not {name for name in missing if f"``{name}``" not in table}
 
 
 def test_every_public_name_has_a_page():
