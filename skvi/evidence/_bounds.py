@@ -23,7 +23,7 @@ from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.evidence._over_scales import NearLifted, has_unknowns, lift, unit
 from skvi.evidence._proposals import ProposalFamily
-from skvi.evidence._remedies import NETWORK_SECONDS
+from skvi.evidence._remedies import PATH_SECONDS
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
 from skvi.evidence._sides import Sides
@@ -100,7 +100,7 @@ def bound_evidence(
     max_seconds : float, default=None
         Time limit of all phases, checked between batches; if it ends before there are
         bounds, `method` of the result is "none". None takes as long as `precision`
-        needs; "auto" with a symmetry group at most `NETWORK_SECONDS`.
+        needs; a tempered path of "auto" at most `PATH_SECONDS`.
     modes : sequence of NormalForm, default=()
         Normals at all modes that a fit without a design matrix has found; proposals
         and chains cover them.
@@ -137,7 +137,7 @@ def bound_evidence(
     if target.prior is not None and not target.prior.is_proper:
         raise IncompatibleComponentsError(IMPROPER)
     if target.symmetry is not None and method == "auto" and max_seconds is None:
-        max_seconds = NETWORK_SECONDS
+        max_seconds = PATH_SECONDS
     asked, posterior = (n_draws, precision), posterior.unrefined
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
     found = run.within(run.clock, lambda: run.suited(method, normal, modes))
@@ -231,7 +231,10 @@ class _Run:
             return found
         self.found = _better(found, self.found)
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
-        return _better(self.tempering(family), self.found)
+        if not self.clock.is_limited:
+            self.clock = Clock(PATH_SECONDS)
+        path = self.within(self.clock, lambda: self.tempering(family))
+        return self.found if path is None else _better(path, self.found)
 
     def proposals_near(
         self, normal: NormalForm, modes: Sequence[NormalForm]

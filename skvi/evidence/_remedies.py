@@ -7,18 +7,14 @@ from skvi.evidence._result import EvidenceBounds
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._hierarchical import base_prior
 
-__all__ = ["BUDGET", "NETWORK_SECONDS", "remedy", "with_remedy", "with_width"]
+__all__ = ["BUDGET", "PATH_SECONDS", "remedy", "with_remedy", "with_width"]
 
-#: Time limit of networks by default: some need five minutes, and nobody expects that.
-NETWORK_SECONDS = 120
+#: Time limit of a path that "auto" takes: some need five minutes, which nobody expects.
+PATH_SECONDS = 120
 
 BUDGET = (
-    "max_seconds ended the run before the planned draws: allow more seconds, or ask "
-    "for less, such as precision=0.5"
-)
-NETWORK_BUDGET = (
-    f"max_seconds, {NETWORK_SECONDS} for networks unless given, ended the run before "
-    "the planned draws: allow more, such as max_seconds=600, or use fewer hidden units"
+    f"max_seconds ended the run before the planned draws ({PATH_SECONDS} for "
+    "tempering, unless given): allow more seconds, or ask for less, such as precision=0.5"
 )
 FEW = "n_draws is few: give more, or None, which takes as many as are needed"
 HEAVY = (
@@ -62,7 +58,7 @@ def remedy(target: Target, is_cut: bool, error: float) -> str:
     `error`: target standard error in nats, infinite if the number of draws was given.
     """
     if is_cut:
-        return BUDGET if target.symmetry is None else NETWORK_BUDGET
+        return BUDGET
     if target.layout.discrete:
         return DISCRETE
     if error == math.inf:

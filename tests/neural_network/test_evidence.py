@@ -141,7 +141,7 @@ def test_networks_have_a_time_limit_by_default(monkeypatch):
     X = np.random.default_rng(0).normal(size=(40, 2))
     shape = {"hidden_layer_sizes": 2, "divergence": "kl", "max_iter": 2}
     model = BayesianMLPRegressor(**shape, random_state=0).fit(X, X[:, 0])
-    monkeypatch.setattr("skvi.evidence._bounds.NETWORK_SECONDS", 0.5)
+    monkeypatch.setattr("skvi.evidence._bounds.PATH_SECONDS", 0.5)
     begin = time.monotonic()
     bounds = model.evidence_bounds(X, X[:, 0], random_state=0)
     assert time.monotonic() - begin < 5
