@@ -9,7 +9,7 @@ from skvi.targets._hierarchical import base_prior
 
 __all__ = ["BUDGET", "PATH_SECONDS", "remedy", "with_remedy", "with_width"]
 
-#: Time limit of a path that "auto" takes: some need five minutes, which nobody expects.
+#: Seconds of a path that "auto" takes: without a limit some take more than 280.
 PATH_SECONDS = 120
 
 BUDGET = (
