@@ -6,8 +6,10 @@ from datetime import date, datetime
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
+import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
@@ -15,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader, TensorDataset
 
+from skvi.changepoint import BayesianChangepointDetector
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import (
@@ -624,3 +627,45 @@ def test_label_matrices_name_the_way():
         for y in (several, [["a", "b"], ["c"]] * 3, one_hot + 1):
             with pytest.raises(ValueError, match="MultiOutputClassifier"):
                 model.fit(X, y)
+
+
+@pytest.mark.parametrize("dispatch", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLinearRegression(),
+        BayesianLogisticRegression(prior="normal"),
+        BayesianPoissonRegressor(),
+        BayesianMLPRegressor(hidden_layer_sizes=2, max_iter=2, random_state=0),
+        BayesianChangepointDetector(),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_tensors_are_arrays(model, dispatch):
+    """Wrong variant: scikit-learn asks torch for a dtype of numpy."""
+    X, y = small(40)
+    given, (features, target) = (X, y), map(torch.from_numpy, (X, y))
+    expected = answers(clone(model), *given)
+    with sklearn.config_context(array_api_dispatch=dispatch):
+        found = answers(clone(model), features, target)
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(one, np.ndarray)
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def answers(model, X, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    if not hasattr(model, "predict_log_density"):
+        return [model.change_probability_]
+    return model.predict(X), model.predict_log_density(X, y)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_text_is_named_by_its_column(frame):
+    """Wrong variant: scikit-learn names the text alone."""
+    columns = {"size": [1.0, 2.0, 3.0], "city": ["Rome", "Bari", "Rome"]}
+    X, y = frame(columns | {"code": ["1", "2", "3"]}), [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match=r"text in 1 column.*'city'.*OneHotEncoder"):
+        BayesianLinearRegression().fit(X, y)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._continual import Stream, learn_batch
 from skvi._estimator._evidence import evidence_bounds, evidence_of
@@ -41,12 +41,12 @@ from skvi.utils._threads import limit_threads
 from skvi.utils._validation import (
     Interval,
     StrOptions,
-    _check_sample_weight,
-    refuse_dates,
+    as_numpy,
+    check_sample_weight,
     refuse_dates_as_target,
     refuse_label_matrix,
-    refuse_other_containers,
     validate_arguments,
+    validate_data,
 )
 from skvi.utils._warnings import warn_user
 
@@ -177,8 +177,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
-        refuse_other_containers(X)
-        refuse_dates(X)
+        y = as_numpy(y)
         if is_regressor(self):
             refuse_dates_as_target(y)
         elif is_classifier(self):
@@ -249,7 +248,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:
             return None
-        sample_weight = _check_sample_weight(
+        sample_weight = check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
         )
         if not sample_weight.any():  # newer scikit-learn says so itself

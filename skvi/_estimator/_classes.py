@@ -10,7 +10,7 @@ import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._model import Response
 from skvi._predictive._draws import log_class_probabilities
@@ -22,6 +22,8 @@ from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
+    as_numpy,
+    column_or_1d,
     validate_arguments,
 )
 
@@ -61,6 +63,7 @@ class Labels(Response):
 
     def encode(self, y: Any) -> np.ndarray:
         """Return the positions of labels in `classes`; see `Response.encode`."""
+        y = as_numpy(y)
         if not _are_integers(y):
             check_classification_targets(y)
             y = column_or_1d(y, warn=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._model import TrainingData
 from skvi._estimator._outcome import without_rows
@@ -15,7 +15,12 @@ from skvi.evidence import EvidenceBounds
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import Interval, StrOptions, validate_arguments
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    validate_arguments,
+    validate_data,
+)
 
 __all__ = ["data_of_fit", "evidence_bounds", "evidence_of"]
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi.base._rows import Rows
 from skvi.base._units import Units
@@ -13,7 +12,11 @@ from skvi.losses import LogLoss
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
-from skvi.utils._validation import refuse_dates_as_target
+from skvi.utils._validation import (
+    check_array,
+    column_or_1d,
+    refuse_dates_as_target,
+)
 
 __all__ = [
     "Model",

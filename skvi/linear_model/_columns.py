@@ -3,15 +3,14 @@
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, validate_data
 
 from skvi._estimator._base import NOTHING
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._named import BoundsTable
 from skvi.utils._validation import (
-    refuse_dates,
+    check_array,
     refuse_dates_as_target,
-    refuse_other_containers,
+    validate_data,
 )
 
 __all__ = ["ColumnsMixin"]
@@ -76,8 +75,6 @@ class ColumnsMixin:
         last = getattr(self, "outputs_", ())
         self._forget()
         self.__dict__.pop("outputs_", None)
-        refuse_other_containers(X)
-        refuse_dates(X)
         refuse_dates_as_target(y)
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
         y = check_array(y, dtype=np.float64)

@@ -1,7 +1,5 @@
 """Linear regressions that learn from batches by the sums of all rows."""
 
-from sklearn.utils.validation import validate_data
-
 from skvi._estimator._continual import (
     Past,
     check_forgetting,
@@ -13,9 +11,8 @@ from skvi.linear_model._blocks import MAX_QUICK
 from skvi.linear_model._merged import MergedRows
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import (
-    refuse_dates,
     refuse_dates_as_target,
-    refuse_other_containers,
+    validate_data,
 )
 
 __all__ = ["MergingMixin"]
@@ -74,8 +71,6 @@ class MergingMixin:
         return Past(1, self._fingerprint[0], self.lower_bound_, rows=rows)
 
     def _checked_rows(self, X, y, sample_weight, is_first):
-        refuse_other_containers(X)
-        refuse_dates(X)
         refuse_dates_as_target(y)
         options = {**self._input, "multi_output": True, "y_numeric": True}
         X, y = validate_data(self, X, y, reset=is_first, **options)
