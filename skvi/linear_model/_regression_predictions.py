@@ -242,6 +242,10 @@ class RegressionPredictionMixin:
             draws = [o.sample_y(X, n_draws, random_state) for o in self.outputs_]
             return np.stack(draws, 1)
         theta = self._draw(n_draws, random_state)
+        return self._observations(X, theta, random_state)
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        """One new target given each draw, (n, S)."""
         return self._from_draws(X, theta).observations(make_generator(random_state))
 
     def sample_posterior(self, n_draws=1, random_state=None):
