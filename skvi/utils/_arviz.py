@@ -23,9 +23,7 @@ def as_tree(
     try:
         import arviz_base
     except ImportError as error:
-        message = (
-            "to_arviz needs arviz-base: pip install 'skvi[arviz]'."
-        )
+        message = "to_arviz needs arviz-base: pip install 'skvi[arviz]'."
         raise ImportError(message) from error
 
     def by_chain(values: np.ndarray) -> np.ndarray:
