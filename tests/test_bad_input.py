@@ -424,7 +424,7 @@ def test_evidence_of_the_wrong_data():
     model.fit(X, y)
     weight = np.ones(100)
     for args, options, message in [
-        ((X[:50], y[:50]), {}, "needs the 100 rows of the fit"),
+        ((X[:50], y[:50]), {}, "be the 100 rows of the fit"),
         ((X[:, :3], y), {}, "X has 3 features"),
         ((X + 1e-3, y), {}, "of the fit; these differ"),
         ((X, 1 - y), {}, "of the fit; these differ"),

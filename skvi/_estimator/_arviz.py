@@ -7,7 +7,6 @@ import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skvi._estimator._evidence import data_of_fit
 from skvi.utils._arviz import as_tree
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
@@ -84,7 +83,7 @@ def draws_of(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Groups of `to_arviz` by name; arrays have shapes (S, ...)."""
     estimator._check_n_draws(n_draws)
-    data = data_of_fit(estimator, X, y, **rows)
+    data = estimator._data_of_fit(X, y, **rows)
     hyper = torch.from_numpy(estimator._hyper.copy())
     target = estimator._model.target(data).at(hyper).frozen()
     draw = estimator.posterior_.draw(n_draws, make_generator(random_state))

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._arviz import draws_of, to_arviz
 from skvi._estimator._continual import Stream, learn_batch
-from skvi._estimator._evidence import evidence_bounds, evidence_of
+from skvi._estimator._evidence import data_of_fit, evidence_bounds, evidence_of
 from skvi._estimator._fitting import conclude, continued_state, pose, refine, solve
 from skvi._estimator._model import Numbers, TrainingData
 from skvi._estimator._outcome import joined_rows, learned_scales
@@ -100,6 +100,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
 
     evidence_bounds = evidence_bounds
     to_arviz = to_arviz
+    _data_of_fit = data_of_fit
 
     @classmethod
     @cache

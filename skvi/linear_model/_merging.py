@@ -76,13 +76,20 @@ class MergingMixin:
         X, y = validate_data(self, X, y, reset=is_first, **options)
         return MergedRows(X, y, self._check_weights(X, sample_weight))
 
-    def _evidence(self, X, y, rows, random_state, options):
+    def _evidence(self, *given):
+        self._check_rows_are_kept()
+        return super()._evidence(*given)
+
+    def _arviz_groups(self, *given):
+        self._check_rows_are_kept()
+        return super()._arviz_groups(*given)
+
+    def _check_rows_are_kept(self):
         past = vars(self).get("_past")
         if past is not None and past.rows is not None:
             raise ValueError(
                 f"partial_fit does not keep the {past.n_rows} rows that "
-                "evidence_bounds needs. lower_bound_ is that of all of them, with the "
-                "exact posterior (the default) their log evidence; for bounds on both "
-                "sides, fit all rows at once."
+                "evidence_bounds and to_arviz need. lower_bound_ is that of all of "
+                "them, with the exact posterior (the default) their log evidence; for "
+                "bounds on both sides, fit all rows at once."
             )
-        return super()._evidence(X, y, rows, random_state, options)

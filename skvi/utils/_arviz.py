@@ -7,9 +7,6 @@ import numpy as np
 
 __all__ = ["as_tree"]
 
-# Independent draws are as good as chains, and R-hat needs several.
-N_CHAINS = 4
-
 
 def as_tree(
     groups: Mapping[str, Mapping[str, np.ndarray]],
@@ -27,7 +24,7 @@ def as_tree(
         raise ImportError(message) from error
 
     def by_chain(values: np.ndarray) -> np.ndarray:
-        n_chains = 1 if len(values) % N_CHAINS else N_CHAINS
+        n_chains = 1 if len(values) % 4 else 4  # R-hat needs several
         return values.reshape(n_chains, -1, *values.shape[1:])
 
     found = {
