@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from skvi._stream import stream
     from skvi.evidence._unwrap import evidence_bounds
+    from skvi.utils._trust import trusted_types
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,12 +38,14 @@ __all__ = [
     "sample_y",
     "stream",
     "summary",
+    "trusted_types",
 ]
 
 # Homes of functions and classes at the top level; the others are in `_pipelines`.
 _HOMES = {
     "evidence_bounds": "skvi.evidence._unwrap",
     "stream": "skvi._stream",
+    "trusted_types": "skvi.utils._trust",
 }
 _SUBMODULES = (
     "base",

@@ -6,8 +6,10 @@ from datetime import date, datetime
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
+import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
@@ -15,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader, TensorDataset
 
+from skvi.changepoint import BayesianChangepointDetector
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import (
@@ -421,7 +424,7 @@ def test_evidence_of_the_wrong_data():
     model.fit(X, y)
     weight = np.ones(100)
     for args, options, message in [
-        ((X[:50], y[:50]), {}, "needs the 100 rows of the fit"),
+        ((X[:50], y[:50]), {}, "be the 100 rows of the fit"),
         ((X[:, :3], y), {}, "X has 3 features"),
         ((X + 1e-3, y), {}, "of the fit; these differ"),
         ((X, 1 - y), {}, "of the fit; these differ"),
@@ -624,3 +627,41 @@ def test_label_matrices_name_the_way():
         for y in (several, [["a", "b"], ["c"]] * 3, one_hot + 1):
             with pytest.raises(ValueError, match="MultiOutputClassifier"):
                 model.fit(X, y)
+
+
+@pytest.mark.parametrize("dispatch", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLinearRegression(),
+        BayesianLogisticRegression(prior="normal"),
+        BayesianPoissonRegressor(),
+        BayesianMLPRegressor(hidden_layer_sizes=2, max_iter=2, random_state=0),
+        BayesianChangepointDetector(),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_are_arrays(model, dispatch):
+    """Wrong variant: scikit-learn asks torch for a dtype of numpy."""
+
+    def answer(X, y):
+        model.fit(X, y)
+        is_series = hasattr(model, "log_densities_")
+        return model.log_densities_ if is_series else model.predict_log_density(X, y)
+
+    data = small(40)
+    expected = answer(*data)
+    with sklearn.config_context(array_api_dispatch=dispatch):
+        found = answer(*map(torch.from_numpy, data))
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_text_is_named_by_its_column(frame):
+    """Wrong variant: scikit-learn names the text alone."""
+    columns = {"size": [1.0, 2.0, 3.0], "city": ["Rome", "Bari", "Rome"]}
+    X, y = frame(columns | {"code": ["1", "2", "3"]}), [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match=r"text in 1 column.*'city'.*OneHotEncoder"):
+        BayesianLinearRegression().fit(X, y)

@@ -6,6 +6,7 @@ import skops.io
 from sklearn.base import is_classifier
 from torch import nn
 
+import skvi
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -59,11 +60,20 @@ def test_only_own_types_need_trust(model):
     y = (y > 1).astype(int) if is_classifier(model) else y
     model.set_params(random_state=0).fit(X, y)
     stored = skops.io.dumps(model)
-    types = skops.io.get_untrusted_types(data=stored)
-    own = ("skvi.", "torch.nn.modules.")
-    assert [name for name in types if not name.startswith(own)] == []
-    loaded = skops.io.loads(stored, trusted=types)
+    loaded = skops.io.loads(stored, trusted=skvi.trusted_types())
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     draws = loaded.sample_posterior(2, random_state=1)
     for name, values in model.sample_posterior(2, random_state=1).items():
         np.testing.assert_array_equal(draws[name], values)
+
+
+def absolute(f, y):
+    return (f - y).abs()
+
+
+def test_code_of_ones_own_is_not_trusted():
+    """Wrong variant: all that is in the file is trusted."""
+    model = BayesianLinearRegression(loss=absolute, noise_scale=1.0)
+    stored = skops.io.dumps(model)
+    with pytest.raises(skops.io.exceptions.UntrustedTypesFoundException, match="absol"):
+        skops.io.loads(stored, trusted=skvi.trusted_types())

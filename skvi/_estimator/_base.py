@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from skvi._estimator._arviz import draws_of, to_arviz
 from skvi._estimator._continual import Stream, learn_batch
-from skvi._estimator._evidence import evidence_bounds, evidence_of
+from skvi._estimator._evidence import data_of_fit, evidence_bounds, evidence_of
 from skvi._estimator._fitting import conclude, continued_state, pose, refine, solve
 from skvi._estimator._model import Numbers, TrainingData
 from skvi._estimator._outcome import joined_rows, learned_scales
@@ -41,12 +42,12 @@ from skvi.utils._threads import limit_threads
 from skvi.utils._validation import (
     Interval,
     StrOptions,
-    _check_sample_weight,
-    refuse_dates,
+    as_numpy,
+    check_sample_weight,
     refuse_dates_as_target,
     refuse_label_matrix,
-    refuse_other_containers,
     validate_arguments,
+    validate_data,
 )
 from skvi.utils._warnings import warn_user
 
@@ -98,6 +99,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     _evidence_methods = frozenset({"auto", "importance", "tempering"})
 
     evidence_bounds = evidence_bounds
+    to_arviz = to_arviz
+    _data_of_fit = data_of_fit
 
     @classmethod
     @cache
@@ -177,8 +180,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
-        refuse_other_containers(X)
-        refuse_dates(X)
+        y = as_numpy(y)
         if is_regressor(self):
             refuse_dates_as_target(y)
         elif is_classifier(self):
@@ -249,7 +251,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:
             return None
-        sample_weight = _check_sample_weight(
+        sample_weight = check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
         )
         if not sample_weight.any():  # newer scikit-learn says so itself
@@ -289,7 +291,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             n_outputs). For networks "coef_0" of shape (n_draws, n_features, n_units),
             "intercept_0" of shape (n_draws, n_units), and so on for every layer.
         """
-        theta = self._draw(n_draws, random_state)
+        return self._in_units(self._draw(n_draws, random_state))
+
+    def _in_units(self, theta):
+        """Draws as blocks, in the units of the data where these are known."""
         blocks = self.posterior_.layout.unpack(theta)
         return {name: block.numpy().copy() for name, block in blocks.items()}
 
@@ -297,12 +302,15 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _draw(self, n_draws, random_state):
         """Fresh draws of the fitted posterior, (n_draws, P)."""
         check_is_fitted(self)
+        self._check_n_draws(n_draws)
+        return self._sample(n_draws, make_generator(random_state))
+
+    def _check_n_draws(self, n_draws):
         validate_arguments(
             type(self).__name__,
             {"n_draws": n_draws},
             {"n_draws": [Interval(Integral, 1, None, closed="left")]},
         )
-        return self._sample(n_draws, make_generator(random_state))
 
     def _sample(self, n_draws, generator):
         """Draws of what predictions come from: the fitted posterior, by default."""
@@ -310,6 +318,13 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
 
     def _evidence(self, X, y, rows, random_state, options):
         return evidence_of(self, X, y, rows, random_state, options)
+
+    def _arviz_groups(self, X, y, rows, n_draws, random_state):
+        return draws_of(self, X, y, rows, n_draws, random_state)
+
+    def _arviz_labels(self, posterior):
+        """Dimensions of variables by name, and coordinates by dimension."""
+        return {}, {}
 
     def _bound_evidence(self, target, generator, **options):
         """Bound the evidence of a target, after the check that it is the fit's."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._model import Response
 from skvi._predictive._draws import log_class_probabilities
@@ -22,6 +23,8 @@ from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
+    as_numpy,
+    column_or_1d,
     validate_arguments,
 )
 
@@ -61,6 +64,7 @@ class Labels(Response):
 
     def encode(self, y: Any) -> np.ndarray:
         """Return the positions of labels in `classes`; see `Response.encode`."""
+        y = as_numpy(y)
         if not _are_integers(y):
             check_classification_targets(y)
             y = column_or_1d(y, warn=True)
@@ -325,6 +329,16 @@ class BayesianClassifierMixin(ClassifierMixin):
         gain = np.asarray(self._information(X, log_p))
         found = {"entropy": entropy, "mutual_information": gain}
         return {name: values.astype(dtype) for name, values in found.items()}
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        """One position in `classes_` given each draw, (n, S)."""
+
+        def of_block(f):
+            return log_class_probabilities(f).exp().cumsum(2)[..., :-1].movedim(0, 1)
+
+        limits = self._drawn(theta).by_rows(X, of_block)
+        u = check_random_state(random_state).random_sample(limits.shape[:2])
+        return (u[..., None] > limits).sum(2)
 
     def _information(self, X, log_p):
         """Mean divergence of probabilities from their averages over draws, (n,)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._model import TrainingData
 from skvi._estimator._outcome import without_rows
@@ -15,7 +15,12 @@ from skvi.evidence import EvidenceBounds
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import Interval, StrOptions, validate_arguments
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    validate_arguments,
+    validate_data,
+)
 
 __all__ = ["data_of_fit", "evidence_bounds", "evidence_of"]
 
@@ -174,13 +179,13 @@ def data_of_fit(
     n_rows = estimator._fingerprint[0]
     if X.shape[0] != n_rows:
         raise ValueError(
-            f"evidence_bounds needs the {n_rows} rows of the fit; "
+            f"X and y must be the {n_rows} rows of the fit; "
             f"got {X.shape[0]} rows. For other data use predict_log_density."
         )
     if estimator._had_weights and sample_weight is None:
         raise ValueError(
             "The model was fitted with sample_weight, which define the evidence: "
-            "pass the same sample_weight to evidence_bounds."
+            "pass the same sample_weight again."
         )
     sample_weight = estimator._check_weights(X, sample_weight)
     offset = estimator._check_exposure(X, exposure)
@@ -188,7 +193,7 @@ def data_of_fit(
     data = TrainingData.gather(response, X, y, sample_weight, offset)
     if data.fingerprint != estimator._fingerprint:
         raise ValueError(
-            f"evidence_bounds needs the X, y{estimator._row_data} of the fit; these "
+            f"Give the X, y{estimator._row_data} of the fit; these "
             "differ. For other data use predict_log_density."
         )
     return estimator._trained_rows(data)

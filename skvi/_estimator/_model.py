@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi.base._rows import Rows
 from skvi.base._units import Units
@@ -13,7 +12,11 @@ from skvi.losses import LogLoss
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
-from skvi.utils._validation import refuse_dates_as_target
+from skvi.utils._validation import (
+    check_array,
+    column_or_1d,
+    refuse_dates_as_target,
+)
 
 __all__ = [
     "Model",
@@ -219,6 +222,14 @@ class Model:
             return None
         return (np.zeros(n_rows) if given is None else given) - origin
 
+    def log_units(self, y: np.ndarray) -> np.ndarray:
+        """Log densities in the units of the fit less those in units of y, (n,)."""
+        if self.units is None:
+            return np.zeros(len(y))
+        given = as_tensor((y - self.units.y_mean) / self.units.y_scale)
+        dense = self.likelihood._has_density(given).double().numpy()
+        return (dense * np.log(self.units.y_scale)).reshape(len(y), -1).sum(1)
+
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
         """Predictor and likelihood at the learned point parameters, (n_hyper,)."""
         first, second = len(self.likelihood.learned), len(self.prior.learned)
@@ -248,8 +259,7 @@ class Model:
         if self.units is not None:
             y = (y - self.units.y_mean) / self.units.y_scale
             if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:
-                dense = self.likelihood._has_density(as_tensor(y)).double().numpy()
                 w = np.ones(len(y)) if data.weight is None else data.weight
-                constant = -float((w @ dense * np.log(self.units.y_scale)).sum())
+                constant = -float(w @ self.log_units(data.y))
         weight = None if data.weight is None else as_tensor(data.weight)
         return as_tensor(y), weight, constant

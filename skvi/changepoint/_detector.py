@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skvi.changepoint._input import (
     Settings,
@@ -25,7 +25,13 @@ from skvi.changepoint.base import Hazard, SegmentModel
 from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
 from skvi.losses import BetaLoss, LogLoss
-from skvi.utils._validation import Interval, StrOptions, _fit_context, refuse_dates
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    _fit_context,
+    as_numpy,
+    validate_data,
+)
 from skvi.utils._warnings import warn_user
 
 __all__ = ["BayesianChangepointDetector"]
@@ -429,7 +435,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         """Check rows; one dimension is one series for `fit`, and perhaps one row."""
         if reset:
             vars(self).pop("_feed", None)
-        refuse_dates(X)
+        X = as_numpy(X)
         labels = labels_of(X)
         times = times_of(labels)
         X = as_table(X, is_series if reset else self.n_features_in_ == 1)

@@ -50,6 +50,7 @@ from skvi.targets._density_checks import (
 )
 from skvi.targets._density_rows import RowsDensityTarget
 from skvi.utils._arrays import elements
+from skvi.utils._arviz import as_tree
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._validation import (
@@ -535,20 +536,24 @@ class VariationalInference(BaseEstimator):
 
         Returns
         -------
-        arviz.InferenceData
-            With the group "posterior": independent draws, as one chain.
+        xarray.DataTree
+            "posterior": draws on the supports, which are four chains if `n_draws` is a
+            multiple of four. "sample_stats": "log_p", the log density, and "log_q",
+            that of the fitted posterior, both in coordinates without limits.
 
         Raises
         ------
         ImportError
-            ArviZ is not installed.
+            arviz-base is not installed.
         """
-        try:
-            import arviz
-        except ImportError as error:
-            raise ImportError("to_arviz needs ArviZ: pip install 'arviz<1'.") from error
-        draws = self.sample_posterior(n_draws, random_state)
-        return arviz.from_dict(posterior={k: v[None] for k, v in draws.items()})
+        check_is_fitted(self)
+        with torch.no_grad():
+            draw = self.posterior_.draw(n_draws, make_generator(random_state))
+            values, _ = self._target.constrain(draw.theta)
+            log_p = self._target.log_joint_batched(draw.theta)
+        logs = {"log_p": log_p.numpy(), "log_q": draw.log_q.numpy()}
+        posterior = {name: value.numpy() for name, value in values.items()}
+        return as_tree({"posterior": posterior, "sample_stats": logs})
 
     def evidence_bounds(
         self,

@@ -3,15 +3,14 @@
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, validate_data
 
 from skvi._estimator._base import NOTHING
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._named import BoundsTable
 from skvi.utils._validation import (
-    refuse_dates,
+    check_array,
     refuse_dates_as_target,
-    refuse_other_containers,
+    validate_data,
 )
 
 __all__ = ["ColumnsMixin"]
@@ -71,13 +70,30 @@ class ColumnsMixin:
         columns = zip(self.outputs_, y.T, strict=True)
         return add_bounds([o._evidence(X, column, *given) for o, column in columns])
 
+    def _arviz_groups(self, X, y, rows, n_draws, random_state):
+        """Of independent targets log densities are sums, and other arrays stacked."""
+        if not self._n_columns:
+            return super()._arviz_groups(X, y, rows, n_draws, random_state)
+        X, y = self._check_X(X), self._check_columns(y)
+        given = rows, n_draws, random_state
+        columns = zip(self.outputs_, y.T, strict=True)
+        found = [o._arviz_groups(X, column, *given) for o, column in columns]
+        sums = "log_likelihood", "sample_stats"
+        return {
+            group: {
+                name: np.sum([f[group][name] for f in found], 0)
+                if group in sums
+                else np.stack([f[group][name] for f in found], -1 if name == "y" else 1)
+                for name in members
+            }
+            for group, members in found[0].items()
+        }
+
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""
         last = getattr(self, "outputs_", ())
         self._forget()
         self.__dict__.pop("outputs_", None)
-        refuse_other_containers(X)
-        refuse_dates(X)
         refuse_dates_as_target(y)
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
         y = check_array(y, dtype=np.float64)

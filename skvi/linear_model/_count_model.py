@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
-from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._estimator._model import Response, check_numbers
 from skvi.base import NormalForm
@@ -17,6 +16,7 @@ from skvi.likelihoods import Likelihood
 from skvi.losses import Loss
 from skvi.posteriors import Posterior
 from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.utils._validation import check_array, column_or_1d
 
 __all__ = [
     "Counts",

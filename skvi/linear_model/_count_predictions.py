@@ -254,6 +254,10 @@ class CountPredictionMixin:
         X = self._check_X(X)
         random_state = check_random_state(random_state)
         theta = self._draw(n_draws, random_state)
+        return self._observations(X, theta, random_state, exposure)
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        """One new count given each draw, (n, S)."""
         counts = self._from_draws(X, theta, exposure)
         return counts.observations(make_generator(random_state)).astype(X.dtype)
 

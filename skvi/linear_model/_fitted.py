@@ -5,7 +5,7 @@ from copy import copy
 import numpy as np
 import torch
 from sklearn.utils import gen_batches
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from skvi._predictive._draws import SampledFunction
 from skvi._predictive._mixtures import DrawnPredictive, QuadraturePredictive
@@ -129,6 +129,17 @@ class CoefficientsMixin:
         blocks = self.posterior_.layout.unpack(theta)
         blocks |= known.unpack(self._model.in_units(theta))
         return {name: block.numpy() for name, block in blocks.items()}
+
+    def _arviz_labels(self, posterior):
+        """Names of features, and of groups where there are several."""
+        n_groups = 1 if posterior["coef"].ndim == 2 else posterior["coef"].shape[1]
+        groups = [self._group_name] if n_groups > 1 else []
+        if posterior["coef"].ndim == 3 and n_groups == 1:
+            posterior.update({name: x[:, 0] for name, x in posterior.items()})
+        dims = {"coef": [*groups, "feature"]}
+        dims |= {"intercept": groups, "noise_scale": groups}
+        coords = {"feature": _check_feature_names_in(self).tolist()}
+        return dims, coords | {name: self._group_labels() for name in groups}
 
     def _is_drawn(self):
         """Whether predictions average over draws."""

@@ -1,7 +1,5 @@
 """Linear regressions that learn from batches by the sums of all rows."""
 
-from sklearn.utils.validation import validate_data
-
 from skvi._estimator._continual import (
     Past,
     check_forgetting,
@@ -13,9 +11,8 @@ from skvi.linear_model._blocks import MAX_QUICK
 from skvi.linear_model._merged import MergedRows
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import (
-    refuse_dates,
     refuse_dates_as_target,
-    refuse_other_containers,
+    validate_data,
 )
 
 __all__ = ["MergingMixin"]
@@ -74,20 +71,25 @@ class MergingMixin:
         return Past(1, self._fingerprint[0], self.lower_bound_, rows=rows)
 
     def _checked_rows(self, X, y, sample_weight, is_first):
-        refuse_other_containers(X)
-        refuse_dates(X)
         refuse_dates_as_target(y)
         options = {**self._input, "multi_output": True, "y_numeric": True}
         X, y = validate_data(self, X, y, reset=is_first, **options)
         return MergedRows(X, y, self._check_weights(X, sample_weight))
 
-    def _evidence(self, X, y, rows, random_state, options):
+    def _evidence(self, *given):
+        self._check_rows_are_kept()
+        return super()._evidence(*given)
+
+    def _arviz_groups(self, *given):
+        self._check_rows_are_kept()
+        return super()._arviz_groups(*given)
+
+    def _check_rows_are_kept(self):
         past = vars(self).get("_past")
         if past is not None and past.rows is not None:
             raise ValueError(
                 f"partial_fit does not keep the {past.n_rows} rows that "
-                "evidence_bounds needs. lower_bound_ is that of all of them, with the "
-                "exact posterior (the default) their log evidence; for bounds on both "
-                "sides, fit all rows at once."
+                "evidence_bounds and to_arviz need. lower_bound_ is that of all of "
+                "them, with the exact posterior (the default) their log evidence; for "
+                "bounds on both sides, fit all rows at once."
             )
-        return super()._evidence(X, y, rows, random_state, options)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._regressors import check_rows, predict_interval
 from skvi._predictive._mixtures import (
@@ -18,7 +18,7 @@ from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
 from skvi.utils._random import make_generator
-from skvi.utils._validation import check_levels
+from skvi.utils._validation import check_array, check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 
@@ -242,6 +242,10 @@ class RegressionPredictionMixin:
             draws = [o.sample_y(X, n_draws, random_state) for o in self.outputs_]
             return np.stack(draws, 1)
         theta = self._draw(n_draws, random_state)
+        return self._observations(X, theta, random_state)
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        """One new target given each draw, (n, S)."""
         return self._from_draws(X, theta).observations(make_generator(random_state))
 
     def sample_posterior(self, n_draws=1, random_state=None):

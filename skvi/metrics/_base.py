@@ -9,7 +9,7 @@ from sklearn.base import is_classifier
 from sklearn.utils.metadata_routing import MetadataRequest
 
 from skvi.utils._forecasts import find_forecast
-from skvi.utils._validation import _check_sample_weight
+from skvi.utils._validation import check_sample_weight
 
 __all__ = ["RowScorer", "Scorer"]
 
@@ -152,7 +152,7 @@ class RowScorer(Scorer):
 def _mean(rows: np.ndarray, sample_weight: ArrayLike | None) -> float:
     if sample_weight is None:
         return float(rows.mean())
-    weight = _check_sample_weight(
+    weight = check_sample_weight(
         sample_weight, rows, dtype=np.float64, ensure_non_negative=True
     )
     if not weight.sum() > 0:

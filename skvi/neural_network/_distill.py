@@ -8,10 +8,15 @@ from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
-from skvi.utils._validation import Interval, validate_arguments
+from skvi.utils._validation import (
+    Interval,
+    check_array,
+    validate_arguments,
+    validate_data,
+)
 
 __all__ = ["DistilledRegressor", "distill"]
 

@@ -499,7 +499,11 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
-        predictive = self._predictive(X, self._draw(n_draws, random_state))
+        return self._observations(X, self._draw(n_draws, random_state), random_state)
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        """One new target given each network, (n, S) or (n, K, S)."""
+        predictive = self._predictive(X, theta)
         device = predictive.draws.theta.device
         return predictive.observations(make_generator(random_state, device))
 

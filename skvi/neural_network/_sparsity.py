@@ -130,8 +130,8 @@ class SparsityMixin:
             Its predictions, `sample_posterior` and `sample_function` come from the
             same networks, with the same weights set to 0 in all of them (in a mixture,
             in all draws of a component). Everything else is that of the fit:
-            `posterior_`, `lower_bound_` and `evidence_bounds` are not those of the
-            pruned network, and a later fit starts from all weights.
+            `posterior_`, `lower_bound_`, `evidence_bounds` and `to_arviz` are not those
+            of the pruned network, and a later fit starts from all weights.
         """
         other = copy(self)
         other._kept = self._above(threshold)

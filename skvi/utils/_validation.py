@@ -6,6 +6,8 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import sklearn.utils.validation as sk
+import torch
 from scipy.sparse import issparse
 from sklearn.base import _fit_context
 from sklearn.utils import _safe_indexing
@@ -15,23 +17,24 @@ from sklearn.utils._param_validation import (
     validate_parameter_constraints,
 )
 from sklearn.utils._param_validation import StrOptions as _StrOptions
-from sklearn.utils.validation import _check_sample_weight
 from torch.utils.data import DataLoader, Dataset
 
 __all__ = [
     "Interval",
     "InvalidParameterError",
     "StrOptions",
-    "_check_sample_weight",
     "_fit_context",
     "_safe_indexing",
+    "as_numpy",
+    "check_array",
     "check_levels",
+    "check_sample_weight",
+    "column_or_1d",
     "interval_levels",
-    "refuse_dates",
     "refuse_dates_as_target",
     "refuse_label_matrix",
-    "refuse_other_containers",
     "validate_arguments",
+    "validate_data",
 ]
 
 # Beginnings of the names of types in NumPy, pandas and polars, in lower case.
@@ -53,6 +56,53 @@ class StrOptions(_StrOptions):
     def __str__(self) -> str:
         """Name the options."""
         return f"a str among {{{', '.join(map(repr, sorted(self.options)))}}}"
+
+
+def as_numpy(values: Any) -> Any:
+    """Return a tensor of any device as an array, and everything else as it is."""
+    if isinstance(values, torch.Tensor):
+        return values.detach().cpu().numpy()
+    return values
+
+
+def validate_data(
+    estimator: Any, X: Any, y: Any = "no_validation", **options: Any
+) -> Any:
+    """Check rows as scikit-learn does, in numpy; also say what no message there does.
+
+    Raises for what holds rows but is no array, for dates, and for columns of text, by
+    name.
+    """
+    _refuse_other_containers(X)
+    _refuse_dates(X)
+    X, y = as_numpy(X), as_numpy(y)
+    try:
+        return sk.validate_data(estimator, X, y, **options)
+    except ValueError as error:
+        if "convert string" in str(error) and (names := _columns_of_text(X)):
+            raise ValueError(
+                f"X has text in {len(names)} column(s): {', '.join(map(repr, names))}. "
+                "Encode it in a pipeline before the estimator: ColumnTransformer("
+                f"[('text', OneHotEncoder(), {names})], remainder='passthrough')."
+            ) from error
+        raise
+
+
+def check_array(values: Any, **options: Any) -> Any:
+    """As scikit-learn's, in numpy."""
+    return sk.check_array(as_numpy(values), **options)
+
+
+def column_or_1d(values: Any, **options: Any) -> np.ndarray:
+    """As scikit-learn's, in numpy."""
+    found: np.ndarray = sk.column_or_1d(as_numpy(values), **options)
+    return found
+
+
+def check_sample_weight(sample_weight: Any, X: Any, **options: Any) -> np.ndarray:
+    """As scikit-learn's, in numpy."""
+    weight: np.ndarray = sk._check_sample_weight(as_numpy(sample_weight), X, **options)
+    return weight
 
 
 def validate_arguments(caller: str, values: dict, constraints: dict) -> None:
@@ -79,7 +129,7 @@ def interval_levels(caller: str, coverage: float) -> list[float]:
     return [tail, 1 - tail]
 
 
-def refuse_other_containers(X: object) -> None:
+def _refuse_other_containers(X: object) -> None:
     """Raise for what holds rows but is no array: `fit` needs all of them at once."""
     if hasattr(X, "__next__"):
         way = "chunks are learned by skvi.stream(estimator, chunks), or one by one by "
@@ -119,7 +169,7 @@ def refuse_label_matrix(y: Any) -> None:
     raise ValueError(f"y of shape {values.shape} {SEVERAL_LABELS}")
 
 
-def refuse_dates(X: object) -> None:
+def _refuse_dates(X: object) -> None:
     """Raise if columns are dates or durations, which would become nanoseconds."""
     if dates := _types_of_dates(X):
         raise ValueError(
@@ -137,6 +187,17 @@ def refuse_dates_as_target(y: object) -> None:
             "would become nanoseconds. Predict days since a first day: "
             "y = (dates - first) / np.timedelta64(1, 'D')."
         )
+
+
+def _columns_of_text(X: Any) -> list:
+    """Names of the columns of a data frame that hold text which is no number."""
+    names = []
+    for name in getattr(X, "columns", ()):
+        try:
+            np.asarray(X[name], dtype=np.float64)
+        except (ValueError, TypeError) as error:
+            names += [name] if "convert string" in str(error) else []
+    return names
 
 
 def _types_of_dates(values: Any) -> list[str]:
