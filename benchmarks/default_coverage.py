@@ -39,7 +39,7 @@ from scipy.special import softmax
 
 from skvi._estimator._model import TrainingData
 from skvi._sampling._importance import StudentT, adapt_proposal, draw_weighted
-from skvi.evidence._over_scales import lift, unit
+from skvi.evidence._modes import lift, unit
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 
 N_FEATURES, N_NEW, N_DRAWS = 3, 20, 20_000

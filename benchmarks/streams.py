@@ -28,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 import skvi
 from skvi._estimator._model import TrainingData
 from skvi.base import NormalForm
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.priors import Normal
 

@@ -29,10 +29,10 @@ from scipy.special import logsumexp
 from sklearn.preprocessing import StandardScaler
 from uci_networks import SETS, load, mean_and_error
 
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import RefinedNormal
-from skvi.posteriors._refined import _Refiner
+from skvi.posteriors._refinement import _Refiner
 
 RESULT = Path(__file__).parent / "results" / "uci_refined.csv"
 LARGE = {"kin8nm", "naval-propulsion-plant", "power-plant"}

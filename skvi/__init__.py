@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         summary,
     )
     from skvi._stream import stream
-    from skvi.evidence._unwrap import evidence_bounds
+    from skvi.evidence._fitted import evidence_bounds
     from skvi.utils._trust import trusted_types
 
 __version__ = "0.1.0"
@@ -43,7 +43,7 @@ __all__ = [
 
 # Homes of functions and classes at the top level; the others are in `_pipelines`.
 _HOMES = {
-    "evidence_bounds": "skvi.evidence._unwrap",
+    "evidence_bounds": "skvi.evidence._fitted",
     "stream": "skvi._stream",
     "trusted_types": "skvi.utils._trust",
 }

@@ -13,7 +13,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from skvi.base import NormalForm
-from skvi.utils import _device
+from skvi.utils import _tensors
 from tests.devices import META, emulated_device
 
 
@@ -69,13 +69,13 @@ def _on_device(request, monkeypatch):
     if device is None:
         yield
     elif device == "emulated":
-        monkeypatch.setattr(_device, "_best_device", lambda: META)
-        monkeypatch.setattr(_device, "WORTH_MOVING", 0)
+        monkeypatch.setattr(_tensors, "_best_device", lambda: META)
+        monkeypatch.setattr(_tensors, "WORTH_MOVING", 0)
         with emulated_device():
             yield
     else:
-        monkeypatch.setattr(_device, "_best_device", lambda: torch.device(device))
-        monkeypatch.setattr(_device, "WORTH_MOVING", 0)
+        monkeypatch.setattr(_tensors, "_best_device", lambda: torch.device(device))
+        monkeypatch.setattr(_tensors, "WORTH_MOVING", 0)
         yield
 
 

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import scale
 
 from skvi._estimator._evidence import data_of_fit
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -25,11 +25,11 @@ from skvi.neural_network import (
     BayesianModuleRegressor,
 )
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.posteriors._over_scales import MixtureOverScales, leading
+from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
 from skvi.targets._numbers import bound_at, numbers_of
-from skvi.utils._random import make_generator
+from skvi.utils._tensors import make_generator
 from tests.modules import relu_network
 
 quick = pytest.mark.filterwarnings(

@@ -128,7 +128,7 @@ def test_fitted_attributes(name):
 @every_problem
 def test_predictions_agree_with_each_other(name, monkeypatch):
     """Probabilities and their logarithms, intervals and quantiles, mean and draws."""
-    monkeypatch.setattr("skvi._predictive._draws.ROW_BLOCK", 64)  # shorter
+    monkeypatch.setattr("skvi._predictive._quantiles.ROW_BLOCK", 64)  # shorter
     X, y = data(name)
     model = fit(name, n_predict_draws=2000) if "mlp" in name else fitted(name)
     found = predictions(model, X)

@@ -41,10 +41,9 @@ from skvi.priors import (
     StudentT,
 )
 from skvi.priors._blocks import build_prior
-from skvi.priors._log_uniform import LogUniform
-from skvi.utils import _device
-from skvi.utils._device import CPU, resolve_device, to_device
-from skvi.utils._random import make_generator
+from skvi.priors._heavy_tailed import LogUniform
+from skvi.utils import _tensors
+from skvi.utils._tensors import CPU, make_generator, resolve_device, to_device
 from tests.devices import META, emulated_device
 
 ROOT = Path(skvi.__file__).parent
@@ -101,11 +100,11 @@ def test_emulated_device_is_strict():
 
 def test_resolve_device(monkeypatch):
     """Wrong variant: `>=` for `<` in the rule of "auto"."""
-    assert resolve_device("auto") == _device._best_device()
-    monkeypatch.setattr(_device, "_best_device", lambda: torch.device("cuda"))
+    assert resolve_device("auto") == _tensors._best_device()
+    monkeypatch.setattr(_tensors, "_best_device", lambda: torch.device("cuda"))
     assert resolve_device("auto").type == "cuda"
-    assert resolve_device("auto", _device.WORTH_MOVING).type == "cuda"
-    assert resolve_device("auto", _device.WORTH_MOVING - 1) == CPU
+    assert resolve_device("auto", _tensors.WORTH_MOVING).type == "cuda"
+    assert resolve_device("auto", _tensors.WORTH_MOVING - 1) == CPU
     assert resolve_device("cpu") == CPU
 
 
@@ -224,7 +223,7 @@ def test_parts_follow_their_arguments(name):
             assert_close(f.cpu(), e, rtol=1e-9, atol=1e-12)
 
 
-def _tensors(value):
+def _as_tuple(value):
     return value if isinstance(value, tuple) else (value,)
 
 

@@ -21,8 +21,8 @@ from skvi.neural_network import (
 )
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
-from skvi.utils import _device
-from skvi.utils._device import CPU
+from skvi.utils import _tensors
+from skvi.utils._tensors import CPU
 from tests.devices import META, emulated_device
 from tests.modules import relu_network
 
@@ -237,21 +237,21 @@ def test_predictions_are_copied_back_once():
 
 
 def test_auto_moves_networks_and_large_linear_models(monkeypatch, problems):
-    monkeypatch.setattr(_device, "_best_device", lambda: META)
+    monkeypatch.setattr(_tensors, "_best_device", lambda: META)
     with emulated_device():
         _fit("network")
         _fit("natural-gradient")
-        monkeypatch.setattr(_device, "WORTH_MOVING", 60 * 4**2)
+        monkeypatch.setattr(_tensors, "WORTH_MOVING", 60 * 4**2)
         _fit("natural-gradient")
-        monkeypatch.setattr(_device, "WORTH_MOVING", 60 * 4**2 + 1)
+        monkeypatch.setattr(_tensors, "WORTH_MOVING", 60 * 4**2 + 1)
         _fit("natural-gradient")
     devices = [problem.target.rows.device for problem in problems]
     assert devices == [META, CPU, META, CPU]
 
 
 def test_sparse_features_stay_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(_device, "_best_device", lambda: META)
-    monkeypatch.setattr(_device, "WORTH_MOVING", 1)
+    monkeypatch.setattr(_tensors, "_best_device", lambda: META)
+    monkeypatch.setattr(_tensors, "WORTH_MOVING", 1)
     rows, model = sparse.csr_array(X), BayesianLogisticRegression(prior="normal")
     with emulated_device():
         model.fit(rows, LABELS)

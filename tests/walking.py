@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi._estimator._evidence import data_of_fit
-from skvi._estimator._registry import (
+from skvi._estimator._parts import (
     DIVERGENCES,
     LOSSES,
     OBJECTIVES,

@@ -8,8 +8,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.utils._arviz import as_tree
-from skvi.utils._random import make_generator
-from skvi.utils._threads import limit_threads
+from skvi.utils._interrupts import limit_threads
+from skvi.utils._tensors import make_generator
 
 __all__ = ["draws_of", "to_arviz"]
 

@@ -11,34 +11,41 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._arviz import draws_of, to_arviz
 from skvi._estimator._continual import Stream, learn_batch
-from skvi._estimator._evidence import data_of_fit, evidence_bounds, evidence_of
+from skvi._estimator._evidence import (
+    data_of_fit,
+    evidence_bounds,
+    evidence_of,
+    joined_rows,
+    learned_scales,
+)
 from skvi._estimator._fitting import conclude, continued_state, pose, refine, solve
 from skvi._estimator._model import Numbers, TrainingData
-from skvi._estimator._outcome import joined_rows, learned_scales
 from skvi._estimator._parts import (
+    POSTERIORS,
+    SHORTHANDS,
     beside_coefficients,
     expand_parameters,
     resolve,
     with_intercept,
 )
-from skvi._estimator._registry import POSTERIORS, SHORTHANDS
 from skvi.divergences import Divergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import Loss
 from skvi.objectives.base import Objective
 from skvi.posteriors import Family, Posterior
-from skvi.posteriors._exact import Unsolved
+from skvi.posteriors._whitened import Unsolved
 from skvi.priors import Prior
 from skvi.solvers import Problem, Solver, SolverOptions
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._choice import choose_solver
 from skvi.solvers._solution import INTERRUPTED, Solution, State
-from skvi.utils._callbacks import CallbackSupportMixin
-from skvi.utils._device import CPU
-from skvi.utils._interrupts import raising_interrupts
-from skvi.utils._random import make_generator
-from skvi.utils._threads import limit_threads
+from skvi.utils._interrupts import (
+    CallbackSupportMixin,
+    limit_threads,
+    raising_interrupts,
+)
+from skvi.utils._tensors import CPU, make_generator
 from skvi.utils._validation import (
     Interval,
     StrOptions,
@@ -48,8 +55,8 @@ from skvi.utils._validation import (
     refuse_label_matrix,
     validate_arguments,
     validate_data,
+    warn_user,
 )
-from skvi.utils._warnings import warn_user
 
 __all__ = ["BaseVariational"]
 

@@ -14,11 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._model import Response
-from skvi._predictive._draws import log_class_probabilities
+from skvi._predictive._quantiles import log_class_probabilities
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import BernoulliLikelihood, Likelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
-from skvi.utils._callbacks import with_callbacks
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import (
     Interval,
     StrOptions,

@@ -10,10 +10,10 @@ import torch
 
 from skvi._estimator._model import Response
 from skvi.base import NormalForm
-from skvi.base._normal_product import normal_product
+from skvi.base._normal_form import normal_product
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
-from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.priors import BuiltPrior
 from skvi.utils._validation import Interval, validate_arguments
 

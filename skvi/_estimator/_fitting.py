@@ -9,19 +9,17 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi._estimator._outcome import better_state, cut_short, describe_fit, judge_fit
+from skvi._estimator._evidence import better_state, cut_short, describe_fit, judge_fit
 from skvi._estimator._progress import FitProgress
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import Posterior
-from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers import Problem, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._natural_gradient import NaturalGradient, choose_start
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
-from skvi.solvers._wide_start import choose_start
 from skvi.targets import Target
-from skvi.utils._device import CPU, resolve_device
-from skvi.utils._random import generator_on, make_generator
+from skvi.utils._tensors import CPU, generator_on, make_generator, resolve_device
 
 __all__ = [
     "begin",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from skvi.solvers._solution import Solution, State
-from skvi.utils._callbacks import has_callbacks
+from skvi.utils._interrupts import has_callbacks
 
 __all__ = ["EvidenceProgress", "FitProgress", "write_line"]
 

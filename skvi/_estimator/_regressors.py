@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from skvi.base._units import Units
-from skvi.utils._arrays import median_distance, weighted_median
-from skvi.utils._validation import interval_levels
+from skvi.base._layout import Units
+from skvi.utils._validation import interval_levels, median_distance, weighted_median
 
 __all__ = [
     "check_rows",

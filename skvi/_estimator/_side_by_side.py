@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from skvi._estimator._base import BaseVariational
+from skvi._estimator._evidence import FEW_DRAWS, describe_fit
 from skvi._estimator._fitting import begin, refine
-from skvi._estimator._outcome import FEW_DRAWS, describe_fit
-from skvi.evidence._fit_checks import lower_bound
-from skvi.objectives._ensemble_steps import stack_structure
+from skvi.evidence._summarize import lower_bound
+from skvi.objectives._network_steps import stack_structure
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._checkpoint import checkpoint_path_of
 from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._solver import solve_members
-from skvi.utils._callbacks import has_callbacks
-from skvi.utils._device import CPU
-from skvi.utils._interrupts import raising_interrupts
-from skvi.utils._threads import limit_threads
+from skvi.utils._interrupts import has_callbacks, limit_threads, raising_interrupts
+from skvi.utils._tensors import CPU
 
 __all__ = ["PosedFit", "can_pose", "fit_side_by_side", "pose"]
 

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from sklearn.utils import gen_batches
 
-from skvi._predictive._draws import Draws
-from skvi._predictive._quantiles import quantiles_of
-from skvi.base._units import Units
+from skvi._predictive._quantiles import Draws, quantiles_of
+from skvi.base._layout import Units
 from skvi.expectations._poisson import (
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
@@ -21,7 +20,7 @@ from skvi.likelihoods import (
     GaussianLikelihood,
     Likelihood,
 )
-from skvi.utils._arrays import as_tensor
+from skvi.utils._validation import as_tensor
 
 __all__ = [
     "Combinations",

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skvi.utils._forecasts import find_forecast
-from skvi.utils._unwrap import feature_names, unwrap
+from skvi.utils._wrappers import feature_names, unwrap
 
 __all__ = [
     "predict_interval",

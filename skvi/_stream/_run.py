@@ -1,11 +1,15 @@
-"""Score a chunk, learn it, and go on with the next one."""
+"""Streams: score a chunk, learn it, go on; files to go on from, and the scores."""
 
+import os
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from os import PathLike
-from typing import Any
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -13,12 +17,242 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import get_scorer
 from sklearn.utils.validation import check_is_fitted
 
-from skvi._stream._checkpoint import StreamCheckpoint
-from skvi._stream._chunks import Chunk, chunks_of
-from skvi._stream._result import COUNTS, StreamResult
 from skvi.metrics import log_predictive_density_scorer
+from skvi.plotting._rows import COLORS, check_matplotlib, make_axes
 
-__all__ = ["stream"]
+__all__ = ["COUNTS", "Chunk", "StreamCheckpoint", "StreamResult", "chunks_of", "stream"]
+
+
+class Chunk(NamedTuple):
+    """Rows, and more arguments of `partial_fit`."""
+
+    X: Any
+    y: Any
+    options: dict[str, Any]
+
+
+def chunks_of(given: Any, target: str | None) -> Iterator[Chunk]:
+    """Chunks of an iterable of pairs, or of tables, or of a parquet file of tables.
+
+    ImportError without pyarrow where it is needed, ValueError for what is no chunk.
+    """
+    if isinstance(given, str | PathLike):
+        given = _record_batches(given, target)
+    elif isinstance(given, Mapping) or not isinstance(given, Iterable):
+        raise ValueError(
+            "chunks must be an iterable of (X, y), or with target='name' of tables, or "
+            f"the path of a parquet file. Got {type(given).__name__}."
+        )
+    return map(_pair, given) if target is None else _tables(given, target)
+
+
+def _record_batches(path: str | PathLike, target: str | None) -> Iterable:
+    if target is None:
+        raise ValueError(
+            f"chunks={fspath(path)!r} is a file of tables: give target='name', the "
+            "name of the column of y."
+        )
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ImportError(
+            "Parquet files are read by pyarrow: pip install 'skvi[arrow]'."
+        ) from error
+    return ParquetFile(path).iter_batches()
+
+
+def _pair(chunk: Any) -> Chunk:
+    parts = chunk if isinstance(chunk, tuple | list) else ()
+    if len(parts) not in (2, 3) or not all(isinstance(p, Mapping) for p in parts[2:]):
+        raise ValueError(
+            "Every chunk must be (X, y), or (X, y, dict) with more arguments of "
+            "partial_fit, such as sample_weight; or a table, if target is the name of "
+            f"the column of y. Got {type(chunk).__name__}."
+        )
+    return Chunk(parts[0], parts[1], dict(parts[2]) if len(parts) == 3 else {})
+
+
+def _tables(given: Iterable, target: str) -> Iterator[Chunk]:
+    """Features, in the order of the first table, and targets."""
+    features: list[str] | None = None
+    for table in given:
+        is_arrow = hasattr(table, "column_names")
+        names = list(getattr(table, "column_names" if is_arrow else "columns", ()))
+        if features is None:
+            features = [name for name in names if name != target]
+        if {*names} != {*features, target}:
+            raise ValueError(
+                f"target={target!r}: every chunk must be a table of pandas, polars or "
+                f"pyarrow with this column and those of the first chunk, {features}. "
+                f"Got {type(table).__name__} with {names}."
+            )
+        X = np.asarray(table.select(features)) if is_arrow else table[features]
+        yield Chunk(X, np.asarray(table[target]), {})
+
+
+class StreamCheckpoint:
+    """A pickle of what an estimator has learned, and of the scores so far.
+
+    `identity` are the parameters of the stream; None for `path` keeps nothing.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike | None, interval: float, identity: dict[str, str]
+    ) -> None:
+        self.path = None if path is None else Path(path)
+        self.interval, self.identity = interval, identity
+        self.last_write = time.monotonic()
+
+    def resume(self, estimator: Any, table: dict[str, list]) -> None:
+        """Restore what the file has, if there is one."""
+        if self.path is None or not self.path.exists():
+            return
+        state = pickle.loads(self.path.read_bytes())
+        if state["identity"] != self.identity:
+            pairs = self.identity.items()
+            other = [name for name, v in pairs if state["identity"].get(name) != v]
+            raise ValueError(
+                f"checkpoint_path={str(self.path)!r} belongs to another stream: it has "
+                f"another {', '.join(other)}. Delete the file, or use another path."
+            )
+        vars(estimator).update(state["estimator"])
+        table.update(state["table"])
+
+    def save(self, estimator: Any, table: dict[str, list], now: bool = False) -> None:
+        """Write the file, atomically, if it is time for it."""
+        if self.path is None:
+            return
+        if not now and time.monotonic() - self.last_write < self.interval:
+            return
+        state = {"identity": self.identity, "estimator": vars(estimator)}
+        written = self.path.with_name(self.path.name + ".part")
+        written.write_bytes(pickle.dumps(state | {"table": table}))
+        os.replace(written, self.path)
+        self.last_write = time.monotonic()
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+
+#: Names of the columns beside the scores.
+COUNTS = ("n_rows", "seconds")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StreamResult:
+    """Scores of a stream, one for each chunk: `print` shows a table of them.
+
+    Parameters
+    ----------
+    scores : dict of str to ndarray of shape (n_chunks,)
+        Each chunk's score before it was learned; NaN before the first fit.
+    n_rows : ndarray of int of shape (n_chunks,)
+    seconds : ndarray of shape (n_chunks,)
+        Of learning, without scoring.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi._stream._run import StreamResult
+    >>> scores = {"score": np.array([np.nan, -1.0, -0.4])}
+    >>> found = StreamResult(scores, np.array([10, 20, 10]), np.full(3, 0.1))
+    >>> found.mean("score"), found.rows_per_second
+    (-0.8, 133.3)
+    """
+
+    scores: dict[str, np.ndarray]
+    n_rows: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows that are learned in a second, on average."""
+        return float(self.n_rows.sum() / max(self.seconds.sum(), 1e-9))
+
+    def mean(self, name: str) -> float:
+        """Average a score over all rows that were scored.
+
+        Parameters
+        ----------
+        name : str
+            A key of `scores`.
+
+        Returns
+        -------
+        float
+            NaN if there was no such row.
+        """
+        values = self.scores[name]
+        known = ~np.isnan(values)
+        if not known.any():
+            return float("nan")
+        return float(np.average(values[known], weights=self.n_rows[known]))
+
+    def to_frame(self) -> "DataFrame":
+        """Return the table as a pandas data frame, with a row for each chunk.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise ImportError(
+                "StreamResult.to_frame needs pandas: install it, or use to_dict."
+            ) from error
+        return DataFrame(self.to_dict())
+
+    def to_dict(self) -> dict[str, list]:
+        """Return columns of the table.
+
+        Returns
+        -------
+        dict of str to list
+            "n_rows", "seconds", and the scores.
+        """
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {name: v.tolist() for name, v in (counts | self.scores).items()}
+
+    def __str__(self) -> str:
+        """Return a line for each chunk, and the means."""
+        names = [f"{name:>12}" for name in ("chunk", *COUNTS, *self.scores)]
+        rows = zip(*self.to_dict().values(), strict=True)
+        lines = [_line(str(i), *row) for i, row in enumerate(rows)]
+        means = [self.mean(name) for name in self.scores]
+        total = _line("all", int(self.n_rows.sum()), float(self.seconds.sum()), *means)
+        return "\n".join(["".join(names), *lines, total])
+
+    __repr__ = __str__
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the scores over the rows that were learned before.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            None makes a figure.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        check_matplotlib("StreamResult.plot")
+        ax = make_axes(ax, (6.4, 3.6))
+        before = np.cumsum(self.n_rows) - self.n_rows
+        for color, (name, values) in zip(COLORS, self.scores.items(), strict=False):
+            ax.plot(before, values, ".-", color=color, label=name)
+        ax.set(xlabel="rows learned before", ylabel="score of the next chunk")
+        ax.legend()
+        return ax
+
+
+def _line(name: str, n_rows: int, seconds: float, *scores: float) -> str:
+    numbers = "".join(f"{score:>12.4f}" for score in scores)
+    return f"{name:>12}{n_rows:>12}{seconds:>12.3f}{numbers}"
+
 
 SECONDS_BETWEEN_LINES = 1.0
 #: Arguments of `partial_fit` that scorers have, too.

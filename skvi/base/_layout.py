@@ -1,14 +1,15 @@
-"""The layout of the flat parameter vector."""
+"""The layout of the flat parameter vector, and the units that it refers to."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from skvi.utils._device import CPU
+from skvi.utils._tensors import CPU
 
-__all__ = ["ROLES", "Block", "Layout"]
+__all__ = ["ROLES", "Block", "Layout", "Units"]
 
 #: Role of a block in the model. In a predictor: "weight", "intercept" (added to a
 #: layer's output), "affine" (scale and shift of a normalization layer); elsewhere:
@@ -291,3 +292,21 @@ def _check_values(kind: str, given: Mapping[str, str], known: Iterable[str]) -> 
                 f"The {kind} of block {name!r} must be one of {tuple(known)}. Got "
                 f"{value!r} instead."
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Origins and scales of a fit: of the target, the features, and the offset of f.
+
+    The parameters describe ``(y - y_mean) / y_scale``, for each of K targets, as a
+    function of ``(X - x_mean) / x_scale`` and of ``offset - f_mean``, the logarithm of
+    an exposure. `x_mean` is None if the features are not centered. `unseen` are
+    features whose scale is not known yet, since they were constant; None for none.
+    """
+
+    y_mean: float | np.ndarray
+    y_scale: float | np.ndarray
+    x_mean: np.ndarray | None = None
+    x_scale: float | np.ndarray = 1.0
+    f_mean: float = 0.0
+    unseen: np.ndarray | None = None

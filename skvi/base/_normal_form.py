@@ -1,15 +1,13 @@
-"""Normal distributions over theta: diagonal, of full or of low rank."""
+"""Normal distributions over theta, and products of powers of their densities."""
 
 import math
 from dataclasses import dataclass
 
 import torch
 
-from skvi.utils._device import Movable
-from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import randn
+from skvi.utils._tensors import LOG_2PI, Movable, randn
 
-__all__ = ["NormalForm"]
+__all__ = ["NormalForm", "normal_product"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,3 +287,37 @@ def _solve_lower(factor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if factor.ndim == 2:
         return solve(factor, rows.mT, upper=False).mT
     return solve(factor, rows[..., None], upper=False)[..., 0]
+
+
+def normal_product(
+    *factors: tuple[NormalForm, float],
+) -> tuple[NormalForm, torch.Tensor]:
+    """The normal proportional to a product of powers, and the log of its integral.
+
+    Parameters
+    ----------
+    *factors : tuple of NormalForm and float
+        Normals and their powers, which may be negative; the sum of the precisions
+        must be positive definite.
+
+    Returns
+    -------
+    tuple of NormalForm and Tensor of shape ()
+    """
+    if all(normal.is_diagonal for normal, _ in factors):
+        parts = [(power / n.variance, n.mean) for n, power in factors]
+        precision = torch.stack([part for part, _ in parts]).sum(0)
+        linear = torch.stack([part * mean for part, mean in parts]).sum(0)
+        found = NormalForm(linear / precision, precision.rsqrt())
+    else:
+        parts = [
+            (power * torch.linalg.inv(n.covariance()), n.mean) for n, power in factors
+        ]
+        precision = torch.stack([part for part, _ in parts]).sum(0)
+        linear = torch.stack([part @ mean for part, mean in parts]).sum(0)
+        covariance = torch.linalg.inv(precision)
+        root = torch.linalg.cholesky(0.5 * (covariance + covariance.T))
+        found = NormalForm(covariance @ linear, root)
+    place = found.mean[None]
+    logs = [power * normal.log_prob(place)[0] for normal, power in factors]
+    return found, torch.stack(logs).sum() - found.log_prob(place)[0]

@@ -7,9 +7,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from skvi.utils._arrays import CACHE_ELEMENTS, as_tensor, row_chunks
-from skvi.utils._device import Movable
-from skvi.utils._sparse import Features, SparseRows, as_rows, row_width
+from skvi.utils._rows import Features, SparseRows, as_rows, row_width
+from skvi.utils._tensors import Movable
+from skvi.utils._validation import CACHE_ELEMENTS, as_tensor, row_chunks
 
 __all__ = ["Rows", "deal"]
 

@@ -31,8 +31,8 @@ from skvi.utils._validation import (
     _fit_context,
     as_numpy,
     validate_data,
+    warn_user,
 )
-from skvi.utils._warnings import warn_user
 
 __all__ = ["BayesianChangepointDetector"]
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.changepoint._records import AROUND, nearby_sums
-from skvi.plotting import _common as common
+from skvi.plotting import _rows as common
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,13 +4,10 @@ All values are in nats. Between two normals all have closed forms, which follow 
 function, the power integral: the log of the integral of q^a pi^b.
 """
 
-from skvi.divergences._alpha import AlphaDivergence
-from skvi.divergences._beta import BetaDivergence
+from skvi.divergences._alpha import AlphaDivergence, RenyiDivergence
+from skvi.divergences._beta import BetaDivergence, GammaDivergence
 from skvi.divergences._f import FDivergence
-from skvi.divergences._gamma import GammaDivergence
-from skvi.divergences._jeffreys import JeffreysDivergence
-from skvi.divergences._kl import KLDivergence
-from skvi.divergences._renyi import RenyiDivergence
+from skvi.divergences._kl import JeffreysDivergence, KLDivergence
 from skvi.divergences.base import Divergence
 
 __all__ = [

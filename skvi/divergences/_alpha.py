@@ -1,16 +1,16 @@
-"""Alpha divergence."""
+"""Alpha and Rényi divergences."""
 
 from numbers import Real
 
 import torch
 
-from skvi.base._protocols import PriorDensity
-from skvi.divergences._forms import OrderForm, order_form
+from skvi.base._component import PriorDensity
+from skvi.divergences._forms import MomentForm, OrderForm, collapse_message, order_form
 from skvi.divergences._integrals import RatioDivergence
-from skvi.divergences._messages import collapse_message
+from skvi.divergences._kl import KLDivergence
 from skvi.utils._validation import Interval
 
-__all__ = ["AlphaDivergence"]
+__all__ = ["AlphaDivergence", "RenyiDivergence"]
 
 
 class AlphaDivergence(RatioDivergence):
@@ -94,3 +94,81 @@ class AlphaDivergence(RatioDivergence):
     @property
     def _k(self) -> float:
         return float(self.alpha * (1 - self.alpha))
+
+
+class RenyiDivergence(RatioDivergence):
+    r"""Rényi divergence in the scaling of generalized variational inference.
+
+    .. math:: D_\alpha(q \| \pi) = \frac{1}{\alpha(\alpha-1)}
+              \log \int q^\alpha \pi^{1-\alpha} d\theta
+
+    Parameters
+    ----------
+    alpha : float, default=0.5
+        Order. 1 is ``KL(q || prior)``, and the limit 0 is ``KL(prior || q)``.
+        Below 1 the divergence penalizes a narrow posterior more than KL and a wide one
+        hardly at all; above 1 it is the reverse.
+
+    Notes
+    -----
+    For ``alpha > 1`` it is finite only while cov(q) is below ``alpha/(alpha-1)``
+    times the covariance of the prior, for ``alpha < 0`` only while it is above
+    ``|alpha|/(1+|alpha|)`` times it, so that negative orders cannot regularize a
+    posterior that learns from data: they are refused there. Outside its range
+    the value is ``inf``. The scaling differs from the classical one by 1/alpha.
+
+    For other priors with independent coordinates, such as Laplace, linear models
+    integrate every coordinate by fixed nodes: within about 1e-5 nats for a factorized
+    q, 1e-3 for a prior with a pole (horseshoe) and 1e-2 with a spike (ARD). For a
+    correlated q of at most 100 parameters this is an estimate, and no bound: factors of
+    the prior are replaced by normal ones, and correlations of what is left of them are
+    neglected. With correlations of 0.6 two coefficients gave errors up to 0.01 nats;
+    with 0.9, and a q as wide as the prior, up to 0.05.
+
+    Networks and other models estimate it from draws of the normal ``q^alpha``,
+    coordinate by coordinate where both are factorized: consistently, with a bias
+    upwards for 0 < alpha < 1, downwards for alpha > 1.
+
+    References
+    ----------
+    Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
+    alpha-Rényi divergence. Minka (2001), *Expectation propagation for approximate
+    Bayesian inference*: the normal factors.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.divergences import RenyiDivergence
+    >>> from skvi.priors import Normal
+    >>> prior = Normal().build(Layout({"coef": (1, 1)}))
+    >>> q = NormalForm(torch.ones(1), torch.ones(1))
+    >>> round(float(RenyiDivergence(alpha=0.5).closed_form(q, prior)), 6)
+    0.5
+    """
+
+    _parameter_constraints: dict = {
+        "alpha": [Interval(Real, None, None, closed="neither")]
+    }
+
+    needs_proper_prior = False
+    is_additive = True
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        self.alpha = alpha
+
+    @property
+    def is_weak(self) -> bool:
+        """For orders below 1; see `Divergence.is_weak`."""
+        return self.alpha < 1
+
+    def _combine(self, cross: torch.Tensor, *alone: torch.Tensor) -> torch.Tensor:
+        return cross / (self.alpha * (self.alpha - 1))
+
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
+        """For order 1, which is KL; see `Divergence.moment_form`."""
+        return KLDivergence().moment_form(prior) if self.alpha == 1 else None
+
+    def order_form(self, prior: PriorDensity) -> OrderForm | None:
+        """For a factorized normal prior; see `Divergence.order_form`."""
+        return order_form(prior, float(self.alpha))

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from skvi.base._protocols import PosteriorDensity, PriorDensity
-from skvi.divergences._messages import (
+from skvi.base._component import PosteriorDensity, PriorDensity
+from skvi.divergences._forms import (
     DEGENERATE_BELOW,
     draw_logs,
     missed_message,
@@ -14,7 +14,7 @@ from skvi.divergences._messages import (
 )
 from skvi.divergences.base import Divergence
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.utils._device import CPU
+from skvi.utils._tensors import CPU
 from skvi.utils._validation import StrOptions
 
 __all__ = ["FDivergence"]

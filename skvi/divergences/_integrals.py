@@ -1,35 +1,93 @@
-"""Divergences that are functions of integrals of powers of q and the prior."""
+"""Divergences that are functions of power integrals, exact or by draws."""
 
 import math
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.base._protocols import PosteriorDensity, PriorDensity
-from skvi.divergences._kl import KLDivergence, kl_of_normals
-from skvi.divergences._linalg import (
+from skvi.base._component import PosteriorDensity, PriorDensity
+from skvi.divergences._forms import (
+    N_DRAWS,
     apply,
+    draw_logs,
     inverse_of,
+    log_power_integral,
+    log_power_norm,
     mix,
+    noise_message,
     precision_of,
     squared_outer,
     subtract,
 )
-from skvi.divergences._messages import N_DRAWS, draw_logs, noise_message
+from skvi.divergences._kl import KLDivergence, kl_of_normals
 from skvi.divergences._nodes import (
     fits_nodes,
     log_integrals,
     log_norm_by_nodes,
     node_derivatives,
 )
-from skvi.divergences._power_integral import log_power_integral, log_power_norm
-from skvi.divergences._tempered import log_tempered_integral, tempered_normal
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.utils._arrays import TEMPORARY_ELEMENTS
-from skvi.utils._log_space import log_mean_exp
+from skvi.utils._tensors import LOG_2PI, log_mean_exp, randn
+from skvi.utils._validation import TEMPORARY_ELEMENTS
 
-__all__ = ["PowerDivergence", "RatioDivergence"]
+__all__ = [
+    "PowerDivergence",
+    "RatioDivergence",
+    "log_tempered_integral",
+    "tempered_normal",
+]
+
+# Draws of a step of training, and numbers that they may take at most.
+MAX_DRAWS, MAX_NUMBERS = 128, 2**19
+
+
+def tempered_normal(posterior: PosteriorDensity, order: float) -> NormalForm | None:
+    """Differentiable normal of a posterior; None if no power of it can be drawn."""
+    if order <= 0 or posterior.as_normal() is None:
+        return None
+    return posterior.normal()
+
+
+def log_tempered_integral(
+    q: NormalForm,
+    prior: PriorDensity,
+    order: float,
+    generator: torch.Generator,
+    joint: bool = True,
+    n_draws: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log of the integral of q^a pi^(1-a), from draws of the normal q^a.
+
+    Returns logs, (G,), for each coordinate unless `joint`, and log weights, (S, G).
+    Consistent, its exponential unbiased; draws are held fixed in the gradient.
+    """
+    factorized = not joint and q.is_diagonal and prior.has_log_prob_terms
+    size = q.size
+    n_draws = n_draws or max(2, min(MAX_DRAWS, MAX_NUMBERS // size))
+    with torch.no_grad():
+        eps = randn(generator, n_draws // 2, q.n_noise, dtype=q.mean.dtype)
+        half = (q.transform(eps) - q.mean) / math.sqrt(order)
+        theta = q.mean + torch.cat([half, -half])
+    if factorized:
+        log_q, log_pi = q.log_prob_terms(theta), prior.log_prob_terms(theta)
+        half_log_det, size = q.scale.log(), 1
+    else:
+        log_q, log_pi = q.log_prob(theta)[:, None], prior.log_prob(theta)[:, None]
+        half_log_det = q.half_log_det[None]
+    # The integral of q^a itself.
+    log_norm = (1 - order) * (half_log_det + 0.5 * size * LOG_2PI)
+    log_norm = log_norm - 0.5 * size * math.log(order)
+    # They vary over the width of q as little as the prior does; those of draws of q
+    # itself, (pi / q)^(1-a), would be heavy-tailed.
+    log_weights = (1 - order) * log_pi.detach()
+    value = log_norm + log_mean_exp(log_weights, 0)
+    weights = torch.softmax(log_weights, 0)
+    # log_norm holds the mean of the gradient of a log q.
+    score = (weights - 1 / len(theta)) * order * log_q
+    score = (score + (1 - order) * weights * log_pi).sum(0)
+    return value + score - score.detach(), log_weights
+
 
 # Closer than this to an order that is a limit it is the limit: to about 3e-7.
 NEAR = 1e-7

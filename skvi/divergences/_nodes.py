@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 import torch
 
 from skvi.base import NormalForm
-from skvi.base._protocols import PriorDensity
-from skvi.divergences._linalg import factorize, inverse_of, mix
-from skvi.utils._log_space import LOG_2PI
+from skvi.base._component import PriorDensity
+from skvi.divergences._forms import factorize, inverse_of, mix
+from skvi.utils._tensors import LOG_2PI
 
 __all__ = ["fits_nodes", "log_integrals", "log_norm_by_nodes", "node_derivatives"]
 

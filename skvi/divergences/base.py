@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from skvi.base import NormalForm
-from skvi.base._component import Component
-from skvi.base._protocols import PosteriorDensity, PriorDensity
-from skvi.divergences._forms import MomentForm, OrderForm
-from skvi.divergences._messages import collapse_message, draw_logs
+from skvi.base._component import Component, PosteriorDensity, PriorDensity
+from skvi.divergences._forms import MomentForm, OrderForm, collapse_message, draw_logs
 from skvi.exceptions import IncompatibleComponentsError
 
 __all__ = ["Divergence", "DivergenceTerms", "MomentForm", "OrderForm"]

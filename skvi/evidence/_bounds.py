@@ -7,27 +7,22 @@ from typing import cast
 
 import torch
 
-from skvi._sampling._positions import Report, silent
+from skvi._sampling._chains import Report, silent
 from skvi.base import NormalForm
-from skvi.evidence._agreement import in_parameters
+from skvi.evidence._estimates import Sides, in_parameters
 from skvi.evidence._fitted import UNEVEN, Fitted
-from skvi.evidence._forecast import (
+from skvi.evidence._importance import (
     TOO_LONG,
+    importance_sides,
     why_certainly_too_long,
     why_path_too_long,
     why_too_long,
 )
-from skvi.evidence._importance import importance_sides
-from skvi.evidence._modes import Several
-from skvi.evidence._near_normal import near_normal_sides
-from skvi.evidence._one_mode import OneMode
-from skvi.evidence._over_scales import NearLifted, has_unknowns, lift, unit
-from skvi.evidence._proposals import ProposalFamily
-from skvi.evidence._remedies import PATH_SECONDS
+from skvi.evidence._modes import NearLifted, OneMode, Several, has_unknowns, lift, unit
+from skvi.evidence._near_normal import ProposalFamily, near_normal_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
-from skvi.evidence._sides import Sides
-from skvi.evidence._summarize import summarize, without_bounds
+from skvi.evidence._summarize import PATH_SECONDS, summarize, without_bounds
 from skvi.evidence._tempered import (
     FROM_PRIOR,
     NEAR,
@@ -35,16 +30,16 @@ from skvi.evidence._tempered import (
     TemperedSides,
     in_own_parameters,
     normal_around,
+    summarize_tempered,
     tempered_sides,
 )
-from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.solvers._paths import MAX_MODES
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
-from skvi.utils._clock import Clock, OutOfTime
+from skvi.utils._interrupts import Clock, OutOfTime
 
 __all__ = ["bound_evidence"]
 

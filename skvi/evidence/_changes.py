@@ -9,7 +9,7 @@ import torch
 
 from skvi._sampling._importance import StudentT, WeightedDraws
 from skvi.base import NormalForm
-from skvi.base._protocols import Density, Proposal
+from skvi.base._component import Density, Proposal
 from skvi.evidence._fitted import TAIL_DF, WideBeside
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import Mixture

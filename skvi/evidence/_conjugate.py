@@ -6,16 +6,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._named import ALWAYS, NEVER, BoundsTable, NamedBound
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._table import elbo_row
+from skvi.evidence._summarize import lower_bound
+from skvi.evidence._table import ALWAYS, NEVER, BoundsTable, NamedBound, elbo_row
 from skvi.posteriors import Posterior
 from skvi.targets import Target
-from skvi.targets._precision_nodes import find_nodes
-from skvi.targets._precisions import ConjugateForm, Precision
-from skvi.utils._device import CPU
-from skvi.utils._log_space import LOG_2PI
+from skvi.targets._precisions import ConjugateForm, Precision, find_nodes
+from skvi.utils._tensors import CPU, LOG_2PI
 
 __all__ = ["conjugate_evidence"]
 

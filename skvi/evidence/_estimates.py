@@ -1,4 +1,4 @@
-"""Estimates of log Z from log weights, each with its standard error.
+"""Estimates of log Z from log weights of both sides, with their errors.
 
 Forward weights come from independent draws of a proposal, reverse weights from
 posterior draws: ``lw = log p(D, theta) - log r(theta)`` in both cases.
@@ -6,14 +6,32 @@ posterior draws: ``lw = log p(D, theta) - log r(theta)`` in both cases.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from scipy.special import stdtrit
 
 from skvi._sampling._chains import Chains
-from skvi.base._protocols import Density
-from skvi.utils._log_space import log_mean_exp
+from skvi._sampling._importance import disagreement, khat_limit, pareto_khat
+from skvi.base._component import Density
+from skvi.targets import SupervisedTarget, Target
+from skvi.utils._tensors import log_mean_exp
+
+__all__ = [
+    "MIN_DRAWS",
+    "NEARLY_CONSTANT",
+    "Sides",
+    "WeightSummary",
+    "error_of",
+    "in_parameters",
+    "invariant_rhat",
+    "invariants",
+    "is_loose",
+    "n_draws_for",
+    "summarize_weights",
+]
 
 #: Independent chains, and minimum number of blocks of draws, behind errors.
 N_GROUPS = 64
@@ -145,3 +163,162 @@ def jackknife(
     values = torch.stack([bound(part.reshape(-1)) for part in kept])
     error = math.sqrt(n_blocks - 1) * float(values.std(correction=0))
     return Estimate(float(bound(log_weights)), error)
+
+
+MOST_TAIL = 512
+
+
+@dataclass(frozen=True, eq=False)
+class WeightSummary:
+    """Summary of the log weights ``log p(D, theta) - log r(theta)`` of one bound.
+
+    Parameters
+    ----------
+    n_draws : int
+    khat : float
+        Pareto k of the weights (lower side) or of their inverses (upper side).
+    khat_limit : float
+        Largest Pareto k at which errors from this number of draws are reliable; weights
+        that never exceed twice their mean are exempt, see `EvidenceBounds.reliable`.
+    ess : float
+        Effective sample size; draws of chains count as independent.
+    tail : ndarray of shape (m,)
+        The largest weights, which k is fitted to, in descending order, as fractions of
+        the sum. At most 512 of them, spaced over all ranks.
+    ranks : ndarray of shape (m,)
+        Ranks of the tail, from 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.evidence._estimates import summarize_weights
+    >>> draws = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+    >>> found = summarize_weights(draws[0], draws[1][None])
+    >>> sorted(found), found["lower"].n_draws, len(found["lower"].tail)
+    (['lower', 'upper'], 1000, 95)
+    """
+
+    n_draws: int
+    khat: float
+    khat_limit: float
+    ess: float
+    tail: np.ndarray
+    ranks: np.ndarray
+
+
+def summarize_weights(
+    forward: torch.Tensor, reverse: torch.Tensor
+) -> dict[str, WeightSummary]:
+    """Summarize log weights for plots: "lower" and "upper".
+
+    `forward` (S,) are of independent draws, `reverse` (n_chains, n_iterations) of
+    posterior draws.
+    """
+    return {
+        "lower": _summary(forward.flatten(), 1),
+        "upper": _summary(reverse.flatten(), -1),
+    }
+
+
+def _summary(log_weights: torch.Tensor, sign: int) -> WeightSummary:
+    signed = torch.nan_to_num(sign * log_weights.double(), nan=-math.inf)
+    n = len(signed)
+    fractions = torch.softmax(signed, 0)
+    # The number that Pareto k is fitted to.
+    n_tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
+    tail = torch.topk(fractions, n_tail).values.numpy()
+    ranks = np.unique(np.geomspace(1, n_tail, MOST_TAIL).round().astype(int))
+    return WeightSummary(
+        n_draws=n,
+        khat=pareto_khat(signed),
+        khat_limit=khat_limit(n),
+        ess=float(1 / fractions.square().sum()),
+        tail=tail[ranks - 1],
+        ranks=ranks,
+    )
+
+
+DEFAULT_PRECISION = 0.03
+MIN_DRAWS = 2**12
+# Requested precision in nats from which few draws suffice.
+LOOSE, FEW_DRAWS = 0.1, 2**9
+#: Weights are nearly constant if none exceeds this multiple of their mean.
+NEARLY_CONSTANT = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Log weights for the lower and the upper bound."""
+
+    method: str
+    forward: torch.Tensor  # (S,), of independent draws
+    reverse: torch.Tensor  # of posterior draws, (n_chains, n_iterations)
+    bridge: torch.Tensor  # those under the proposal of the forward draws
+    k_below: int  # draws per block of the lower bound
+    k_above: int  # and of the upper bound
+    chains: Chains  # the posterior draws
+    error: float  # target standard error, in nats
+    is_cut: bool = False  # by the clock, before the planned draws
+    is_block_larger: bool = False  # `k_below` may exceed `block_size`
+
+
+def error_of(precision: float | None) -> float:
+    """Target standard error: the bias is two of it, and the noise two more."""
+    return (DEFAULT_PRECISION if precision is None else precision) / 4
+
+
+def is_loose(precision: float | None) -> bool:
+    """Whether the requested precision is so low that pilot runs may be short, too."""
+    return precision is not None and precision >= LOOSE
+
+
+def n_draws_for(
+    variance: float, precision: float | None, limit: int, least: int = MIN_DRAWS
+) -> int:
+    """Draws that a relative variance of weights needs."""
+    if is_loose(precision):
+        least = min(least, FEW_DRAWS)
+    return int(min(max(variance / error_of(precision) ** 2, least), limit))
+
+
+# Number of rows whose fitted values are compared, and of iterations of each chain.
+N_ROWS, N_ITER = 16, 400
+
+
+@torch.no_grad()
+def in_parameters(target: Target, lifted: Any, chains: Chains) -> Chains:
+    """Chains of a target's own parameters, without the scales they ran with."""
+    theta = lifted.theta(chains.theta.flatten(0, 1))
+    log_joint = target.log_joint_batched(theta).reshape(chains.log_joint.shape)
+    theta = theta.reshape(*log_joint.shape, -1)
+    return Chains(theta, log_joint, chains.acceptance)
+
+
+def invariant_rhat(target: Target, chains: Chains) -> float:
+    """Largest split-R-hat over quantities that are equal for equivalent networks.
+
+    These are the log joint density, the log prior density, the fitted values of 16
+    rows, and without a symmetry the parameters themselves: chains in permutation-
+    symmetric modes disagree about these.
+    """
+    thin = max(1, chains.theta.shape[1] // N_ITER)
+    theta = chains.theta[:, thin - 1 :: thin]
+    found = invariants(target, theta.flatten(0, 1))
+    values = found.reshape(*theta.shape[:2], -1)
+    log_joint = chains.log_joint[:, thin - 1 :: thin, None]
+    return disagreement(torch.cat([log_joint, values], 2))
+
+
+@torch.no_grad()
+def invariants(target: Target, theta: torch.Tensor) -> torch.Tensor:
+    """Log density of the prior, fitted values, and what else is unique, (S, m)."""
+    found = [target.reference.log_prob(theta)[:, None]]
+    if target.has_pointwise and not target.is_extended:
+        supervised = cast(SupervisedTarget, target)
+        every = max(1, supervised.n_rows // N_ROWS)
+        X = supervised.X[::every][:N_ROWS]
+        f = supervised.predictor.forward(theta, X)
+        found.append(f.flatten(1).double())
+    if target.symmetry is None:
+        found.append(theta)
+    return torch.cat(found, 1)

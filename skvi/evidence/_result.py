@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from scipy.special import stdtrit
 
-from skvi.evidence._estimates import N_GROUPS
-from skvi.evidence._named import ALWAYS, BoundsTable, NamedBound
-from skvi.evidence._weights import WeightSummary
-from skvi.utils._decimals import n_decimals
+from skvi.evidence._estimates import N_GROUPS, WeightSummary
+from skvi.evidence._table import ALWAYS, BoundsTable, NamedBound
+from skvi.utils._tables import n_decimals
 
 __all__ = ["FROM_TARGET", "REFUTED", "EvidenceBounds"]
 

@@ -1,4 +1,4 @@
-"""Evidence of wide models under an unknown scale: particles that go through the rows.
+"""Evidence of wide models of unknown scale: particles that go through the rows.
 
 Given the scale of the prior, f of all rows is normal, whatever the number of features.
 A particle draws f of one row after the other, each given those before; its weight is
@@ -9,6 +9,10 @@ of importance sampling in a larger space. Chains that are offered runs (particle
 independent Metropolis-Hastings: Andrieu, Doucet and Holenstein 2010) have exact draws
 of the posterior, and the weights that the upper bound needs. No mode and no normal is
 assumed: a posterior at the edge of separable classes is as easy as any.
+
+Between neighbors the ratio of integrals is an expectation under either of them. Each
+function sums the logarithms of all these ratios; `log_weights` has the shape (L, M, T):
+L densities, M independent systems, T draws of each.
 """
 
 import math
@@ -17,20 +21,34 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi._sampling._chains import Chains
-from skvi._sampling._importance import WeightedDraws
-from skvi._sampling._positions import Report
-from skvi.evidence._estimates import block_size
-from skvi.evidence._proposals import relative_variance, variance_of_logs
-from skvi.evidence._sides import Sides, error_of
+from skvi._sampling._chains import Chains, Report
+from skvi._sampling._importance import (
+    WeightedDraws,
+    effective_sample_size,
+    khat_limit,
+    pareto_khat,
+)
+from skvi.evidence._estimates import (
+    Estimate,
+    Sides,
+    block_size,
+    bridge_estimate,
+    error_of,
+)
+from skvi.evidence._near_normal import relative_variance, variance_of_logs
 from skvi.targets import SupervisedTarget
+from skvi.targets._numbers import ScaleScore
 from skvi.targets._reduced import features_of, unit_of
-from skvi.targets._scale_score import ScaleScore
-from skvi.utils._clock import Clock, check_time
-from skvi.utils._log_space import LOG_2PI, log_mean_exp
-from skvi.utils._random import rand, randn
+from skvi.utils._interrupts import Clock, check_time
+from skvi.utils._tensors import LOG_2PI, log_mean_exp, rand, randn
 
-__all__ = ["row_particle_sides"]
+__all__ = [
+    "ladder_bridge",
+    "ladder_lower",
+    "ladder_upper",
+    "row_particle_sides",
+    "tail_shape",
+]
 
 # Rows beyond which too many particles die out.
 MAX_ROWS = 300
@@ -254,3 +272,75 @@ def _accepted(log_w: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def _relative(log_weights: torch.Tensor) -> float:
     """Relative variance of weights."""
     return relative_variance(WeightedDraws(log_weights[:, None], log_weights))
+
+
+# Ratio of neighbors up to which weights have finite variances, plus rounding.
+SAFE_RATIO = 2.0 * (1 + 1e-9)
+
+
+def ladder_upper(
+    log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
+) -> torch.Tensor:
+    """Upper bounds on log Z, (M,), in nats, from log weights of systems, (L, M, T).
+
+    By Jensen's inequality above log Z in expectation, if each draw is exact, even if
+    draws are dependent; farther above with more blocks, with hardly more noise.
+    """
+    increments = betas.diff()[:, None, None] * log_weights[1:]
+    return -_mean_of_blocks(-increments, n_blocks)
+
+
+def ladder_lower(
+    log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
+) -> torch.Tensor:
+    """Lower bounds on log Z, (M,), one for each system; see `ladder_upper`."""
+    increments = betas.diff()[:, None, None] * log_weights[:-1]
+    return _mean_of_blocks(increments, n_blocks)
+
+
+def _mean_of_blocks(increments: torch.Tensor, n_blocks: int) -> torch.Tensor:
+    """Sum over the ladder of log mean exp, averaged over blocks of draws, (M,)."""
+    size, n_systems, n_draws = increments.shape
+    length = n_draws // n_blocks
+    used = increments[..., : length * n_blocks]
+    blocks = used.reshape(size, n_systems, n_blocks, length)
+    return log_mean_exp(blocks).mean(2).sum(0)
+
+
+def ladder_bridge(log_weights: torch.Tensor, betas: torch.Tensor) -> Estimate:
+    """Bridge estimate of every ratio, consistent if the chains have mixed.
+
+    The error is that of the mean over systems of the midpoint between the bounds.
+    """
+    total = 0.0
+    for k, width in enumerate(betas.diff()):
+        below, above = width * log_weights[k], width * log_weights[k + 1]
+        ess = [float(effective_sample_size(w[..., None])[0]) for w in (below, above)]
+        # Draws at both ends have the same autocorrelation: only their ratio matters.
+        n_above = below.numel() * max(ess[1], 1.0) / max(ess[0], 1.0)
+        total += bridge_estimate(below.flatten(), above, n_above).value
+    bounds = ladder_upper(log_weights, betas) + ladder_lower(log_weights, betas)
+    return Estimate(total, float(bounds.std()) / 2 / math.sqrt(len(bounds)))
+
+
+def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
+    """Largest Pareto k of weights behind both bounds whose variance may be infinite.
+
+    Left out are nearly constant weights, and those back to a beta of at least half:
+    their second moment is an integral of another density of the path.
+    """
+    worst = -math.inf
+    for k, width in enumerate(betas.diff()):
+        sides = [width * log_weights[k].flatten()]
+        if float(betas[k + 1]) > SAFE_RATIO * float(betas[k]):
+            sides.append(-width * log_weights[k + 1].flatten())
+        for signed in sides:
+            largest = float(signed.max() - log_mean_exp(signed, 0))
+            if not largest < math.log(2.0):
+                worst = max(worst, pareto_khat(signed))
+    return worst
+
+
+def tail_limit(log_weights: torch.Tensor) -> float:
+    """Largest Pareto k at which this number of draws is reliable."""
+    return khat_limit(log_weights[0].numel())

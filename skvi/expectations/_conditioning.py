@@ -20,14 +20,14 @@ from skvi.expectations._logistic import (
     mixture_softplus,
 )
 from skvi.expectations._rules import (
+    Expectations,
     contrasts,
     factorize_rows,
     product_rules,
     quasi_random_rule,
     reduce_covariance,
 )
-from skvi.expectations._smooth import Expectations
-from skvi.utils._arrays import exp_, log_, row_chunks
+from skvi.utils._validation import exp_, log_, row_chunks
 
 __all__ = ["expect_conditioned", "log_expect_conditioned"]
 

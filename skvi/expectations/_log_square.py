@@ -18,9 +18,9 @@ import torch
 from scipy.special import exp1, expi
 from torch.utils.checkpoint import checkpoint
 
-from skvi.utils._arrays import TEMPORARY_ELEMENTS
-from skvi.utils._device import CPU
 from skvi.utils._tables import table
+from skvi.utils._tensors import CPU
+from skvi.utils._validation import TEMPORARY_ELEMENTS
 
 __all__ = [
     "HORSESHOE",

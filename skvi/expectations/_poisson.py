@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from skvi.expectations._peaked import log_expect_peaked
-from skvi.utils._arrays import row_chunks
+from skvi.expectations._logistic import log_expect_peaked
 from skvi.utils._tables import table
+from skvi.utils._validation import row_chunks
 
 __all__ = [
     "poisson_mixture_cdf",

@@ -13,53 +13,53 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._base import NOTHING
+from skvi._estimator._evidence import cut_short
 from skvi._estimator._fitting import continued, refine
-from skvi._estimator._outcome import cut_short
-from skvi._estimator._parts import resolve
+from skvi._estimator._parts import OBJECTIVES, POSTERIORS, resolve
 from skvi._estimator._progress import EvidenceProgress
-from skvi._estimator._registry import OBJECTIVES, POSTERIORS
 from skvi.base import NormalForm
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._changes import Changes, draws_for, modes_of, other_modes
-from skvi.evidence._fit_checks import lower_bound, upper_elbo
+from skvi.evidence._summarize import lower_bound, upper_elbo
 from skvi.inference._beginning import (
     begin_near,
     each_draw,
+    few_rows,
     find_center,
     pose,
+    solve_rows,
     some_points,
+    stochastic,
 )
-from skvi.inference._minibatches import few_rows, solve_rows, stochastic
 from skvi.linear_model._summary import CoefficientTable
 from skvi.objectives import ELBO
 from skvi.objectives.base import Objective
 from skvi.posteriors import Family
-from skvi.posteriors._categorical import CategoricalPosterior
 from skvi.posteriors._normal import NormalPosterior
+from skvi.posteriors._product import CategoricalPosterior
 from skvi.solvers import Problem, Solver, SolverOptions, Stochastic
 from skvi.solvers._choice import choose_solver
 from skvi.solvers._fixed_draws import FixedDraws
 from skvi.solvers._paths import MAX_DENSE, Start
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
-from skvi.targets._density import DensityTarget
+from skvi.targets._density import DensityTarget, RowsDensityTarget
 from skvi.targets._density_checks import (
     check_density,
     explain_ridge,
     lost_digits,
 )
-from skvi.targets._density_rows import RowsDensityTarget
-from skvi.utils._arrays import elements
 from skvi.utils._arviz import as_tree
 from skvi.utils._interrupts import raising_interrupts
-from skvi.utils._random import make_generator
+from skvi.utils._tensors import make_generator
 from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
+    elements,
     interval_levels,
+    warn_user,
 )
-from skvi.utils._warnings import warn_user
 
 __all__ = ["VariationalInference"]
 

@@ -3,16 +3,14 @@
 Values are in nats per row; nothing is averaged.
 """
 
-from skvi.likelihoods._bernoulli import BernoulliLikelihood
-from skvi.likelihoods._gaussian import GaussianLikelihood
-from skvi.likelihoods._generalized_gamma import GeneralizedGammaLikelihood
-from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
+from skvi.likelihoods._categorical import BernoulliLikelihood
+from skvi.likelihoods._counts import PoissonLikelihood
+from skvi.likelihoods._gaussian import GaussianLikelihood, HeteroscedasticLikelihood
 from skvi.likelihoods._hurdle import HurdleLikelihood
-from skvi.likelihoods._johnson_su import JohnsonSULikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
-from skvi.likelihoods._poisson import PoissonLikelihood
 from skvi.likelihoods._rounded import RoundedLikelihood
+from skvi.likelihoods._skewed import GeneralizedGammaLikelihood, JohnsonSULikelihood
 from skvi.likelihoods._student_t import StudentTLikelihood
 from skvi.likelihoods.base import Likelihood
 

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["HurdleLikelihood"]

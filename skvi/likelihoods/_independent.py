@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.utils._rows import RowBuffers, RowPass
 
 __all__ = ["IndependentLikelihood"]
 

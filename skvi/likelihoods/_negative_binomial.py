@@ -9,11 +9,10 @@ from scipy.special import betainc, expit
 from torch.nn.functional import softplus
 
 from skvi.expectations._logistic import expect_softplus
-from skvi.expectations._smooth import Expectations
+from skvi.expectations._rules import Expectations
 from skvi.likelihoods._counts import CountLikelihood
-from skvi.utils._arrays import weighted_sum
-from skvi.utils._device import CPU
-from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._tensors import CPU
+from skvi.utils._validation import Interval, StrOptions, weighted_sum
 
 __all__ = ["NegativeBinomialLikelihood"]
 

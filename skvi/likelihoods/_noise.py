@@ -8,9 +8,8 @@ from typing import Any, Self
 import torch
 
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._device import CPU
-from skvi.utils._random import randn
-from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.utils._rows import RowBuffers, RowPass
+from skvi.utils._tensors import CPU, randn
 from skvi.utils._validation import Interval, StrOptions
 
 

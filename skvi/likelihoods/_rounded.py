@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.likelihoods._gaussian import GaussianLikelihood
-from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
+from skvi.likelihoods._gaussian import GaussianLikelihood, HeteroscedasticLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood, NoisePass
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["RoundedLikelihood"]

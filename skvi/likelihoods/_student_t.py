@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from scipy.special import stdtr, stdtrit
 
-from skvi.expectations._smooth import Expectations
+from skvi.expectations._rules import Expectations
 from skvi.likelihoods._noise import NoiseLikelihood
-from skvi.utils._arrays import TEMPORARY_ELEMENTS
-from skvi.utils._validation import Interval
+from skvi.utils._validation import TEMPORARY_ELEMENTS, Interval
 
 __all__ = ["StudentTLikelihood"]
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 
 from skvi.base._component import Component
-from skvi.expectations._smooth import Expectations, expect_derivatives, row_derivatives
+from skvi.expectations._rules import Expectations, expect_derivatives, row_derivatives
 from skvi.likelihoods._predictive import Predictive
-from skvi.utils._arrays import weighted_sum
-from skvi.utils._device import Movable
-from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.utils._rows import RowBuffers, RowPass
+from skvi.utils._tensors import Movable
+from skvi.utils._validation import weighted_sum
 
 __all__ = ["Likelihood"]
 

@@ -9,21 +9,21 @@ from sklearn.utils.validation import _check_feature_names_in
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._continual import check_next_prior
-from skvi._estimator._registry import POSTERIORS, PRIORS
-from skvi.base._units import Units
+from skvi._estimator._parts import POSTERIORS, PRIORS
+from skvi.base._layout import Units
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.linear_model._blocks import (
+from skvi.linear_model._count_predictions import matching_gamma
+from skvi.linear_model._exact_coefficients import unscaled_message
+from skvi.linear_model._merging import (
     MAX_FULL,
     MAX_QUICK,
     MAX_QUICK_ROWS,
     check_joint,
     normal_of_predictor,
 )
-from skvi.linear_model._count_model import matching_gamma
-from skvi.linear_model._fitted import PLUGGED_SCALE, CoefficientsMixin
-from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._starts import normal_family, start_at_normal
+from skvi.linear_model._summary import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
     LinearModel,
@@ -43,8 +43,8 @@ from skvi.solvers._choice import choose_solver
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import LikelihoodNumber, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_prior
-from skvi.utils._callbacks import with_callbacks
-from skvi.utils._sparse import SparseRows, row_width
+from skvi.utils._interrupts import with_callbacks
+from skvi.utils._rows import SparseRows, row_width
 from skvi.utils._validation import StrOptions, _fit_context
 
 __all__ = ["BayesianLinearModel"]

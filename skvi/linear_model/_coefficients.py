@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from skvi._predictive._draws import Draws
-from skvi._predictive._quantiles import normal_mixture_quantiles
+from skvi._predictive._quantiles import Draws, normal_mixture_quantiles
 from skvi.base import NormalForm
-from skvi.linear_model._blocks import normal_of_predictor
+from skvi.linear_model._merging import normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import Posterior
-from skvi.posteriors._over_scales import MixtureOverScales, leading
+from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.priors._posterior import MixtureAsPrior
-from skvi.utils._device import CPU, Movable
-from skvi.utils._threads import limit_threads
+from skvi.utils._interrupts import limit_threads
+from skvi.utils._tensors import CPU, Movable
 
 __all__ = [
     "Coefficients",

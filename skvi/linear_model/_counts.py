@@ -2,17 +2,17 @@
 
 from sklearn.base import RegressorMixin
 
-from skvi._estimator._registry import COUNTS
+from skvi._estimator._parts import COUNTS
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._count_model import (
+from skvi.linear_model._count_predictions import (
+    CountPredictionMixin,
     Counts,
     check_likelihood,
     log_exposure,
     mean_number,
 )
-from skvi.linear_model._count_predictions import CountPredictionMixin
-from skvi.utils._callbacks import with_callbacks
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
 __all__ = ["BayesianPoissonRegressor"]

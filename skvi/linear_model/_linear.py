@@ -5,16 +5,16 @@ from numbers import Real
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from skvi._estimator._registry import NOISES, POSTERIORS
+from skvi._estimator._parts import NOISES, POSTERIORS
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._merging import MergingMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
+from skvi.linear_model._units import ColumnsMixin
 from skvi.posteriors import Family
 from skvi.priors import GammaHyperprior, HalfCauchy
-from skvi.utils._callbacks import with_callbacks
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import (
     Interval,
     StrOptions,

@@ -8,14 +8,17 @@ from skvi._estimator._classes import (
     class_divergences,
     divergence,
 )
-from skvi._predictive._draws import average_log_probabilities, log_class_probabilities
-from skvi._predictive._quantiles import normal_mixture_quantiles
+from skvi._predictive._quantiles import (
+    average_log_probabilities,
+    log_class_probabilities,
+    normal_mixture_quantiles,
+)
 from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._ranges import many_classes_message
-from skvi.utils._threads import limit_threads
+from skvi.linear_model._exact_coefficients import many_classes_message
+from skvi.utils._interrupts import limit_threads
 
 __all__ = ["BayesianLogisticRegression"]
 

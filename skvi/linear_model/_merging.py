@@ -1,4 +1,16 @@
-"""Linear regressions that learn from batches by the sums of all rows."""
+"""Linear regressions that learn from batches by the sums of all rows.
+
+With normal noise and log loss the likelihood is a function of the weighted number of
+rows, their means and cross products. Few rows can have the same as all.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.linalg import helmert, qr
 
 from skvi._estimator._continual import (
     Past,
@@ -6,16 +18,160 @@ from skvi._estimator._continual import (
     remember,
     unchanged_by_errors,
 )
+from skvi.base import NormalForm
+from skvi.base._layout import Units
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.linear_model._blocks import MAX_QUICK
-from skvi.linear_model._merged import MergedRows
+from skvi.posteriors import Family, Posterior
+from skvi.posteriors._mixture import MixtureOverScales
+from skvi.solvers._exact import MixtureOverPrecisions
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._validation import (
     refuse_dates_as_target,
+    row_chunks,
     validate_data,
 )
 
-__all__ = ["MergingMixin"]
+__all__ = [
+    "MAX_FULL",
+    "MAX_QUICK",
+    "MAX_QUICK_ROWS",
+    "MergedRows",
+    "MergingMixin",
+    "check_joint",
+    "join_independent",
+    "mean_log_number",
+    "normal_of_predictor",
+]
+
+# Rows are merged by blocks of so many elements.
+ELEMENTS = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class MergedRows:
+    """Features (m, d), targets (m,) or (m, K), and weights of few rows."""
+
+    X: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+    @classmethod
+    def of(cls, X: Any, y: np.ndarray, weight: np.ndarray | None) -> "MergedRows":
+        """Merge rows, of which sparse ones become dense block by block."""
+        w = np.ones(len(y)) if weight is None else weight
+        found = cls(np.zeros((0, X.shape[1])), y[:0], w[:0])
+        for rows in row_chunks(*X.shape, ELEMENTS):
+            block = X[rows].toarray() if sparse.issparse(X) else X[rows]
+            kept = w[rows] > 0
+            found = found.with_rows(cls(block[kept], y[rows][kept], w[rows][kept]))
+        return found
+
+    @classmethod
+    def of_posterior(cls, exact: MixtureOverPrecisions, units: Units) -> "MergedRows":
+        """Rows with the sums of those that an exact posterior has seen."""
+        data = exact.form.data
+        sizes = np.sqrt(data.values.numpy())
+        root = np.zeros((len(sizes) + 1, data.n_features + 1))
+        root[:-1, :-1] = sizes[:, None] * data.vectors.numpy().T
+        root[:-1, -1] = sizes * data.solution.numpy()
+        root[-1, -1] = np.sqrt(max(data.residual, 0.0))
+        rows, weight = _spread(root, data.n)
+        X = rows[:, :-1] * units.x_scale
+        X = X if units.x_mean is None else X + units.x_mean
+        y = units.y_mean + units.y_scale * (data.mean + rows[:, -1])
+        return cls(X, y, weight)
+
+    def discounted(self, factor: float) -> "MergedRows":
+        """The same rows, of a smaller weight."""
+        return replace(self, weight=factor * self.weight)
+
+    def with_rows(self, other: "MergedRows") -> "MergedRows":
+        """Rows with the sums of both, at most one more than there are columns."""
+        if other.y.shape[1:] != self.y.shape[1:]:
+            raise ValueError(
+                f"y must have the shape (n_samples, *{self.y.shape[1:]}), as in the "
+                f"batches before. Got {other.y.shape}."
+            )
+        w = np.concatenate([self.weight, other.weight])
+        table = np.column_stack(
+            [np.concatenate([self.X, other.X]), np.concatenate([self.y, other.y])]
+        ).astype(np.float64)
+        if len(w) > table.shape[1] + 1:
+            # Relative to a row, so that constant columns stay constant.
+            origin = table[0].copy()
+            table -= origin
+            mean = w @ table / w.sum()
+            table -= mean
+            table *= np.sqrt(w)[:, None]
+            root = qr(table, mode="r", overwrite_a=True, check_finite=False)[0]
+            table, w = _spread(root[: table.shape[1]], float(w.sum()))
+            table += origin + mean
+        d = self.X.shape[1]
+        y = table[:, d] if self.y.ndim == 1 else table[:, d:]
+        return MergedRows(np.ascontiguousarray(table[:, :d]), y.copy(), w)
+
+
+def _spread(root: np.ndarray, total: float) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of mean 0 and equal weights, the weighted cross products being root' root.
+
+    Contrasts (Helmert's) are orthogonal to each other and to a constant.
+    """
+    n = len(root) + 1
+    return np.sqrt(n / total) * helmert(n).T @ root, np.full(n, total / n)
+
+
+# Parameters up to which a covariance is factorized in every step of a fit: with a fixed
+# scale a fit with one column then takes a few seconds, one with fifty classes ten.
+MAX_FULL = 1000
+# Where it is factorized once, or with so few rows, it takes as long up to more.
+MAX_QUICK, MAX_QUICK_ROWS = 3000, 1500
+# Draws behind the mean of a number in a posterior that is no mixture over it.
+N_DRAWS = 1000
+
+
+def check_joint(posterior: Posterior, family: Family) -> None:
+    """Raise if a number of the likelihood is independent of the coefficients."""
+    if posterior.layout.positive and len(posterior.parts) > 1:
+        name = posterior.layout.positive[0]
+        raise IncompatibleComponentsError(
+            f"posterior={family!r} has a {name} that is independent of the "
+            "coefficients. Use 'full_rank' or 'mean_field', which are normal at every "
+            f"{name}."
+        )
+
+
+def mean_log_number(posterior: Posterior) -> float:
+    """Posterior mean of the log of the number of a likelihood, which comes last."""
+    if isinstance(posterior, MixtureOverScales):
+        return float(posterior.log_weights.exp() @ posterior.places()[:, -1])
+    if isinstance(posterior, MixtureOverPrecisions):  # whose normal is large
+        return posterior.mean_of(lambda t: t, "noise")
+    normal = posterior.as_prior().as_normal()
+    if normal is not None:
+        return float(normal.mean[-1])
+    draws = posterior.draw(N_DRAWS, torch.Generator().manual_seed(0))
+    return float(draws.theta[:, -1].mean())
+
+
+def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
+    """Normal of the coefficients and the intercept; None if it is not normal."""
+    names = [name for name in posterior.layout if name not in posterior.layout.positive]
+    if len(posterior.parts) == 1 and len(names) < len(posterior.layout):
+        return None  # dependent on positive parameters
+    parts = [posterior.part(name) for name in names]
+    if len(names) == 1 or parts[0].layout.keys() == set(names):
+        return parts[0].as_normal()
+    forms = [form for part in parts if (form := part.as_normal()) is not None]
+    return join_independent(forms) if len(forms) == len(parts) else None
+
+
+def join_independent(forms: list[NormalForm]) -> NormalForm:
+    """Normal of independent normals."""
+    mean = torch.cat([form.mean for form in forms])
+    if all(form.is_diagonal for form in forms):
+        return NormalForm(mean, torch.cat([form.scale for form in forms]))
+    dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
+    return NormalForm(mean, torch.block_diag(*dense))
 
 
 class MergingMixin:

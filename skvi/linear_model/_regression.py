@@ -13,12 +13,15 @@ from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._blocks import (
+from skvi.linear_model._count_predictions import matching_gamma
+from skvi.linear_model._exact_coefficients import (
+    ExactCoefficients,
+    warn_of_vague,
+    with_cost,
+)
+from skvi.linear_model._merging import (
     mean_log_number,
 )
-from skvi.linear_model._count_model import matching_gamma
-from skvi.linear_model._exact_coefficients import ExactCoefficients
-from skvi.linear_model._ranges import warn_of_vague, with_cost
 from skvi.linear_model._starts import approach, start_at_normal
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
@@ -26,8 +29,8 @@ from skvi.linear_model._units import (
     with_new_features,
 )
 from skvi.posteriors import FullRankNormal, Posterior
-from skvi.posteriors._exact import Exact
-from skvi.posteriors._over_scales import leading
+from skvi.posteriors._mixture import leading
+from skvi.posteriors._whitened import Exact
 from skvi.predictors import LinearPredictor
 from skvi.priors import ARD, GammaHyperprior, HalfCauchy, Normal
 from skvi.priors._blocks import build_prior

@@ -14,10 +14,10 @@ from skvi._predictive._mixtures import (
     NormalPredictive,
     QuadraturePredictive,
 )
-from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
-from skvi.utils._random import make_generator
+from skvi.utils._tensors import make_generator
 from skvi.utils._validation import check_array, check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]

@@ -7,15 +7,14 @@ import torch
 
 from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
-from skvi.linear_model._blocks import MAX_FULL
+from skvi.linear_model._merging import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.solvers import SolverOptions
 from skvi.solvers._empirical_bayes import EmpiricalBayes
-from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._natural_gradient import NaturalGradient, solve_from_best
 from skvi.solvers._solution import PhaseInterrupted, State
-from skvi.solvers._wide_start import solve_from_best
-from skvi.utils._arrays import median_distance
+from skvi.utils._validation import median_distance
 
 __all__ = ["approach", "normal_family", "start_at_normal"]
 

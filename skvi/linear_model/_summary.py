@@ -1,15 +1,24 @@
-"""A table of coefficients with their intervals."""
+"""Fitted linear models: attributes, draws, and the table of coefficients."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
+from sklearn.utils import gen_batches
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from skvi._predictive._mixtures import DrawnPredictive, QuadraturePredictive
+from skvi._predictive._quantiles import SampledFunction
+from skvi.base._layout import Units
+from skvi.exceptions import SkviWarning
+from skvi.linear_model._coefficients import find_coefficients
+from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._validation import Interval, validate_arguments
 
-__all__ = ["CoefficientTable", "summary"]
+__all__ = ["PLUGGED_SCALE", "CoefficientTable", "CoefficientsMixin", "summary"]
 
 # Maximum number of printed rows.
 MAX_PRINTED = 40
@@ -195,3 +204,187 @@ def _columns(intercept, coef):
     coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
     intercept = np.atleast_1d(np.asarray(intercept, dtype=np.float64))
     return np.column_stack([intercept, coef])
+
+
+#: Name of a scale that another fit to the same data found, in `plug_in`.
+PLUGGED_SCALE = "prior_scale"
+OPEN_MEAN = (
+    "prior={} does not determine the means of {} of the coefficients, which grow like "
+    "its scale, as where features separate classes: medians are given, and half the "
+    "width of the central 68 % interval as deviation. For means use a prior of known "
+    "scale, as prior=Normal(2.5)"
+)
+# Rows of which predictions hold the moments at all nodes at once.
+CHUNK_ROWS = 2**15
+
+
+class CoefficientsMixin:
+    """Mixin: what all linear models read from the posterior of the coefficients."""
+
+    summary = summary
+    #: Group name of rows of the summary if there are several columns of coefficients.
+    _group_name = "class"
+
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
+        posterior = found["posterior_"]
+        posterior.units = self._model.units
+        found["_coefficients"] = self._find_coefficients(posterior)
+        found |= self._moments_of(found["_coefficients"])
+        if n_open := int(found["_coefficients"].has_open_mean().sum()):
+            self._warn(OPEN_MEAN.format(self._coef_prior(), n_open), SkviWarning)
+        return found | self._scale_in_units(found)
+
+    def _find_coefficients(self, posterior):
+        """The coefficients, as predictions and attributes read them."""
+        return find_coefficients(self._model, posterior)
+
+    def _judge_fit(self, target):
+        """How many scales of the prior are averaged over; 1 beside a distribution."""
+        numbers, *messages = super()._judge_fit(target)
+        prior = self._model.prior
+        is_carried = isinstance(prior, MixtureAsPrior)
+        if is_carried or (prior is not None and prior.n_unknown_scales == 1):
+            numbers["n_scales"] = self._coefficients.n_scales
+        return numbers, *messages
+
+    def _moments_of(self, coefficients):
+        """Attributes with means and standard deviations, in the units of the data."""
+        layout, found = self._model.predictor.layout, {}
+        moments = torch.stack(coefficients.moments())
+        for name, block in layout.unpack(moments).items():
+            mean, std = block.numpy().astype(self._model.dtype)
+            found |= {f"{name}_": mean, f"{name}_std_": std}
+        if "intercept" not in layout:
+            zero = np.zeros(len(found["coef_"]), self._model.dtype)
+            found |= {"intercept_": zero, "intercept_std_": zero}
+        return found
+
+    def _scale_in_units(self, found):
+        """Scale of the coefficients that was inferred or learned, for the data."""
+        units, scales = self._model.units, found.get("prior_scale_")
+        unit = units.x_scale / units.y_scale
+        if (scale := found["_coefficients"].scale()) is not None:
+            return {"prior_scale_": scale / unit}
+        if PLUGGED_SCALE in self._model.taken_from_y:
+            return {"prior_scale_": self._coef_prior().scale * units.y_scale}
+        if isinstance(scales, dict):
+            own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
+            return {"prior_scale_": {**scales, **own}}
+        is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
+        return {"prior_scale_": scales / unit} if is_learned else {}
+
+    def sample_posterior(self, n_draws=1, random_state=None):
+        """Draw parameters from the fitted posterior.
+
+        Parameters
+        ----------
+        n_draws : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        dict of str to ndarray
+            For the features as they were given: "coef" of shape (n_draws, n_outputs,
+            n_features), with as many outputs as `coef_` has rows, and "intercept" of
+            shape (n_draws, n_outputs).
+        """
+        return self._in_units(self._draw(n_draws, random_state))
+
+    def sample_function(self, random_state=None):
+        """Draw one function from the posterior: the same coefficients for every X.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        callable
+            X of shape (n_samples, n_features) -> what `predict` (for classifiers
+            `predict_proba`) would return if these were the coefficients; counts are per
+            unit of exposure. All calls evaluate the same function.
+        """
+        # A later fit must not change the function.
+        return SampledFunction(copy(self), self._draw(1, random_state))
+
+    def _mean(self, f):
+        """Means of targets given f, (S, n, 1): (S, n)."""
+        return self._model.bound(self._hyper)[1].mean(f - self._model.units.f_mean)
+
+    def _in_units(self, theta):
+        """Draws as blocks, in the units of the data."""
+        known = self._model.predictor.layout
+        blocks = self.posterior_.layout.unpack(theta)
+        blocks |= known.unpack(self._model.in_units(theta))
+        return {name: block.numpy() for name, block in blocks.items()}
+
+    def _arviz_labels(self, posterior):
+        """Names of features, and of groups where there are several."""
+        n_groups = 1 if posterior["coef"].ndim == 2 else posterior["coef"].shape[1]
+        groups = [self._group_name] if n_groups > 1 else []
+        if posterior["coef"].ndim == 3 and n_groups == 1:
+            posterior.update({name: x[:, 0] for name, x in posterior.items()})
+        dims = {"coef": [*groups, "feature"]}
+        dims |= {"intercept": groups, "noise_scale": groups}
+        coords = {"feature": _check_feature_names_in(self).tolist()}
+        return dims, coords | {name: self._group_labels() for name in groups}
+
+    def _is_drawn(self):
+        """Whether predictions average over draws."""
+        check_is_fitted(self)
+        return self._coefficients.is_drawn
+
+    @property
+    def _log_weights(self):
+        """Log weights of the nodes of `_in_chunks`."""
+        return self._coefficients.log_weights
+
+    def _group_labels(self):
+        return self.classes_.tolist()
+
+    def _coefficient_ends(self, tail):
+        return self._coefficients.ends(tail)
+
+    def _density_of(self, row, index, grid):
+        """Density of one coefficient on a grid, in its units, for pictures."""
+        return self._coefficients.density(row, index, grid)
+
+    def _drawn(self, theta=None):
+        """Functions that predictions average over if theta is not normal."""
+        theta = self._coefficients.theta if theta is None else theta
+        return self._coefficients.draws(theta)
+
+    def _average(self, X, function, *columns):
+        """Average a function of (likelihood, f) over the posterior, in every row of X.
+
+        It gets f of shape (S, n, 1), and the rows of `columns`, and returns (S, n,
+        ...); the result is (n, ...).
+        """
+        likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
+
+        def of_rows(p, log_w, f, *some):
+            return torch.tensordot(log_w.exp(), function(p, f, *some), 1)
+
+        def of_chunk(mean, variance, *some):
+            normals = mean, variance.sqrt(), self._log_weights
+            return QuadraturePredictive(likelihood, units, *normals).by_rows(
+                of_rows, *some
+            )
+
+        X = self._check_X(X)
+        if not self._is_drawn():
+            return self._in_chunks(X, of_chunk, *columns)
+        found = DrawnPredictive(likelihood, units, self._drawn(), X)
+        return found.by_rows(of_rows, *columns)
+
+    def _in_chunks(self, X, function, *columns):
+        """Results of a function of the moments of f by node, of some rows at a time.
+
+        It gets means, (K, n), variances, (K, n) or (K, n, C, C), and rows of `columns`.
+        """
+        moments, parts = self._coefficients.functions_at_nodes, []
+        for rows in gen_batches(X.shape[0], CHUNK_ROWS):
+            some = (column[rows] for column in columns)
+            parts.append(function(*moments(X[rows], self.n_jobs), *some))
+        return np.concatenate(parts)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import torch
 
-from skvi.base._protocols import ConditionalDensity
+from skvi.base._component import ConditionalDensity
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.expectations._smooth import Expectations
+from skvi.expectations._rules import Expectations
 from skvi.losses.base import LogLoss, Loss
-from skvi.utils._arrays import row_chunks
 from skvi.utils._tables import table
+from skvi.utils._validation import row_chunks
 
 __all__ = ["CallableLoss", "RegularizedLoss"]
 

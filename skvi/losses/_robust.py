@@ -5,8 +5,8 @@ from numbers import Real
 
 import torch
 
-from skvi.base._protocols import ConditionalDensity
-from skvi.expectations._smooth import Expectations
+from skvi.base._component import ConditionalDensity
+from skvi.expectations._rules import Expectations
 from skvi.losses.base import Loss
 from skvi.utils._validation import Interval
 

@@ -2,12 +2,11 @@
 
 import torch
 
-from skvi.base._component import Component
-from skvi.base._protocols import ConditionalDensity
-from skvi.expectations._smooth import Expectations, expect_derivatives
-from skvi.utils._arrays import weighted_sum
-from skvi.utils._device import Movable
-from skvi.utils._row_pass import RowBuffers, RowPass
+from skvi.base._component import Component, ConditionalDensity
+from skvi.expectations._rules import Expectations, expect_derivatives
+from skvi.utils._rows import RowBuffers, RowPass
+from skvi.utils._tensors import Movable
+from skvi.utils._validation import weighted_sum
 
 __all__ = ["LogLoss", "Loss"]
 

@@ -7,17 +7,16 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, gen_batches
 
 from skvi.exceptions import SkviWarning
-from skvi.metrics._base import RowScorer
 from skvi.metrics._scores import (
+    RowScorer,
     check_coverage,
     interval_score,
     normal_crps,
     sample_crps,
     split_interval,
 )
-from skvi.utils._random import RandomState
-from skvi.utils._validation import _safe_indexing
-from skvi.utils._warnings import warn_user
+from skvi.utils._tensors import RandomState
+from skvi.utils._validation import _safe_indexing, warn_user
 
 __all__ = ["IntervalCoverage", "LogPredictiveDensity", "NegCRPS", "NegIntervalScore"]
 

@@ -15,23 +15,25 @@ from sklearn.utils.metadata_routing import (
 )
 
 from skvi.model_selection._candidates import (
+    SearchProgress,
     check_comparable,
+    evidence_data,
+    fit_all,
     group_models,
     log_prior,
     make_candidates,
-)
-from skvi.model_selection._delegates import ROUTED, Delegates
-from skvi.model_selection._race import PASSES, Race
-from skvi.model_selection._results import describe, make_results, models_of
-from skvi.model_selection._work import (
-    SearchProgress,
-    evidence_data,
-    fit_all,
     report_failures,
 )
+from skvi.model_selection._race import PASSES, Race
+from skvi.model_selection._results import (
+    ROUTED,
+    Delegates,
+    describe,
+    make_results,
+    models_of,
+)
 from skvi.plotting._rows import describe_candidates
-from skvi.utils._clock import Clock
-from skvi.utils._interrupts import raising_interrupts
+from skvi.utils._interrupts import Clock, raising_interrupts
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["EvidenceSearch"]

@@ -13,24 +13,25 @@ from sklearn.model_selection import train_test_split
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._continual import check_next_prior
-from skvi._estimator._registry import SHORTHANDS
-from skvi._predictive._draws import ROW_BLOCK, Draws, SampledFunction
+from skvi._estimator._parts import SHORTHANDS
+from skvi._predictive._quantiles import ROW_BLOCK, Draws, SampledFunction
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.neural_network._batches import check_stream, posterior_to_continue
 from skvi.neural_network._choice import choose
-from skvi.neural_network._flatness import (
+from skvi.neural_network._mlp import mixed, says
+from skvi.neural_network._reports import (
     MAX_ROWS,
+    SparsityMixin,
     spaced_rows,
     unscaled_message,
     worse_message,
 )
-from skvi.neural_network._mixed import mixed, says
-from skvi.neural_network._sparsity import SparsityMixin
 from skvi.neural_network._training import (
+    check_stream,
     check_training,
     checkpoint_file,
     first_state,
+    posterior_to_continue,
     solver_for,
 )
 from skvi.objectives import ELBO
@@ -39,10 +40,8 @@ from skvi.priors import Normal
 from skvi.priors._blocks import build_prior
 from skvi.solvers import Solver, SolverOptions, Stochastic
 from skvi.targets._rows import mean_log_density
-from skvi.utils._arrays import as_tensor
-from skvi.utils._device import device_or_cpu
-from skvi.utils._random import make_generator
-from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._tensors import device_or_cpu, make_generator
+from skvi.utils._validation import Interval, StrOptions, as_tensor
 
 __all__ = ["BayesianNetwork"]
 

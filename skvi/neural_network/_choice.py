@@ -22,7 +22,7 @@ from skvi._estimator._progress import write_line
 from skvi._estimator._side_by_side import fit_side_by_side, pose
 from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
-from skvi.neural_network._mixed import can_mix, log_noise_of
+from skvi.neural_network._mlp import can_mix, log_noise_of
 from skvi.posteriors import Ensemble
 from skvi.solvers import Stochastic
 

@@ -1,9 +1,9 @@
 """Bayesian classification with any torch module."""
 
 from skvi.neural_network._base import BayesianNetwork
-from skvi.neural_network._classification import NetworkClassifierMixin
+from skvi.neural_network._classifier import NetworkClassifierMixin
 from skvi.neural_network._modules import ModuleMixin
-from skvi.utils._callbacks import with_callbacks
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianModuleClassifier"]

@@ -3,7 +3,7 @@
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._modules import ModuleMixin
 from skvi.neural_network._regression import NetworkRegressorMixin
-from skvi.utils._callbacks import with_callbacks
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianModuleRegressor"]

@@ -7,7 +7,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 
 from skvi._estimator._model import Model, NumberColumns
-from skvi._estimator._registry import SHORTHANDS
+from skvi._estimator._parts import SHORTHANDS
 from skvi._estimator._regressors import (
     check_rows,
     names_of_units,
@@ -15,7 +15,7 @@ from skvi._estimator._regressors import (
     predict_interval,
 )
 from skvi._predictive._mixtures import DrawnPredictive
-from skvi.base._units import Units
+from skvi.base._layout import Units
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (
     GaussianLikelihood,
@@ -29,14 +29,6 @@ from skvi.likelihoods import (
 )
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.likelihoods._independent import IndependentLikelihood
-from skvi.neural_network._flatness import (
-    explained_variance,
-    flat_message,
-    has_outliers,
-    missed_message,
-    missed_variance,
-    without_outliers,
-)
 from skvi.neural_network._likelihood import (
     CountColumns,
     check_other_likelihood,
@@ -44,19 +36,25 @@ from skvi.neural_network._likelihood import (
     given_grid,
     joined_units,
     learned_numbers,
-    origin_of,
-    targets_in_units,
-    units_on_grid,
-)
-from skvi.neural_network._modules import OutputLimits
-from skvi.neural_network._noises import (
     likely_shape,
     noise_of,
+    origin_of,
+    targets_in_units,
     units_of_target,
+    units_on_grid,
     with_value,
 )
-from skvi.utils._callbacks import with_callbacks
-from skvi.utils._random import make_generator
+from skvi.neural_network._modules import OutputLimits
+from skvi.neural_network._reports import (
+    explained_variance,
+    flat_message,
+    has_outliers,
+    missed_message,
+    missed_variance,
+    without_outliers,
+)
+from skvi.utils._interrupts import with_callbacks
+from skvi.utils._tensors import make_generator
 from skvi.utils._validation import StrOptions, _fit_context, check_levels
 
 __all__ = ["NetworkRegressorMixin"]

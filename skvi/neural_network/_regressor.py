@@ -1,12 +1,12 @@
 """Bayesian regression with a multilayer perceptron."""
 
-from skvi._estimator._registry import SHORTHANDS
+from skvi._estimator._parts import SHORTHANDS
 from skvi.likelihoods import Likelihood
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import MLPMixin
 from skvi.neural_network._regression import NetworkRegressorMixin
 from skvi.predictors._mlp import ACTIVATIONS
-from skvi.utils._callbacks import with_callbacks
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
 __all__ = ["BayesianMLPRegressor"]

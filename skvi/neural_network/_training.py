@@ -1,26 +1,40 @@
-"""How networks are trained: solver, starts, checkpoints."""
+"""How networks are trained, learn on, and get new classes."""
 
+from copy import copy
 from dataclasses import replace
+from math import sqrt
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import clone
 
-from skvi._estimator._identity import identity_of
+from skvi._estimator._continual import check_next_prior
+from skvi._estimator._model import identity_of
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.neural_network._mixed import at_candidate
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.neural_network._mlp import at_candidate
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.posteriors._whitened import WhitenedPosterior
+from skvi.predictors import MLPPredictor
+from skvi.priors._posterior import prior_of_posterior
 from skvi.solvers import Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile, checkpoint_path_of
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
 
-__all__ = ["check_training", "checkpoint_file", "first_state", "solver_for"]
+__all__ = [
+    "check_stream",
+    "check_training",
+    "checkpoint_file",
+    "first_state",
+    "posterior_to_continue",
+    "solver_for",
+    "with_new_classes",
+]
 
 
 def solver_for(network: Any, n_rows: int) -> Solver:
@@ -117,3 +131,102 @@ def at_normal_fit(network: Any, problem: Problem) -> State:
     found = network._choose_solver(start).solve(start, options)
     found.raise_interrupt()
     return State(posterior.near(found.posterior.as_normal()), found.target)
+
+
+ONE_OF_MANY = (
+    "a mixture cannot be the prior of the next batch, so that partial_fit goes on with "
+    "one of the networks of the fit; posterior='mean_field' has one from the start"
+)
+
+
+def check_stream(network: Any) -> None:
+    """Raise if a posterior of these parameters cannot be the next prior."""
+    if network.early_stopping or network.validation_fraction is not None:
+        raise ValueError(
+            f"early_stopping={network.early_stopping!r} and validation_fraction="
+            f"{network.validation_fraction!r} are for fits: partial_fit makes the "
+            "posterior of each batch the prior of the next one, so that every "
+            "batch must be learned to its end, from all of its rows. Use "
+            "early_stopping=False and validation_fraction=None."
+        )
+    if checkpoint_path_of(network) is not None:
+        raise ValueError(
+            "A checkpoint is that of one fit, and every batch is another one. Use "
+            "checkpoint_path=None for partial_fit, and keep the estimator itself "
+            "(pickle, skops) between batches."
+        )
+    if hasattr(network, "posterior_"):
+        past = posterior_to_continue(network)
+        check_next_prior(past.unrefined.as_normal(), network.posterior_family_)
+        if past is not network.posterior_:
+            network._warn(ONE_OF_MANY, SkviWarning)
+    if len(points := getattr(network, "deterministic", ())):
+        raise IncompatibleComponentsError(
+            f"deterministic={points!r} are point estimates, without a posterior "
+            "that could be the prior of the next batch. Use deterministic=() for "
+            "partial_fit."
+        )
+
+
+def posterior_to_continue(network: Any) -> Any:
+    """A member of the mixture that "auto" fitted: its networks differ by chance."""
+    if not (network._is_auto("posterior") and len(network.posterior_.components) > 1):
+        return network.posterior_
+    one = copy(network.posterior_.components[0])
+    one.units = network.posterior_.units
+    return one
+
+
+def with_new_classes(estimator, past, labels):
+    """Give a classifier the outputs of more classes; the past with their prior.
+
+    The posterior of other layers, and of known classes, stays; that of a new class is
+    the first prior. Two classes, which have one output f, become the outputs -f/2 and
+    f/2, each with half of its variance.
+    """
+    own = estimator.posterior_.unrefined.as_normal()
+    first = past.prior.matching_normal()
+    if own is None or not own.is_diagonal or first is None:
+        raise IncompatibleComponentsError(
+            f"posterior={estimator.posterior!r} and prior={estimator.prior!r} cannot "
+            "get more classes. Use posterior='mean_field', and a prior with a scale."
+        )
+    old, n_classes = estimator._model.predictor, len(labels.classes)
+    inner = old.sizes[1:-1], old.activation_name
+    new = MLPPredictor(
+        old.sizes[0],
+        n_classes,
+        *inner,
+        *estimator._scales,
+        skip_outputs=range(n_classes) if old.skip_outputs else (),
+    )
+    where = np.searchsorted(labels.classes, estimator.classes_)
+    family = MeanFieldNormal().build(new.layout)
+    prior = _widened(first, first, old.layout, new.layout, where)
+    posterior = _widened(own, first, old.layout, new.layout, where)
+    estimator.posterior_ = family.near(posterior)
+    estimator.classes_ = labels.classes
+    return replace(past, prior=prior_of_posterior(family.near(prior), new.layout))
+
+
+def _widened(normal, first, old, new, where):
+    """A normal with the outputs of a new layout, `where` those that it has are.
+
+    The others are as the first output of another normal.
+    """
+    outputs = [-0.5, 0.5], [sqrt(0.5)] * 2  # of one output, means and deviations
+    parts = []
+    pairs = (normal.mean, first.mean), (normal.scale, first.scale)
+    for (own, other), factors in zip(pairs, outputs, strict=True):
+        both = old.unpack(torch.stack([own, other]))
+        blocks = {name: values[0] for name, values in both.items()}
+        for name, block in new.items():
+            known = blocks[name]
+            if known.shape != block.shape:
+                if known.shape[-1] == 1:
+                    known = known * known.new_tensor(factors)
+                wide = both[name][1, ..., :1].expand(block.shape).clone()
+                wide[..., where] = known
+                blocks[name] = wide
+        parts.append(torch.cat([blocks[name].flatten() for name in new]))
+    return NormalForm(*parts)

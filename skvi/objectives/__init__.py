@@ -8,8 +8,7 @@ function of the log weights ``lw = log p(D, theta) - log q(theta)`` of draws fro
 
 from skvi.objectives._alpha_energy import AlphaEnergy
 from skvi.objectives._elbo import ELBO
-from skvi.objectives._eubo import EUBO
-from skvi.objectives._power import IWELBO, ChiBound, RenyiBound
+from skvi.objectives._power import EUBO, IWELBO, ChiBound, RenyiBound
 
 __all__ = [
     "ELBO",

@@ -7,7 +7,7 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives.base import Objective
-from skvi.targets._free_energy import with_free_energy
+from skvi.targets._least_squares import with_free_energy
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["AlphaEnergy"]

@@ -1,17 +1,185 @@
-"""Gradients of the ELBO without automatic differentiation, for many members at once."""
+"""Gradients of the ELBO without automatic differentiation, for many members."""
 
 from collections.abc import Hashable, Sequence
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 
-from skvi.objectives._analytic_divergence import divergence_part, form_of
+from skvi.base import NormalForm
+from skvi.divergences.base import MomentForm, OrderForm
 from skvi.objectives._network_steps import NetworkSteps, can_train
+from skvi.objectives._orders import (
+    LearnedScales,
+    Orders,
+    ScaledForm,
+    ScaledMoments,
+    VarianceLimits,
+)
 from skvi.objectives._steps import Member
-from skvi.objectives._variance_limits import VarianceLimits
-from skvi.utils._random import NoiseStream
+from skvi.utils._tensors import NoiseStream
 
-__all__ = ["AnalyticSteps", "structure_of"]
+__all__ = [
+    "AnalyticSteps",
+    "DivergencePart",
+    "divergence_part",
+    "form_of",
+    "structure_of",
+]
+
+
+class DivergencePart(Protocol):
+    """Adds a fraction of the divergence to gradients, and returns its full value."""
+
+    def weigh(self, shares: Sequence[float]) -> None:
+        """Set the fraction of each member from now on; initially 1."""
+
+    def complete(self) -> None:
+        """Complete the gradient, so far that of the loss in means and deviations.
+
+        It becomes that in means and log standard deviations, with the divergence.
+        """
+
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        """Divergences since the last time, (T, M); see `Steps.values`."""
+
+
+def divergence_part(
+    members: Sequence[Member],
+    params: torch.Tensor,
+    std: torch.Tensor,
+    gradient: torch.Tensor,
+) -> DivergencePart:
+    """Choose the fastest method available to all members.
+
+    `params` and `std` are read in every step; `gradient` is the buffer to be completed.
+    """
+    forms = [_form(member) for member in members]
+    moments = [form for form in forms if isinstance(form, MomentForm)]
+    if len(moments) == len(members):
+        return _Moments(moments, params, std, gradient)
+    orders = [form for form in forms if isinstance(form, OrderForm)]
+    if len(orders) == len(members):
+        return Orders(orders, params, std, gradient)
+    scaled = [form for form in forms if isinstance(form, ScaledForm)]
+    if len(scaled) == len(members):
+        scales = LearnedScales(members[0], params, gradient)
+        moments = [f.at_one for f in scaled if isinstance(f.at_one, MomentForm)]
+        if moments:
+            return ScaledMoments(moments, params, std, gradient, scales)
+        orders = [f.at_one for f in scaled if isinstance(f.at_one, OrderForm)]
+        return Orders(orders, params, std, gradient, scales)
+    return _ByAutograd(members, params, std, gradient)
+
+
+def form_of(member: Member) -> str:
+    """Name of the method that differentiates a member's divergence.
+
+    Members with different names cannot be trained in one stack.
+    """
+    form = _form(member)
+    return form.name if isinstance(form, ScaledForm) else type(form).__name__
+
+
+def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
+    prior = member.target.prior
+    if member.target.prior_spec.learned:
+        return ScaledForm.of(member)
+    found = member.divergence.moment_form(prior)
+    return member.divergence.order_form(prior) if found is None else found
+
+
+class _Moments:
+    """Closed form: linear in second moments and in the entropy."""
+
+    def __init__(
+        self,
+        forms: Sequence[MomentForm],
+        params: torch.Tensor,
+        std: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        size, dtype = std.shape[1], params.dtype
+        precision = torch.stack([form.precision for form in forms])
+        center = torch.stack([form.center for form in forms])
+        numbers = [(form.weight, form.constant) for form in forms]
+        self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
+        self.precision, self.center = precision.to(dtype), center.to(dtype)
+        self.shift = (precision * center).to(dtype)
+        self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
+        self.shares = self.precision, self.shift, self.minus_weight
+        self.is_centered = not bool(center.any())
+        self.std, self.mean, self.size = std, params[:, :size], size
+        self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
+
+    def weigh(self, shares: Sequence[float]) -> None:
+        factor = self.precision.new_tensor(shares)[:, None]
+        self.shares = (
+            factor * self.precision,
+            factor * self.shift,
+            factor * self.minus_weight,
+        )
+
+    def complete(self) -> None:
+        std, slope = self.std, self.for_std
+        precision, shift, minus_weight = self.shares
+        self.for_mean.addcmul_(precision, self.mean)
+        if not self.is_centered:
+            self.for_mean.sub_(shift)
+        slope.addcmul_(precision, std)
+        torch.addcmul(minus_weight, slope, std, out=slope)
+
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        mean, log_std = own.split(self.size, 2)
+        shift = mean if self.is_centered else mean - self.center
+        squares = torch.exp(log_std).square_().addcmul_(shift, shift)
+        total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
+        entropy = log_std.sum(2, dtype=torch.float64)
+        return 0.5 * total - self.weight * entropy + self.constant
+
+
+class _ByAutograd:
+    """Automatic differentiation of the closed form, one member after the other."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        std: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        self.members, self.params = members, params
+        self.std, self.gradient, self.size = std, gradient, std.shape[1]
+        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learned)
+        self.for_std = gradient[:, self.size : 2 * self.size]
+        self.for_prior = gradient[:, n_of_loss:]
+        self.found: list[torch.Tensor] = []
+        self.shares: Sequence[float] = [1.0] * len(members)
+
+    def weigh(self, shares: Sequence[float]) -> None:
+        self.shares = shares
+
+    def complete(self) -> None:
+        self.for_std.mul_(self.std)
+        self.for_prior.zero_()
+        each = zip(self.members, self.params, self.gradient, self.shares, strict=True)
+        self.found.append(torch.stack([self._add(*one) for one in each]))
+
+    def _add(
+        self, member: Member, params: torch.Tensor, gradient: torch.Tensor, share: float
+    ) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = params.clone().requires_grad_()
+            mean, log_std, hyper = leaf.tensor_split([self.size, 2 * self.size])
+            q = NormalForm(mean, log_std.exp())
+            prior = member.target.at(hyper).prior
+            value = member.divergence.closed_form(q, prior)
+            (own,) = torch.autograd.grad(value, leaf)
+        gradient.add_(own, alpha=share)
+        return value.detach().double()
+
+    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
+        found, self.found = torch.stack(self.found), []
+        return found
 
 
 def structure_of(member: Member) -> Hashable | None:

@@ -8,13 +8,11 @@ import torch
 from skvi.base import Draw
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._analytic import AnalyticSteps, structure_of
-from skvi.objectives._network_steps import can_train
-from skvi.objectives._normal_gain import gain_of_normal
-from skvi.objectives._normal_steps import NormalSteps
+from skvi.objectives._network_steps import NormalSteps, can_train
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
-from skvi.objectives._steps import Member, Steps
+from skvi.objectives._steps import Member, Steps, gain_of_normal
 from skvi.objectives.base import Objective
-from skvi.utils._device import CPU
+from skvi.utils._tensors import CPU
 from skvi.utils._validation import StrOptions
 
 __all__ = ["ELBO"]

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skvi.plotting import _common as common
-from skvi.utils._arrays import elements
+from skvi.plotting import _rows as common
+from skvi.utils._validation import elements
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._unwrap import evidence_bounds
-from skvi.plotting import _common as common
+from skvi.evidence._fitted import evidence_bounds
+from skvi.plotting import _rows as common
 from skvi.plotting._rows import (
     check_quantity,
     draw_bars,

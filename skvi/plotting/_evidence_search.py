@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.plotting import _common as common
+from skvi.plotting import _rows as common
 from skvi.plotting._rows import (
     describe_candidates,
     draw_bars,

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.plotting import _common as common
-from skvi.utils._decimals import n_decimals
+from skvi.plotting import _rows as common
+from skvi.utils._tables import n_decimals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.base import Layout, NormalForm
-from skvi.plotting import _common as common
+from skvi.plotting import _rows as common
 from skvi.posteriors import Posterior
 from skvi.priors import Normal
 

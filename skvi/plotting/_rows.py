@@ -1,4 +1,4 @@
-"""Models as rows on one axis in nats: bars, whiskers, marks, names and numbers."""
+"""What displays have in common, and models as rows on one axis in nats."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,8 @@ import numpy as np
 
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._result import FROM_TARGET
-from skvi.plotting import _common as common
-from skvi.utils._decimals import n_decimals
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axes._secondary_axes import SecondaryAxis
-    from matplotlib.container import BarContainer
-    from matplotlib.lines import Line2D
+from skvi.plotting import _rows as common
+from skvi.utils._tables import n_decimals
 
 __all__ = [
     "check_quantity",
@@ -29,6 +23,61 @@ __all__ = [
     "row_label",
     "row_text",
 ]
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito (2008): told apart by every kind of color vision.
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, BLACK, SKY)
+
+
+def check_matplotlib(caller: str) -> None:
+    """Raise before any work where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"{caller} needs matplotlib, which is not installed: "
+            "pip install 'skvi[examples]'"
+        ) from error
+
+
+def make_axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
+    """Return the axes that were given, or those of a new figure."""
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def merge_style(defaults: dict, given: dict | None) -> dict:
+    """Let the keywords of a line win over the defaults, aliases included."""
+    from matplotlib.cbook import normalize_kwargs
+    from matplotlib.lines import Line2D
+
+    return normalize_kwargs(defaults, Line2D) | normalize_kwargs(given or {}, Line2D)
+
+
+def final_estimator(estimator: Any) -> Any:
+    """Return what a pipeline or a fitted search ends in."""
+    while True:
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            estimator = estimator.steps[-1][1]
+        else:
+            return estimator
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axes._secondary_axes import SecondaryAxis
+    from matplotlib.container import BarContainer
+    from matplotlib.lines import Line2D
+
 
 # Probabilities that are printed as less than 0.1 %.
 SMALL = 0.0005

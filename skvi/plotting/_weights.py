@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._unwrap import evidence_bounds
-from skvi.evidence._weights import WeightSummary
-from skvi.plotting import _common as common
+from skvi.evidence._estimates import WeightSummary
+from skvi.evidence._fitted import evidence_bounds
+from skvi.plotting import _rows as common
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,8 +24,7 @@ import torch
 from skvi.base import Draw, Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._whitened import WhitenedPosterior
-from skvi.utils._log_space import LOG_2PI, log_mean_exp
-from skvi.utils._random import rand, randn
+from skvi.utils._tensors import LOG_2PI, log_mean_exp, rand, randn
 
 __all__ = ["SHARE", "AuxiliaryPosterior", "Regression", "Settings"]
 

@@ -7,11 +7,10 @@ from typing import Self
 import torch
 
 from skvi.base import Draw, Layout, NormalForm
-from skvi.base._component import Component
+from skvi.base._component import Component, JointDensity
 from skvi.base._draw import Side
-from skvi.base._protocols import JointDensity
-from skvi.base._units import Units
-from skvi.utils._device import Movable
+from skvi.base._layout import Units
+from skvi.utils._tensors import Movable
 
 __all__ = ["Family", "Posterior"]
 

@@ -9,18 +9,21 @@ from torch.utils.checkpoint import checkpoint
 
 from skvi.base import Layout, NormalForm
 from skvi.predictors.base import Predictor
-from skvi.utils._arrays import row_chunks
-from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense, times_transpose
-from skvi.utils._sparse import (
+from skvi.utils._rows import (
     Features,
     SparseRows,
     affine,
+    dense_gram,
+    dense_moments,
+    is_dense,
     row_width,
     rows_times,
     times_rows,
+    times_transpose,
     weighted_gram,
     weighted_grams,
 )
+from skvi.utils._validation import row_chunks
 
 __all__ = ["LinearPredictor"]
 

@@ -1,12 +1,15 @@
-"""Forward and backward passes of multilayer perceptrons through buffers."""
+"""Forward and backward passes of networks, and the symmetries of their units."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 
-__all__ = ["MLPPasses"]
+from skvi.utils._tensors import CPU
+
+__all__ = ["MLPPasses", "ModulePasses", "Symmetry"]
 
 _softplus_in_place = torch.ops.aten.softplus.out
 _relu_slope = torch.ops.aten.threshold_backward.grad_input
@@ -209,3 +212,75 @@ def _weight_product(
         return values, slope.mT, gradient
     # The transposed product is twice as fast, and a column is its own transpose.
     return slope, values.mT, gradient.view(len(gradient), 1, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """Permutations of the units of hidden layers, and flips of their signs.
+
+    `units` has for each hidden layer the m parameters of each of its H units, (H, m):
+    incoming weights, intercept and outgoing weights, in the same order for all units.
+    `flips`: whether the sign of all parameters of a unit may change, as for odd
+    activations.
+    """
+
+    units: tuple[torch.Tensor, ...]
+    flips: bool = False
+
+    @property
+    def log_order(self) -> float:
+        """Log of the number of elements of the group, |G|."""
+        sizes = [len(layer) for layer in self.units]
+        flip = math.log(2) if self.flips else 0.0
+        return sum(math.lgamma(size + 1) + size * flip for size in sizes)
+
+    def orbits(self, size: int) -> torch.Tensor:
+        """Number the sets of parameters that the group maps to one another, (P,)."""
+        labels = torch.arange(size, device=CPU)
+        while True:
+            before = labels.clone()
+            for layer in self.units:
+                labels[layer] = labels[layer].amin(0).expand(layer.shape)
+            if torch.equal(labels, before):
+                return torch.unique(labels, return_inverse=True)[1]
+
+
+class ModulePasses:
+    """f of S modules for each of M members, and its gradients; used as `MLPPasses`.
+
+    `evaluate` maps theta, (S, P), and rows, (n, ...), to f, (S, n, K).
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        row_shape: tuple[int, ...],
+        n_params: int,
+        n_outputs: int,
+        sizes: tuple[int, int, int],
+        like: torch.Tensor,
+    ) -> None:
+        n_members, n_draws, n_rows = sizes
+        self._evaluate, self._shape = evaluate, (n_members, n_rows, *row_shape)
+        self.weights = [like.new_empty(n_members, n_draws, n_params)]
+        self.gradients = [like.new_empty(2, n_members, n_draws, n_params)]
+        self.f, self.slope = like.new_empty(2, *sizes, n_outputs)
+
+    def blocks(self, theta: torch.Tensor) -> list[torch.Tensor]:
+        """All of theta, (..., P), is one block."""
+        return [theta]
+
+    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        """Evaluate f at `weights`; see `MLPPasses.forward`."""
+        with torch.inference_mode(False), torch.enable_grad():
+            X = columns.mT[..., :-1].reshape(self._shape)
+            self._theta = self.weights[0].clone().requires_grad_()
+            found = map(self._evaluate, self._theta, X)
+            self._found = torch.stack(list(found))
+        return self.f.copy_(self._found.detach())
+
+    def pull_back(self) -> None:
+        """Compute the gradient of a sum over rows, after `forward` and `slope`."""
+        with torch.inference_mode(False):
+            (found,) = torch.autograd.grad(self._found, self._theta, self.slope)
+        self.gradients[0][0].copy_(found)

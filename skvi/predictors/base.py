@@ -5,9 +5,9 @@ from typing import Self
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.predictors._symmetry import Symmetry
-from skvi.utils._device import CPU, Movable
-from skvi.utils._sparse import Features
+from skvi.predictors._passes import Symmetry
+from skvi.utils._rows import Features
+from skvi.utils._tensors import CPU, Movable
 
 __all__ = ["Predictor"]
 

@@ -13,10 +13,9 @@ from scipy.special import erfcx
 from skvi.base import Layout, NormalForm
 from skvi.base._component import Component
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.priors._scales import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
+from skvi.priors._blocks import LEARN_ROWS, POSITIVE, BuiltIndependent, scaled
 from skvi.priors.base import BuiltPrior, GammaHyperprior, Prior
-from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import rand, randn
+from skvi.utils._tensors import LOG_2PI, rand, randn
 from skvi.utils._validation import StrOptions
 
 __all__ = ["BuiltUnknownScale", "HalfCauchy", "Normal"]

@@ -1,4 +1,4 @@
-"""Fitted posteriors as priors: what was learned from other data."""
+"""Fitted posteriors as priors, and the density 1 where there is none."""
 
 import math
 from copy import copy, deepcopy
@@ -7,11 +7,11 @@ from typing import Any, cast
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.base._normal_product import normal_product
+from skvi.base._normal_form import normal_product
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors.base import BuiltPrior
 
-__all__ = ["MixtureAsPrior", "prior_of_posterior"]
+__all__ = ["FlatReference", "MixtureAsPrior", "prior_of_posterior"]
 
 
 def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
@@ -128,3 +128,42 @@ class MixtureAsPrior(_PosteriorAsPrior):
     def matching_normal(self) -> NormalForm | None:
         """Factorized normal with the means and variances of the mixture."""
         return self.as_one().matching_normal()
+
+
+class FlatReference(BuiltPrior):
+    """Density 1 everywhere: its log adds nothing.
+
+    It is used if a divergence compares q with the prior and there is none: ``KL(q ||
+    1)`` is ``E_q[log q]``, and the loss is minus the whole log joint density.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import NormalForm
+    >>> from skvi.divergences import KLDivergence
+    >>> from skvi.priors._posterior import FlatReference
+    >>> q = NormalForm(torch.zeros(1), torch.ones(1))
+    >>> bool(KLDivergence().closed_form(q, FlatReference()) == -q.entropy())
+    True
+    """
+
+    is_proper = False
+    is_log_concave = True
+    has_log_prob_terms = True
+    has_expected_log_prob = True
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Zeros, (S,)."""
+        return torch.zeros_like(theta[:, 0])
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        """Zeros, (S, P)."""
+        return torch.zeros_like(theta)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        """Zeros, (S, P)."""
+        return torch.zeros_like(theta)
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        """Zeros, (P,)."""
+        return torch.zeros_like(mean)

@@ -7,8 +7,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.base._component import Component
-from skvi.utils._device import CPU, Movable
-from skvi.utils._random import log_gamma_density, log_gamma_draws
+from skvi.utils._tensors import CPU, Movable, log_gamma_density, log_gamma_draws
 from skvi.utils._validation import Interval
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "GammaHyperprior", "Prior"]

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from skvi.base import NormalForm
 from skvi.posteriors import Posterior
-from skvi.posteriors._over_scales import MixtureOverScales, leading
+from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import AtPlaces, NaturalGradient
 from skvi.solvers._run import Run, missing_for_expectations

@@ -14,16 +14,19 @@ from skvi.base import Draw, Layout, NormalForm
 from skvi.divergences import Divergence
 from skvi.objectives.base import Objective
 from skvi.posteriors import FullRankNormal, Posterior
-from skvi.posteriors._exact import Unsolved
-from skvi.posteriors._over_scales import beside
+from skvi.posteriors._mixture import beside
+from skvi.posteriors._whitened import Unsolved
 from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
-from skvi.targets._precision_nodes import PrecisionNodes, find_nodes, has_nodes
-from skvi.targets._precisions import ConjugateForm, Precision
-from skvi.utils._device import CPU
-from skvi.utils._log_space import LOG_2PI
-from skvi.utils._random import rand, randn
+from skvi.targets._precisions import (
+    ConjugateForm,
+    Precision,
+    PrecisionNodes,
+    find_nodes,
+    has_nodes,
+)
+from skvi.utils._tensors import CPU, LOG_2PI, rand, randn
 
 __all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
 

@@ -9,11 +9,11 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.expectations._rules import quasi_random_rule
-from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._mode import LBFGS
 from skvi.solvers._solution import INTERRUPTED, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
-from skvi.utils._random import randn
+from skvi.utils._tensors import randn
 
 __all__ = ["FixedDraws", "FixedDrawsPoint", "balanced_noise"]
 

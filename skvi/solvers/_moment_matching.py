@@ -8,28 +8,28 @@ from typing import NamedTuple, cast
 import torch
 
 from skvi._sampling._chains import N_CHAINS, HamiltonianChains
-from skvi._sampling._diagnostics import (
-    MAX_RHAT,
-    effective_sample_size,
-    khat_limit,
-    pareto_khat,
-)
 from skvi._sampling._importance import (
+    MAX_RHAT,
     StudentT,
     adapt_proposal,
     draw_limit,
     draw_weighted,
+    effective_sample_size,
+    khat_limit,
+    pareto_khat,
 )
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
-from skvi.divergences._linalg import apply, factorize, inverse_of
-from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._forms import apply, factorize, inverse_of, log_power_integral
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal, Posterior
 from skvi.solvers._empirical_bayes import EmpiricalBayes
-from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._natural_gradient import (
+    NaturalGradient,
+    dispersed_starts,
+    solve_from_best,
+)
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, ending_of
-from skvi.solvers._wide_start import dispersed_starts, solve_from_best
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 

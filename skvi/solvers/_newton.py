@@ -20,18 +20,18 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import Divergence
-from skvi.divergences._linalg import precision_of
-from skvi.solvers._anderson import combined
+from skvi.divergences._forms import precision_of
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     add,
     clip_eigenvalues,
+    combined,
     convex_part,
     factorize,
     solve_newton,
 )
 from skvi.targets import SupervisedTarget
-from skvi.targets._row_terms import stacked_terms
+from skvi.targets._rows import stacked_terms
 
 __all__ = ["Descent", "Place", "singularity"]
 

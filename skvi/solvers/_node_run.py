@@ -1,4 +1,4 @@
-"""Runs whose result is a mixture over nodes of a few shared numbers.
+"""Fits at nodes of a few shared numbers, whose result is their mixture.
 
 With z the logs of the numbers, q(theta, z) = q(z) q(theta | z). At a node z_k the best
 q(theta | z_k) has the minimum F_k of the loss there; the best weights are those of
@@ -8,23 +8,100 @@ whole is ``-w log sum_k p(z_k) exp(-F_k / w) h`` with steps h between nodes.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 
-from skvi.posteriors._over_scales import MixtureOverScales, beside
-from skvi.solvers._mode import SINGULAR
+from skvi.base import NormalForm
+from skvi.divergences._forms import precision_of
+from skvi.posteriors._mixture import MixtureOverScales, beside
+from skvi.solvers._mode import SINGULAR, add, factorize
 from skvi.solvers._newton import Descent
-from skvi.solvers._node_fit import Fit, Start
 from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
-from skvi.solvers._solution import Solution, State
+from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
-from skvi.targets._numbers import Number, Scale, bound_at, numbers_of
+from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_design
-from skvi.utils._clock import check_time
+from skvi.utils._interrupts import check_time
 
-__all__ = ["FALL", "MAX_NODES", "NODE_TOL", "ROUGH", "Index", "NodeRun", "Parts"]
+__all__ = [
+    "FALL",
+    "MAX_NODES",
+    "NODE_TOL",
+    "ROUGH",
+    "CarriedNodes",
+    "Fit",
+    "Index",
+    "NodeRun",
+    "Parts",
+    "Start",
+    "extrapolated",
+]
+
+#: Mean and precision of a normal.
+Start = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The best normal at a node, and its part of the sum."""
+
+    z: tuple[float, ...]
+    target: SupervisedTarget
+    normal: NormalForm
+    precision: torch.Tensor
+    value: float  # log integrand
+    gap: float
+
+    @property
+    def start(self) -> Start:
+        """Where a descent to it goes on."""
+        return self.normal.mean, self.precision
+
+    def toward(self, target: SupervisedTarget) -> Start:
+        """Start beside it, by the change of the prior."""
+        if target.prior is self.target.prior:
+            return self.normal.mean, self.precision
+        prior = cast(NormalForm, target.prior.as_normal())
+        last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
+        change, away = precision_of(prior) - last, self.normal.mean - prior.mean
+        if self.precision.ndim == 1:
+            # Variances do not tell where the mean moves: with more columns than rows
+            # it would be many times too far.
+            own = change if change.ndim == 1 else change.diagonal()
+            return self.normal.mean, self.precision + own
+        pull = -change * away if change.ndim == 1 else -change @ away
+        precision = add(self.precision, change)
+        move = torch.cholesky_solve(pull[:, None], factorize(precision))[:, 0]
+        return self.normal.mean + move, precision
+
+
+def extrapolated(
+    z: tuple[float, ...], near: Fit, before: Fit, scales: tuple[bool, ...]
+) -> Start:
+    """Start at z from two fits: linear in a scale, and a geodesic of the covariance.
+
+    `scales` tells which numbers are scales: others are taken by their logs.
+    """
+    away = [abs(a - b) for a, b in zip(near.z, before.z, strict=True)]
+    k = away.index(max(away))
+    at = before.z[k], near.z[k], z[k]
+    fraction = (at[2] - at[0]) / (at[1] - at[0])
+    lengths = [math.exp(x) for x in at] if scales[k] else at
+    along = (lengths[2] - lengths[0]) / (lengths[1] - lengths[0])
+    mean = torch.lerp(before.normal.mean, near.normal.mean, along)
+    first, second = before.normal.scale, near.normal.scale
+    if near.normal.is_diagonal:
+        return mean, (first * (second / first) ** fraction).square().reciprocal()
+    ratio = torch.linalg.solve_triangular(first, second, upper=False)
+    vectors, roots, _ = torch.linalg.svd(ratio)
+    inverse = torch.linalg.solve_triangular(
+        first.mT, vectors * roots**-fraction, upper=True
+    )
+    return mean, inverse @ inverse.mT
+
 
 # Nats below the highest node at which the rest is left out, and most nodes of a line.
 FALL, MAX_NODES = 6.0, 64
@@ -196,3 +273,57 @@ class NodeRun(Run):
 def _host(values: Sequence[float]) -> torch.Tensor:
     """Numbers of the nodes, which stay on the host."""
     return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+# Nats below the likeliest scale at which a failed fit does not matter.
+NEGLIGIBLE = 25.0
+
+
+class CarriedNodes(NodeRun):
+    """Nodes of an earlier mixture that is the prior, and beyond where that is likely.
+
+    Their weights are those of the earlier posterior: they have no step.
+    """
+
+    n_least = 1
+
+    def improve(self) -> Solution:
+        number = cast(CarriedScale, self.numbers[0])
+        every = self._from_prior(number, range(len(number.prior.log_scales)))
+        for end in (0, -1) if number.prior.can_reach_further else ():
+            while self._is_likely(every, end) and len(every) < MAX_NODES:
+                number.prior = number.prior.with_one_beyond(end)
+                beyond = self._from_prior(number, [end])
+                every = beyond + every if end == 0 else every + beyond
+        # Unlikely scales stay, since they can return where rows are forgotten; but not
+        # those at which a fit failed.
+        top = max(every, key=lambda fit: fit.value)
+        tol = self._tolerance(NODE_TOL)
+        nodes = [f for f in every if f.gap < tol or f.value > top.value - NEGLIGIBLE]
+        self.lattice = {(i,): fit for i, fit in enumerate(nodes)}, [1.0]
+        self.report()
+        found = self._finish()
+        largest = max(nodes, key=lambda fit: fit.z)
+        if len(nodes) == 1 or largest is not top:
+            return found
+        message = (
+            f"the scale of the prior is at {math.exp(largest.z[0]):.3g}, the largest "
+            "that could be fitted: coefficients are shrunk too much. Fit recent rows "
+            "anew, or use a known scale, as prior=Normal(1.0)"
+        )
+        return replace(found, message=message, ending=Ending.UNFINISHED)
+
+    def _from_prior(self, number: CarriedScale, which: Iterable[int]) -> list[Fit]:
+        """Fits at some of the scales, each from its own prior."""
+        places = [(number.prior.log_scales[i],) for i in which]
+        starts = []
+        for place in places:
+            prior = cast(NormalForm, self._at(place).prior.as_normal())
+            starts.append((prior.mean, precision_of(prior)))
+        return self._solved(places, starts)
+
+    def _is_likely(self, every: list[Fit], end: int) -> bool:
+        """Whether the scales beyond an end can have a share of the posterior."""
+        highest, last = max(fit.value for fit in every), every[end]
+        is_done = last.gap < self._tolerance(NODE_TOL)
+        return is_done and last.value > highest - FALL

@@ -8,9 +8,9 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._fixed_draws import FixedDrawsPoint, balanced_noise
-from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._mode import LBFGS
 from skvi.targets import Target
-from skvi.utils._random import rand, randn
+from skvi.utils._tensors import rand, randn
 
 __all__ = ["LOW", "MAX_MODES", "Start", "find_starts"]
 

@@ -8,7 +8,7 @@ from skvi.base import NormalForm
 from skvi.solvers._solution import Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
-from skvi.utils._clock import check_time
+from skvi.utils._interrupts import check_time
 
 __all__ = [
     "Run",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from skvi.utils._random import rand
+from skvi.utils._tensors import rand
 
 __all__ = ["Bounded", "exp_inside", "nudged"]
 

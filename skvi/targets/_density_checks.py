@@ -10,10 +10,15 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.targets._bounded import nudged
-from skvi.targets._density import FAILURES, DensityTarget, unchecked
-from skvi.targets._density_rows import RowsDensityTarget, parts
-from skvi.targets._supports import SUPPORTS
-from skvi.utils._random import make_generator, rand
+from skvi.targets._density import (
+    FAILURES,
+    DensityTarget,
+    RowsDensityTarget,
+    parts,
+    unchecked,
+)
+from skvi.targets._maps import SUPPORTS
+from skvi.utils._tensors import make_generator, rand
 
 __all__ = ["check_density", "explain_ridge", "lost_digits"]
 

@@ -19,9 +19,9 @@ from skvi.targets._precisions import (
 )
 from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets._whitened import WhitenedTarget
-from skvi.utils._arrays import median_distance, weighted_median
-from skvi.utils._log_space import LOG_2PI
-from skvi.utils._sparse import SparseRows
+from skvi.utils._rows import SparseRows
+from skvi.utils._tensors import LOG_2PI
+from skvi.utils._validation import median_distance, weighted_median
 
 __all__ = [
     "HierarchicalTarget",

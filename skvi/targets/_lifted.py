@@ -10,12 +10,12 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, Normal
 from skvi.priors._blocks import build_prior
+from skvi.targets._numbers import ScaleScore
 from skvi.targets._precisions import UnknownNumber, exponent
 from skvi.targets._reduced import ReducedTarget
-from skvi.targets._scale_score import ScaleScore
 from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets.base import Target
-from skvi.utils._log_space import LOG_2PI
+from skvi.utils._tensors import LOG_2PI
 
 __all__ = ["LiftedTarget", "NodeGrid"]
 

@@ -13,8 +13,8 @@ from skvi.targets._hierarchical import (
     with_own_prior,
 )
 from skvi.targets._supervised import SupervisedTarget
-from skvi.utils._random import randn
-from skvi.utils._sparse import SparseRows
+from skvi.utils._rows import SparseRows
+from skvi.utils._tensors import randn
 
 __all__ = ["ReducedTarget", "features_of", "reduced", "unit_of"]
 

@@ -1,4 +1,4 @@
-"""Supervised learning: losses of a predictor on data."""
+"""Supervised learning: losses of a predictor on data, networks' own passes."""
 
 from copy import copy
 from dataclasses import replace
@@ -10,19 +10,117 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._rows import Rows
 from skvi.priors import BuiltPrior
-from skvi.targets._expected_loss import (
+from skvi.targets._least_squares import (
     ExpectedLoss,
     as_std_or_cov,
     hyper_path,
 )
-from skvi.targets._network_slopes import NetworkSlopes
-from skvi.targets._row_terms import row_terms, terms_at_moments
-from skvi.targets._rows import SupervisedRows, shift, shift_mean
+from skvi.targets._rows import (
+    SupervisedRows,
+    row_terms,
+    shift,
+    shift_mean,
+    terms_at_moments,
+)
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
-from skvi.targets._whitened_network import WhitenedNetwork
-from skvi.utils._arrays import like_rows, weighted_sum
+from skvi.targets.base import Target
+from skvi.utils._tensors import Movable
+from skvi.utils._validation import CACHE_ELEMENTS, like_rows, weighted_sum
 
-__all__ = ["SupervisedTarget", "with_design", "with_prior"]
+__all__ = [
+    "AveragedTarget",
+    "NetworkSlopes",
+    "SupervisedTarget",
+    "WhitenedNetwork",
+    "with_design",
+    "with_prior",
+]
+
+
+class NetworkSlopes(Movable):
+    """The log likelihood and its gradient, for up to S draws and always n rows.
+
+    For targets with `has_own_passes`. All arithmetic of rows is in `dtype`.
+    """
+
+    def __init__(
+        self, target: Any, n_draws: int, n_rows: int, dtype: torch.dtype
+    ) -> None:
+        self.target, self.likelihood = target, target.likelihood
+        self._like = target.y.new_empty((), dtype=dtype)
+        self._passes = target.predictor.passes(1, n_draws, n_rows, self._like)
+        for block in self._passes.weights:  # of draws that are fewer
+            block.zero_()
+
+    def __call__(
+        self, theta: torch.Tensor, rows: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Value, (S,), and gradient, (S, P), estimated from n rows."""
+        part = self.target.rows.take(rows)
+        share = len(self.target.rows) / len(part)
+        value = torch.full_like(theta[:, 0], self.target.constant)
+        gradient = torch.zeros_like(theta)
+        self.add(theta, part, self.columns(part), (value, gradient), share)
+        return value, gradient
+
+    def columns(self, part: Rows) -> torch.Tensor:
+        """Features as the passes take them."""
+        X = torch.nn.functional.pad(part.X.to(self._like.dtype), [0, 1], value=1.0)
+        return X.T.contiguous()[None]
+
+    def add(
+        self,
+        theta: torch.Tensor,
+        part: Rows,
+        columns: torch.Tensor,
+        sums: tuple[torch.Tensor, torch.Tensor],
+        share: float = 1.0,
+    ) -> None:
+        """Add a multiple of the rows' part to values and gradients, in place."""
+        passes, n_draws = self._passes, len(theta)
+        for block, own in zip(passes.weights, passes.blocks(theta), strict=True):
+            block[0, :n_draws] = own
+        f = shift(passes.forward(columns)[0], part)
+        log_prob = self.likelihood.log_prob(f, part.y)[:n_draws]
+        sums[0].add_(weighted_sum(log_prob, part.weight), alpha=share)
+        slope = self.likelihood._log_prob_slope(f, part.y)
+        if part.weight is not None:
+            slope = slope * like_rows(part.weight, slope[0])
+        passes.slope[0] = slope.reshape(f.shape)
+        passes.pull_back()
+        gradients = passes.blocks(sums[1])
+        for own, found in zip(gradients, passes.gradients, strict=True):
+            own.add_(found[0, 0, :n_draws], alpha=share)
+
+
+class WhitenedNetwork(WhitenedTarget):
+    """Log joint density of a network in whitened coordinates, by its own passes."""
+
+    def __init__(self, target: Any, normal: NormalForm) -> None:
+        super().__init__(target, normal)
+        self.prior, n_rows = target.prior, len(target.rows)
+        per_draw = n_rows * target.predictor.row_width
+        at_once = CACHE_ELEMENTS * torch.get_num_threads()
+        self.n_draws = max(1, at_once // max(per_draw, 1))
+        self.slopes = NetworkSlopes(target, self.n_draws, n_rows, torch.float64)
+        self.columns = self.slopes.columns(target.rows)
+
+    def value_and_slope(
+        self, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density, (S,), and its gradient in the position, (S, P)."""
+        theta = self.normal.transform(position)
+        value = self.prior.log_prob(theta) + self.target.constant
+        gradient = self.prior.log_prob_gradient(theta)
+        parts = (x.split(self.n_draws) for x in (theta, value, gradient))
+        for own, *sums in zip(*parts, strict=True):
+            self.slopes.add(own, self.target.rows, self.columns, sums)
+        return value, self._pull_back(gradient)
+
+    def slope(self, position: torch.Tensor) -> torch.Tensor:
+        """Gradient alone, (S, P)."""
+        return self.value_and_slope(position)[1]
+
 
 # Above this number of parameters a dense tail precision is too expensive.
 MAX_TAIL_PARAMS = 2000
@@ -298,3 +396,34 @@ def with_prior(target: SupervisedTarget, prior: BuiltPrior) -> SupervisedTarget:
     found = copy(target)
     found.prior_spec = prior
     return found
+
+
+class AveragedTarget(Target):
+    """Mean of a log joint density over draws, (M, P), of its discrete blocks.
+
+    A smooth log density of the other blocks: ELBO and optimum of a posterior of these,
+    if the discrete ones are independent and as likely as among the draws.
+    """
+
+    def __init__(self, target: Target, draws: torch.Tensor) -> None:
+        self.inner, self.draws = target, draws
+        self.layout = target.layout.without(*target.layout.discrete)
+        self.where = target.layout.positions(self.layout)
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Mean over the draws, (S,)."""
+        every = self.draws.expand(len(theta), -1, -1).clone()
+        every[:, :, self.where] = theta[:, None]
+        logs = self.inner.log_joint(every.flatten(0, 1), rows)
+        return logs.reshape(len(theta), -1).mean(1)
+
+    def over_all(self, normal: NormalForm) -> NormalForm:
+        """A normal of the smooth blocks, with N(0, 1) for each discrete coordinate."""
+        mean = torch.zeros_like(self.draws[0])
+        scale = torch.diag(torch.ones_like(mean))
+        mean[self.where] = normal.mean
+        full = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
+        scale[self.where[:, None], self.where] = full
+        return NormalForm(mean, scale)

@@ -6,8 +6,8 @@ from itertools import combinations, islice
 import torch
 from torch.distributions.transforms import Transform
 
-from skvi.targets._supports import SUPPORTS
-from skvi.utils._device import CPU
+from skvi.targets._maps import SUPPORTS
+from skvi.utils._tensors import CPU
 
 __all__ = ["Switches"]
 

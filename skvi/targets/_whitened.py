@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
-from skvi.utils._arrays import CACHE_ELEMENTS, row_chunks
-from skvi.utils._device import Movable
+from skvi.utils._tensors import Movable
+from skvi.utils._validation import CACHE_ELEMENTS, row_chunks
 
 __all__ = ["WhitenedLinear", "WhitenedTarget"]
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.base._protocols import RowSlopes
+from skvi.base._component import RowSlopes
 from skvi.priors import BuiltPrior
-from skvi.priors._reference import FlatReference
+from skvi.priors._posterior import FlatReference
 from skvi.targets._whitened import WhitenedTarget
-from skvi.utils._clock import check_time
-from skvi.utils._device import CPU, Movable
+from skvi.utils._interrupts import check_time
+from skvi.utils._tensors import CPU, Movable
 
 if TYPE_CHECKING:
     from skvi.targets._precisions import ConjugateForm

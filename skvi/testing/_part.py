@@ -9,11 +9,14 @@ from skvi.likelihoods import Likelihood
 from skvi.losses import Loss
 from skvi.posteriors import Family
 from skvi.priors import Prior
-from skvi.testing._divergences import check_divergence
 from skvi.testing._ensure import check_component
-from skvi.testing._losses import LIKELIHOODS, check_likelihood, check_loss
-from skvi.testing._posteriors import check_family
-from skvi.testing._priors import check_prior
+from skvi.testing._likelihoods import (
+    LIKELIHOODS,
+    check_divergence,
+    check_likelihood,
+    check_loss,
+)
+from skvi.testing._posteriors import check_family, check_prior
 
 __all__ = ["check_part"]
 

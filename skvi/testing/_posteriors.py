@@ -1,12 +1,15 @@
-"""The contract of posterior families."""
+"""The contracts of posterior families and priors."""
 
 import math
 
+import numpy as np
 import torch
+from scipy import stats
 
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._draw import SIDES
 from skvi.posteriors import Family, Posterior
+from skvi.priors import BuiltPrior, Prior
 from skvi.testing._ensure import (
     N_DRAWS,
     N_SE,
@@ -14,9 +17,9 @@ from skvi.testing._ensure import (
     numeric_gradient,
     pickled,
 )
-from skvi.utils._random import make_generator, randn
+from skvi.utils._tensors import CPU, make_generator, randn
 
-__all__ = ["check_family"]
+__all__ = ["check_family", "check_prior"]
 
 
 def check_family(family: Family, random_state: int) -> None:
@@ -140,3 +143,113 @@ def _check_normal(posterior: Posterior, theta: torch.Tensor, check: Check) -> No
         raise AssertionError("as_normal is None after near.")
     check.close(found.mean, simple.mean, "the mean after near")
     check.close(found.variance, simple.variance, "the variance after near")
+
+
+# The line of log abs(theta) on which densities are integrated: heavy tails and
+# singularities at 0 are no problem there.
+LOG_RANGE, N_LINE = 300.0, 60_001
+# Missing mass at which a density counts as not normalized, and the smallest p-value of
+# a passed test.
+MASS_ERROR, P_VALUE = 1e-4, 1e-7
+
+
+def check_prior(prior: Prior, random_state: int) -> None:
+    """Density, draws and expectations; see `check_part`."""
+    generator, check = make_generator(random_state), Check(repr(prior))
+    layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    built = prior.build(layout)
+    theta = randn(generator, 6, layout.size)
+    log_p = built.log_prob(theta)
+    check(log_p.shape == (6,), "log_prob must have the shape (S,).")
+    copy = pickled(built)
+    check.close(copy.log_prob(theta), log_p, "log_prob after pickling")
+    gradient = built.log_prob_gradient(theta)
+    expected = numeric_gradient(lambda t: built.log_prob(t).sum(), theta)
+    check.close(gradient, expected, "log_prob_gradient", 1e-5, 1e-6)
+    one = prior.build(Layout({"coef": (1,)}))
+    scaled = prior.build(Layout({"coef": (1,)}, scales={"coef": 0.25}))
+    points = theta[:, :1]
+    check.close(
+        scaled.log_prob(0.25 * points) + np.log(0.25),
+        one.log_prob(points),
+        "the density in a block of natural scale 0.25",
+    )
+    if built.is_proper:
+        _check_distribution(one, check, generator)
+    _check_normals(one, points, check)
+    # Beside an unknown scale it is a lower bound.
+    if built.has_expected_log_prob and not built.n_unknown_scales:
+        _check_expected(one, check)
+
+
+def _check_distribution(
+    one: BuiltPrior, check: Check, generator: torch.Generator
+) -> None:
+    """Integrate the density over both signs, and test the draws against it."""
+    u = torch.linspace(-LOG_RANGE, LOG_RANGE, N_LINE, dtype=torch.float64, device=CPU)
+    half = u.exp()
+    density = [torch.exp(one.log_prob(s * half[:, None]) + u) for s in (-1, 1)]
+    masses = [part * (u[1] - u[0]) for part in density]
+    total = float(masses[0].sum() + masses[1].sum())
+    # A tail that extends to exp(300) contains mass that no rule sees.
+    edge = float(max(part[-1] for part in density))
+    check(
+        total <= 1 + MASS_ERROR and (total >= 1 - MASS_ERROR or edge > 1e-12),
+        f"the density integrates to {total:.6g} instead of 1. Improper priors "
+        "have is_proper = False.",
+    )
+    if edge > 1e-12:
+        return
+    draws = one.sample(N_DRAWS, generator)
+    check(draws.shape == (N_DRAWS, 1), "sample must have the shape (S, P).")
+    line = np.concatenate([-half.flip(0).numpy(), half.numpy()])
+    steps = torch.cat([masses[0].flip(0), masses[1]]).numpy()
+    cdf = np.cumsum(steps) - 0.5 * steps
+    result = stats.kstest(draws[:, 0].numpy(), lambda x: np.interp(x, line, cdf))
+    check(
+        result.pvalue > P_VALUE,
+        f"sample and log_prob are different distributions (largest difference "
+        f"of the distribution functions {result.statistic:.3g} in {N_DRAWS} draws).",
+    )
+
+
+def _check_normals(one: BuiltPrior, points: torch.Tensor, check: Check) -> None:
+    normal = one.as_normal()
+    if normal is not None:
+        check.close(normal.log_prob(points), one.log_prob(points), "as_normal")
+    start = one.matching_normal()
+    if start is not None:
+        check(
+            torch.isfinite(start.scale).all() and (start.scale > 0).all(),
+            "matching_normal must have positive finite scales, or be None.",
+        )
+    tail = one.tail_precision()
+    if tail is not None:
+        check(
+            tail.shape == (1,) and float(tail) >= 0,
+            "tail_precision must have the shape (P,) and not be negative.",
+        )
+
+
+def _check_expected(one: BuiltPrior, check: Check) -> None:
+    """Against the mean over a fine line of quantiles, singular at 0 or not."""
+    u = torch.linspace(-60, 8, 40_001, dtype=torch.float64, device=CPU)
+    half = u.exp()
+    for mean, std in ((0.0, 1.0), (0.7, 0.1), (-3.0, 2.0), (0.2, 20.0)):
+        total = 0.0
+        for sign in (-1.0, 1.0):
+            z = (sign * half - mean) / std
+            weight = torch.exp(-0.5 * z.square() + u) * (u[1] - u[0])
+            log_p = one.log_prob(sign * half[:, None])
+            total += float((weight * log_p).sum()) / (std * (2 * np.pi) ** 0.5)
+        found = one.expected_log_prob(
+            torch.tensor([mean], dtype=torch.float64, device=CPU),
+            torch.tensor([std], dtype=torch.float64, device=CPU),
+        )
+        check.close(
+            found,
+            torch.tensor([total], device=CPU),
+            f"expected_log_prob for N({mean:g}, {std:g}^2)",
+            1e-4,
+            1e-5,
+        )

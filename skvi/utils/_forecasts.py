@@ -9,10 +9,9 @@ from scipy.special import ndtri
 from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 
-from skvi.utils._log_space import LOG_2PI
-from skvi.utils._transformed_target import TransformedTarget
-from skvi.utils._unwrap import innermost, missing
+from skvi.utils._tensors import LOG_2PI
 from skvi.utils._validation import check_levels, interval_levels
+from skvi.utils._wrappers import TransformedTarget, innermost, missing
 
 __all__ = ["find_forecast"]
 

@@ -1,15 +1,32 @@
-"""Ctrl-C that is never lost, and leaves the state of the process intact."""
+"""Ctrl-C that is never lost, callbacks, seconds, and threads of a call."""
 
 import gc
+import math
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
 from types import FrameType
+from typing import Any, TypeVar
 
 import torch
+from joblib import effective_n_jobs
+from threadpoolctl import LibController, ThreadpoolController
 
-__all__ = ["raising_interrupts"]
+__all__ = [
+    "UNLIMITED",
+    "CallbackSupportMixin",
+    "Clock",
+    "OutOfTime",
+    "check_time",
+    "has_callbacks",
+    "raising_interrupts",
+    "with_callbacks",
+]
 
 _LEFT_OVER: list[torch.inference_mode] = []
 
@@ -78,3 +95,143 @@ def _restore(installs: bool, modes: tuple[bool, bool]) -> None:
         _LEFT_OVER.append(torch.inference_mode(modes[1]))
         _LEFT_OVER[-1].__enter__()
     torch.set_grad_enabled(modes[0])
+
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # below 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Replaces scikit-learn's; there are no callbacks to set."""
+
+    def with_callbacks(method: Callable) -> Callable:
+        """Return the method unchanged."""
+        return method
+
+
+def has_callbacks(estimator: Any) -> bool:
+    """Whether callbacks are registered for the fit."""
+    return hasattr(estimator, "_skl_callbacks")
+
+
+_END: ContextVar[float] = ContextVar("end", default=math.inf)
+
+
+class OutOfTime(Exception):
+    """The seconds were over before there was a result."""
+
+
+def check_time() -> None:
+    """Raise OutOfTime after the end of a `Clock.enforced` block, between evaluations.
+
+    What can end with less looks at a deadline instead; this is for all that cannot.
+    """
+    if time.monotonic() > _END.get():
+        raise OutOfTime
+
+
+class Clock:
+    """What is left of `max_seconds`; None is no limit.
+
+    A phase looks at it between batches and never at values: which draws are kept does
+    not depend on them. What is chosen from draws is chosen from those of pilot runs.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.begin = time.monotonic()
+        self.seconds = math.inf if seconds is None else seconds
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.seconds < math.inf
+
+    def until(self, share: float) -> float:
+        """Reading of `time.monotonic` when a fraction of the seconds is over."""
+        return self.begin + share * self.seconds
+
+    def left(self) -> float | None:
+        """Seconds that are left, at least 0; None without a limit."""
+        if not self.is_limited:
+            return None
+        return max(self.until(1.0) - time.monotonic(), 0.0)
+
+    def part(self, share: float) -> "Clock":
+        """Clock that ends earlier, when a fraction of what is left is over."""
+        left = self.left()
+        return Clock(None if left is None else share * left)
+
+    def affordable(self, per_item: float, share: float) -> float:
+        """Number of items, `per_item` seconds each, in a fraction of what is left."""
+        left = self.left()
+        return math.inf if left is None else share * left / max(per_item, 1e-12)
+
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """End every phase within a block by OutOfTime when the seconds are over."""
+        token = _END.set(min(_END.get(), self.until(1.0)))
+        try:
+            yield
+        finally:
+            _END.reset(token)
+
+
+UNLIMITED = Clock(None)
+
+
+# Below about this many multiply-adds per pass, waking a second thread costs
+# more than it saves; with other busy processes it is slower by factors of hundreds.
+SMALL_WORK = 20_000_000
+
+
+@lru_cache(maxsize=1)
+def _controller() -> ThreadpoolController:
+    # Scanning the loaded libraries takes milliseconds: once per process.
+    return ThreadpoolController()
+
+
+@contextmanager
+def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
+    """Limit all thread pools within a block, and restore them afterwards.
+
+    Passes of few multiply-adds (`work`) get one thread; `n_jobs` is as in joblib.
+    """
+    limit = None if n_jobs is None else max(1, effective_n_jobs(n_jobs))
+    if work <= SMALL_WORK:
+        limit = 1
+    if limit is None:
+        yield
+        return
+    with _limited(_controller().lib_controllers, limit):
+        yield
+
+
+@contextmanager
+def _limited(pools: list[LibController], limit: int) -> Iterator[None]:
+    # The controller's own context describes every pool first, which takes longer.
+    before = [(pool, pool.num_threads) for pool in pools]
+    try:
+        for pool, _ in before:
+            pool.set_num_threads(limit)
+        yield
+    finally:
+        for pool, n_threads in before:
+            pool.set_num_threads(n_threads)
+
+
+Part = TypeVar("Part")
+
+
+def over_threads(work: Callable[[slice], Part], n_rows: int, cost: float) -> list[Part]:
+    """Call a function on slices of rows in threads; return the results in order.
+
+    Linear algebra gets one thread each: its own threads wait actively, as torch's do,
+    and would slow these down. `cost` is in multiply-adds of all rows.
+    """
+    count = min(torch.get_num_threads(), n_rows)
+    if count == 1 or cost <= SMALL_WORK:
+        return [work(slice(0, n_rows))]
+    ends = [n_rows * i // count for i in range(count + 1)]
+    blas = _controller().select(user_api="blas").lib_controllers
+    with _limited(blas, 1), ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, map(slice, ends, ends[1:])))

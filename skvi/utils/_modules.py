@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from skvi.utils._device import CPU
+from skvi.utils._tensors import CPU
 
 __all__ = [
     "PROCESS_WIDE",

@@ -15,8 +15,8 @@ from sklearn.base import clone
 import skvi
 from skvi.base import Layout, NormalForm
 from skvi.base._component import Component
-from skvi.utils._arrays import as_tensor
-from skvi.utils._random import make_generator
+from skvi.utils._tensors import make_generator
+from skvi.utils._validation import as_tensor
 
 
 def find_specifications():

@@ -6,7 +6,7 @@ import torch
 from scipy import sparse
 
 from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS, Rows, deal
-from skvi.utils._dense_rows import ShiftedRows
+from skvi.utils._rows import ShiftedRows
 
 N = 40
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from skvi.divergences import (
     KLDivergence,
     RenyiDivergence,
 )
-from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._forms import log_power_integral
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal
 from skvi.priors._blocks import build_prior

@@ -10,8 +10,8 @@ from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import AlphaDivergence, RenyiDivergence
-from skvi.divergences._power_integral import log_power_integral
-from skvi.divergences._tempered import log_tempered_integral
+from skvi.divergences._forms import log_power_integral
+from skvi.divergences._integrals import log_tempered_integral
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT

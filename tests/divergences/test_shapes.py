@@ -12,8 +12,7 @@ from skvi.divergences import (
     KLDivergence,
     RenyiDivergence,
 )
-from skvi.divergences._linalg import mix, precision_of
-from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._forms import log_power_integral, mix, precision_of
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
 from tests.divergences.normals import Prior, as_full

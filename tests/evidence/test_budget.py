@@ -13,8 +13,8 @@ from skvi.base import Layout, NormalForm
 from skvi.evidence import _near_normal
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._estimates import reverse_bound
+from skvi.evidence._modes import OneMode
 from skvi.evidence._near_normal import near_normal_sides
-from skvi.evidence._one_mode import OneMode
 from skvi.evidence._summarize import summarize
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import (

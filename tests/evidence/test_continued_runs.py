@@ -5,14 +5,14 @@ from functools import cache
 import pytest
 import torch
 
-from skvi._sampling._diagnostics import MAX_RHAT
-from skvi._sampling._positions import silent
+from skvi._sampling._chains import silent
+from skvi._sampling._importance import MAX_RHAT
 from skvi.base import NormalForm
-from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._bounds import bound_evidence
+from skvi.evidence._estimates import invariant_rhat
 from skvi.evidence._tempered import LONGER, MIN_TRIPS, Effort, tempered_sides
 from skvi.posteriors import MeanFieldNormal
-from skvi.utils._clock import UNLIMITED
+from skvi.utils._interrupts import UNLIMITED
 from tests.densities import NormalTarget, TwoModes
 
 N_SYSTEMS, PLANNED = 8, 20

@@ -10,7 +10,7 @@ from skvi._sampling._chains import HamiltonianChains
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _importance
 from skvi.evidence._importance import importance_sides
-from skvi.evidence._one_mode import OneMode
+from skvi.evidence._modes import OneMode
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import GammaHyperprior, Normal
 from skvi.targets import Target

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 from skvi._sampling._chains import Chains, HamiltonianChains
-from skvi.evidence import _importance, _one_mode
+from skvi.evidence import _importance, _modes
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._estimates import (
     block_size,
@@ -232,7 +232,7 @@ def test_chains_that_do_not_mix(monkeypatch):
 def test_heavy_tails_below(monkeypatch):
     """A proposal ten times too narrow. Wrong variant: khat of the upper side only."""
     target, posterior, _ = conjugate()
-    adapt = _one_mode.adapt_proposal
+    adapt = _modes.adapt_proposal
 
     def narrow(*args, **options):
         proposal, pilot = adapt(*args, **options)
@@ -240,7 +240,7 @@ def test_heavy_tails_below(monkeypatch):
         normal = type(normal)(normal.mean, 0.1 * normal.scale)
         return type(proposal)(normal, 40), pilot
 
-    monkeypatch.setattr(_one_mode, "adapt_proposal", narrow)
+    monkeypatch.setattr(_modes, "adapt_proposal", narrow)
     assert_unreliable(
         bounds_of(target, posterior, 0, method="importance"),
         "lower bound are too heavy-tailed (Pareto k",

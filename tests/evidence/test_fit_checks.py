@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.posteriors import MeanFieldNormal
 from skvi.targets import Target
 

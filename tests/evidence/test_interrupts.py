@@ -11,7 +11,7 @@ from skvi._estimator._model import Model
 from skvi._sampling._chains import HamiltonianChains
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression
-from skvi.model_selection import EvidenceSearch, _race, _search, _work
+from skvi.model_selection import EvidenceSearch, _candidates, _race, _search
 from skvi.priors import GammaHyperprior, Normal
 from tests.interrupts import (
     Linear,
@@ -75,8 +75,13 @@ def is_fitted_search(search, X):
 @pytest.mark.parametrize(
     ("owner", "method", "number", "message"),
     [
-        (_work, "_fit", 1, "nothing to keep yet"),
-        (_work, "_fit", 2, "of 1 models, 0 of which have bounds; 1 of 2 candidates"),
+        (_candidates, "_fit", 1, "nothing to keep yet"),
+        (
+            _candidates,
+            "_fit",
+            2,
+            "of 1 models, 0 of which have bounds; 1 of 2 candidates",
+        ),
         (_bounds, "importance_sides", 1, "of 2 models, 0 of which have bounds; 0 of 2"),
         (_bounds, "importance_sides", 2, "of 2 models, 1 of which have bounds; 0 of 2"),
         (_race, "check_quantities", 1, "of 2 models, 2 of which have bounds; 0 of 2"),

@@ -7,7 +7,7 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import StudentT
-from skvi.solvers._wide_start import dispersed_starts, likelihood_normal
+from skvi.solvers._natural_gradient import dispersed_starts, likelihood_normal
 from skvi.targets import SupervisedTarget
 
 

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from skvi._sampling._chains import Chains
-from skvi._sampling._diagnostics import pareto_khat
+from skvi._sampling._importance import pareto_khat
 from skvi.base import Layout
 from skvi.evidence import _summarize
-from skvi.evidence._sides import Sides
+from skvi.evidence._estimates import Sides
 from skvi.evidence._summarize import summarize
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
 from skvi.solvers import _moment_matching
 from skvi.targets import Target
-from skvi.utils._log_space import log_mean_exp
+from skvi.utils._tensors import log_mean_exp
 
 N, SHAPE = 4096, 1.2
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from skvi.evidence._named import BoundsTable, NamedBound
+from skvi.evidence._table import BoundsTable, NamedBound
 from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 from skvi.neural_network import BayesianMLPRegressor
 

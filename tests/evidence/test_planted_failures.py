@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
-from skvi.evidence import _one_mode
+from skvi.evidence import _modes
 from skvi.evidence._bounds import bound_evidence
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
@@ -86,17 +86,17 @@ def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     data = scale(X), y
     priors = {"prior": "normal", "intercept_prior": "normal"}
     model = BayesianLogisticRegression(posterior="mean_field", **priors).fit(*data)
-    adapt = _one_mode.adapt_proposal
+    adapt = _modes.adapt_proposal
 
     def plain(target, normal, generator, n_draws, deadline):
         q = model.posterior_.as_normal()
         proposal, _ = adapt(target, q, generator)
         proposal = type(proposal)(q, 200)  # nearly q
-        draws = _one_mode.draw_weighted(target, proposal, 4096, generator)
+        draws = _modes.draw_weighted(target, proposal, 4096, generator)
         return proposal, draws
 
-    monkeypatch.setattr(_one_mode, "adapt_proposal", plain)
-    monkeypatch.setattr(_one_mode, "MAX_RESCUES", 0)
+    monkeypatch.setattr(_modes, "adapt_proposal", plain)
+    monkeypatch.setattr(_modes, "MAX_RESCUES", 0)
     bounds = model.evidence_bounds(*data, method="importance", random_state=0)
     assert not bounds.reliable
     assert "lower bound are too heavy-tailed (Pareto k" in bounds.reason

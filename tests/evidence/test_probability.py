@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._named import NamedBound
+from skvi.evidence._table import NamedBound
 from skvi.likelihoods import (
     BernoulliLikelihood,
     GaussianLikelihood,

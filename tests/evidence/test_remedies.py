@@ -9,8 +9,8 @@ import scipy.sparse as sp
 import torch
 
 from skvi.evidence._bounds import bound_evidence
-from skvi.evidence._forecast import why_too_long
-from skvi.evidence._remedies import remedy
+from skvi.evidence._importance import why_too_long
+from skvi.evidence._summarize import remedy
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -19,7 +19,7 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import ARD, Horseshoe, Normal, StudentT
 from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.targets import SupervisedTarget
-from skvi.utils._clock import Clock
+from skvi.utils._interrupts import Clock
 
 
 def target_with(prior, predictor=None, n=40, d=8):
@@ -114,7 +114,7 @@ def test_what_certainly_takes_minutes_is_said_before_a_proposal_is_fitted(monkey
 
     monkeypatch.setattr("skvi.evidence._bounds.fit_proposal_normal", fit)
     far, near = target_with(StudentT(), n=300, d=500), target_with(StudentT(), n=5000)
-    monkeypatch.setattr("skvi.evidence._forecast.MAX_WORK", 1e4)
+    monkeypatch.setattr("skvi.evidence._importance.MAX_WORK", 1e4)
     options = torch.Generator().manual_seed(0), None, None, "log evidence", None
     posterior = MeanFieldNormal().build(far.layout)
     bounds = bound_evidence(far, posterior, *options)

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 
 from skvi.base import Layout
 from skvi.evidence._estimates import Estimate
-from skvi.evidence._tempered_result import _of_few_systems
+from skvi.evidence._tempered import _of_few_systems
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import ARD, Horseshoe, StudentT
 from skvi.priors._blocks import build_prior

@@ -33,7 +33,7 @@ import skvi
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.model_selection import EvidenceSearch
 from skvi.plotting import EvidenceBoundsDisplay
-from skvi.utils._transformers import supervised_transformers
+from skvi.utils._wrappers import supervised_transformers
 
 
 class NeedsY(TransformerMixin, BaseEstimator):

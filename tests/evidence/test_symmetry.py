@@ -9,16 +9,14 @@ import torch
 from benchmarks.evidence_networks import NOISE, small_data, truth
 from skvi._sampling._chains import Chains
 from skvi.evidence import _bounds
-from skvi.evidence._agreement import invariant_rhat
-from skvi.evidence._estimates import Estimate
-from skvi.evidence._stepping import (
+from skvi.evidence._estimates import Estimate, invariant_rhat
+from skvi.evidence._row_particles import (
     ladder_bridge,
     ladder_lower,
     ladder_upper,
     tail_shape,
 )
-from skvi.evidence._tempered import TemperedSides
-from skvi.evidence._tempered_result import _why_not
+from skvi.evidence._tempered import TemperedSides, _why_not
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.neural_network import BayesianMLPRegressor

@@ -13,7 +13,7 @@ from sklearn.preprocessing import scale
 
 from skvi._sampling._chains import Chains, HamiltonianChains
 from skvi.evidence import EvidenceBounds, _conjugate
-from skvi.evidence._named import BoundsTable, NamedBound
+from skvi.evidence._table import BoundsTable, NamedBound
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import GammaHyperprior, Laplace, Normal

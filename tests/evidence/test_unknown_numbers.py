@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 from scipy.stats import nbinom
 
 from skvi.base import Layout
-from skvi.evidence import _proposals
+from skvi.evidence import _near_normal
 from skvi.evidence._estimates import bridge_estimate
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import NegativeBinomialLikelihood
@@ -43,7 +43,7 @@ def test_a_dispersion_takes_no_gradients(monkeypatch, prior, n):
     model = BayesianPoissonRegressor(
         likelihood="negative_binomial", prior=prior, fit_intercept=False
     ).fit(X, y)
-    monkeypatch.delattr(_proposals, "HamiltonianChains")
+    monkeypatch.delattr(_near_normal, "HamiltonianChains")
     bounds = model.evidence_bounds(X, y, random_state=0)
     low, high = bounds.interval()
     assert bounds.reliable

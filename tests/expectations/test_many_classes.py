@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from skvi.expectations._gumbel import expect_logsumexp
 from skvi.expectations._rules import quasi_random_rule
+from skvi.expectations._softmax import expect_logsumexp
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import Normal
-from skvi.utils._random import make_generator
+from skvi.utils._tensors import make_generator
 
 
 @pytest.mark.parametrize("dimension", [5, 32, 33, 40, 65, 130])

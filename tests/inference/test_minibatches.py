@@ -6,11 +6,11 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.inference import VariationalInference, _minibatches
+from skvi.inference import VariationalInference, _beginning
 from skvi.posteriors import LowRankNormal
 from skvi.solvers import Stochastic
-from skvi.targets import _density_rows
-from skvi.targets._density_rows import RowsDensityTarget
+from skvi.targets import _density
+from skvi.targets._density import RowsDensityTarget
 
 G = torch.Generator().manual_seed(3)
 X = torch.randn(600, 3, generator=G, dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_many_rows_come_in_parts(monkeypatch):
     target = RowsDensityTarget(log_likelihood, SHAPES, None, (X, Y), log_prior)
     theta = torch.ones(4, 3, dtype=torch.float64)
     once = target.log_joint_and_gradient(theta)
-    monkeypatch.setattr(_density_rows, "AT_ONCE", 4 * 128)
+    monkeypatch.setattr(_density, "AT_ONCE", 4 * 128)
     torch.testing.assert_close(target.log_joint_and_gradient(theta), once)
 
 
@@ -146,7 +146,7 @@ def test_starts_of_some_rows_are_no_other_modes(monkeypatch):
 
     Wrong variants: starts are compared with the end; they are modes of the evidence.
     """
-    monkeypatch.setattr(_minibatches, "N_ROWS", 60)
+    monkeypatch.setattr(_beginning, "N_ROWS", 60)
     parts = {"log_prior": log_prior, "batch_size": 60, "random_state": 0}
     model = VariationalInference(log_likelihood, SHAPES, max_iter=20, **parts)
     model.fit((X, Y))

@@ -20,7 +20,7 @@ from skvi.likelihoods import (
 )
 from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
-from skvi.utils._row_pass import RowBuffers
+from skvi.utils._rows import RowBuffers
 
 GAUSSIAN, STUDENT = GaussianLikelihood(0.7), StudentTLikelihood(3.0, 0.7)
 NOISES = [GAUSSIAN, STUDENT]

@@ -18,7 +18,7 @@ from skvi.posteriors import (
     MeanFieldNormal,
     Product,
 )
-from skvi.posteriors._exact import Exact
+from skvi.posteriors._whitened import Exact
 from skvi.priors import Normal
 
 

@@ -18,10 +18,10 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier
-from skvi.posteriors._exact import Exact
+from skvi.posteriors._whitened import Exact
 from skvi.priors import GammaHyperprior, Normal
 from skvi.solvers import Stochastic, _exact
-from skvi.targets._precision_nodes import find_nodes
+from skvi.targets._precisions import find_nodes
 
 MODEL = BayesianLinearRegression
 NOISE, COEF = (2.0, 1.5), (3.0, 2.0)

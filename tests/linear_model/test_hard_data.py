@@ -13,7 +13,7 @@ from skvi.expectations._poisson import smallest_counts
 from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
-    _fitted,
+    _summary,
 )
 from skvi.priors import Normal
 
@@ -78,7 +78,7 @@ def test_predictions_in_chunks_are_those_of_all_rows(monkeypatch):
             yield from model.predict_uncertainty(X).values()
 
     whole = list(predictions())
-    monkeypatch.setattr(_fitted, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(_summary, "CHUNK_ROWS", 7)
     for one, other in zip(whole, predictions(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
 

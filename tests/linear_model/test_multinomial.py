@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler, scale
 
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence, RenyiDivergence
-from skvi.expectations._gumbel import expect_logsumexp
+from skvi.expectations._softmax import expect_logsumexp
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression

@@ -9,9 +9,9 @@ import torch
 from scipy import sparse
 from sklearn.base import clone, is_classifier
 
-from skvi._predictive._draws import Draws
 from skvi._predictive._mixtures import DrawnPredictive
-from skvi.base._units import Units
+from skvi._predictive._quantiles import Draws
+from skvi.base._layout import Units
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
     BayesianLinearRegression,

@@ -13,7 +13,7 @@ from sklearn.preprocessing import scale
 from skvi._estimator._model import TrainingData
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
@@ -23,7 +23,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.posteriors import RefinedNormal
-from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.priors import HalfCauchy, Normal
 from skvi.solvers._natural_gradient import NaturalGradient
 from tests.interrupts import interrupt

@@ -29,9 +29,9 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import ARD, Horseshoe, Laplace, Normal, Prior, StudentT
 from skvi.priors._blocks import build_prior
-from skvi.priors._log_uniform import LogUniform
+from skvi.priors._heavy_tailed import LogUniform
 from skvi.solvers import Problem, SolverOptions
-from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._mode import LBFGS
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 

@@ -17,7 +17,7 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.linear_model._ranges import many_classes_message
+from skvi.linear_model._exact_coefficients import many_classes_message
 from skvi.priors import HalfCauchy, Horseshoe, Normal, StudentT
 
 RNG = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from sklearn.preprocessing import scale
 
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError
 from skvi.linear_model import BayesianLinearRegression
-from skvi.linear_model._ranges import warn_of_vague
+from skvi.linear_model._exact_coefficients import warn_of_vague
 from skvi.losses import BetaLoss
 from skvi.posteriors import Product
 from skvi.priors import ARD, GammaHyperprior, Laplace, Normal

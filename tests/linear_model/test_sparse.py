@@ -8,7 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.predictors import LinearPredictor
-from skvi.utils._sparse import SparseRows, row_width, weighted_gram
+from skvi.utils._rows import SparseRows, row_width, weighted_gram
 
 
 def make(n=80, d=12, n_classes=2, density=0.2, seed=0):

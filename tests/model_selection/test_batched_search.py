@@ -16,7 +16,7 @@ from skvi._estimator import _fitting, _side_by_side
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.metrics import log_predictive_density_scorer
-from skvi.model_selection import BatchedGridSearchCV, _batched_fits
+from skvi.model_selection import BatchedGridSearchCV, _batched
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
 from skvi.objectives._analytic import AnalyticSteps
@@ -288,7 +288,7 @@ def test_a_stack_that_fails_is_fitted_one_by_one(monkeypatch):
     X, y = waves()
     grid = {"divergence__weight": [0.1, 1.0]}
     expected = BatchedGridSearchCV(network(), grid, cv=3).fit(X, y)
-    monkeypatch.setattr("skvi.model_selection._batched_fits.fit_side_by_side", fail)
+    monkeypatch.setattr("skvi.model_selection._batched.fit_side_by_side", fail)
     with pytest.warns(SkviWarning, match="RuntimeError.* one at a time"):
         found = BatchedGridSearchCV(network(), grid, cv=3).fit(X, y)
     np.testing.assert_allclose(
@@ -328,7 +328,7 @@ def test_one_warning_for_all_that_did_not_converge():
 @pytest.mark.parametrize(
     ("owner", "method", "number", "message"),
     [
-        (_batched_fits, "pose", 5, "there is no score yet"),
+        (_batched, "pose", 5, "there is no score yet"),
         (AnalyticSteps, "differentiate", 20, "but no best_estimator_"),
         (BayesianMLPRegressor, "score", 3, "but no best_estimator_"),
         (_fitting, "judge_fit", 1, "and best_estimator_"),

@@ -10,9 +10,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.model_selection._work import fit_all
+from skvi.model_selection._candidates import fit_all
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.utils._clock import UNLIMITED, Clock
+from skvi.utils._interrupts import UNLIMITED, Clock
 
 
 @pytest.fixture

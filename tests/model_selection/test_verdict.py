@@ -17,7 +17,7 @@ from sklearn.preprocessing import (
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import BayesianLinearRegression
 from skvi.model_selection import EvidenceSearch, _race
-from skvi.model_selection._decision import (
+from skvi.model_selection._race import (
     DEGREES_OF_FREEDOM,
     Comparison,
     n_standard_errors,

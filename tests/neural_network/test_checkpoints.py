@@ -13,7 +13,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from skvi._estimator import _outcome
+from skvi._estimator import _evidence
 from skvi._estimator._side_by_side import can_pose
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
@@ -194,7 +194,7 @@ def test_a_finished_fit_is_not_trained_again(tmp_path, monkeypatch):
     before = path.read_bytes()
     monkeypatch.setattr(_resumable.Resumable, "save", None)
     for name in ("lower_bound", "weight_diagnostics"):  # nor are its estimates
-        monkeypatch.setattr(_outcome, name, None)
+        monkeypatch.setattr(_evidence, name, None)
     assert_same(fit(MLP, path), first)
     assert path.read_bytes() == before
 

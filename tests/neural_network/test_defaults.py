@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.divergences import RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.neural_network._flatness import remedies
+from skvi.neural_network._reports import remedies
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 from skvi.priors._blocks import build_prior

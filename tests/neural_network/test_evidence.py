@@ -127,7 +127,7 @@ def test_long_paths_are_refused_at_once(monkeypatch):
     with pytest.warns(ConvergenceWarning):
         model.fit(X, X[:, 0])
     assert model.posterior_.layout.size * len(X) > 3e5
-    monkeypatch.setattr("skvi.evidence._forecast.MAX_PATH", 3e5)
+    monkeypatch.setattr("skvi.evidence._importance.MAX_PATH", 3e5)
     bounds = model.evidence_bounds(X, X[:, 0], max_seconds=5, random_state=0)
     assert not bounds.reliable
     assert "method='tempering'" in bounds.reason

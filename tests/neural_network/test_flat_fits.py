@@ -8,7 +8,7 @@ import pytest
 from skvi.divergences import KLDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
-from skvi.neural_network._flatness import (
+from skvi.neural_network._reports import (
     explained_log_loss,
     explained_variance,
     flat_message,

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
-from skvi.neural_network._flatness import (
+from skvi.neural_network._reports import (
     explained_variance,
     has_outliers,
     missed_message,

@@ -12,7 +12,7 @@ from skvi.likelihoods import (
     StudentTLikelihood,
 )
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.neural_network._noises import (
+from skvi.neural_network._likelihood import (
     candidate_likelihoods,
     likely_shape,
     repeated_value,

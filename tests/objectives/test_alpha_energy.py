@@ -7,7 +7,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
-from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._forms import log_power_integral
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -18,7 +18,7 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Normal
 from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
-from skvi.targets._free_energy import FreeEnergy
+from skvi.targets._least_squares import FreeEnergy
 from tests.densities import randn
 from tests.objectives.conjugate import NOISE, PRIOR_SCALE, SIZE, N, small_problem
 

@@ -24,15 +24,14 @@ from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.losses._callable import CallableLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps, structure_of
-from skvi.objectives._ensemble_steps import make_steps
-from skvi.objectives._normal_steps import NormalSteps
+from skvi.objectives._network_steps import NormalSteps, make_steps
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor, ModulePredictor
 from skvi.predictors._mlp import ACTIVATIONS
 from skvi.priors import Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
-from skvi.utils._random import antithetic
+from skvi.utils._tensors import antithetic
 
 D, S, IMAGE = 3, 5, (1, 4, 5)
 

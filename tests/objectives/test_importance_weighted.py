@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
-from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._forms import log_power_integral
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
 from skvi.losses import BetaLoss, LogLoss

@@ -8,7 +8,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
 from skvi.objectives import ELBO
-from skvi.objectives._normal_gain import gain_of_normal
+from skvi.objectives._steps import gain_of_normal
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.targets import Target

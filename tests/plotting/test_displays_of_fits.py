@@ -12,8 +12,8 @@ from scipy.integrate import cumulative_trapezoid
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
-from skvi._sampling._diagnostics import pareto_khat
-from skvi.evidence._weights import summarize_weights
+from skvi._sampling._importance import pareto_khat
+from skvi.evidence._estimates import summarize_weights
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.plotting import PosteriorDisplay, WeightsDisplay
 from skvi.priors import ARD, Laplace, Normal

@@ -19,8 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skvi
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._named import NamedBound
-from skvi.evidence._table import elbo_row
+from skvi.evidence._table import NamedBound, elbo_row
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.plotting import (
     EvidenceBoundsDisplay,

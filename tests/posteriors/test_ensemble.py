@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from skvi.base import Layout, NormalForm
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.posteriors import Ensemble, FullRankNormal, MeanFieldNormal

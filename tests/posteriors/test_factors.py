@@ -13,7 +13,7 @@ from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import Beta, Gamma, MeanFieldNormal, Product
-from skvi.posteriors._categorical import Categorical
+from skvi.posteriors._product import Categorical
 from skvi.targets import Target
 
 KINDS = {"Gamma": (Gamma(), "exp"), "Beta": (Beta(), "sigmoid")}

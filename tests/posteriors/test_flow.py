@@ -5,8 +5,8 @@ from torch.func import functional_call
 
 from skvi.base import Layout, NormalForm
 from skvi.posteriors import NormalizingFlow
-from skvi.posteriors._autoregressive import InverseAutoregressive
-from skvi.utils._random import randn
+from skvi.posteriors._flow import InverseAutoregressive
+from skvi.utils._tensors import randn
 
 
 def test_derivatives_of_a_pass_are_finite_differences(generator):

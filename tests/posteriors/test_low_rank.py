@@ -11,7 +11,7 @@ from skvi.objectives import ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.targets import Target
-from skvi.utils._sparse import SparseRows
+from skvi.utils._rows import SparseRows
 
 SIZE, RANK = 6, 2
 LAYOUT = Layout({"coef": (1, SIZE - 1), "intercept": (1,)})

@@ -14,7 +14,7 @@ from sklearn.preprocessing import scale
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.evidence._bounds import bound_evidence
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier

@@ -9,7 +9,7 @@ from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.posteriors import Ensemble
-from skvi.posteriors._dropout import GaussianDropout
+from skvi.posteriors._ensemble import GaussianDropout
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 

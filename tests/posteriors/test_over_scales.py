@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 from skvi.base import Layout, NormalForm
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.posteriors._over_scales import MixtureOverScales
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.priors._blocks import build_prior
 
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})

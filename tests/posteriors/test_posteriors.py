@@ -10,7 +10,7 @@ import skvi.posteriors
 from skvi.base import Layout, NormalForm
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
-from skvi.posteriors._dropout import GaussianDropout
+from skvi.posteriors._ensemble import GaussianDropout
 from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]

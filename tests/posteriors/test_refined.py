@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris, make_classification
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
 from skvi.likelihoods import GaussianLikelihood
@@ -25,7 +25,7 @@ from skvi.posteriors import (
     RefinedNormal,
 )
 from skvi.posteriors import _refinement as refinement
-from skvi.posteriors._additive import auxiliaries
+from skvi.posteriors._multiplicative import auxiliaries
 from skvi.posteriors._refinement import Frame, Refinement, _Center, _Density
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal

@@ -29,7 +29,7 @@ from skvi.posteriors._auxiliary import SHARE
 from skvi.posteriors._multiplicative import NETWORK_SHARE
 from skvi.predictors import LinearPredictor, MLPPredictor, ModulePredictor
 from skvi.targets import Target
-from skvi.utils._random import make_generator, randn
+from skvi.utils._tensors import make_generator, randn
 
 SMALL = {"n_hidden": 3}
 N_SE = 4

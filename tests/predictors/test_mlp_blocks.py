@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from skvi._predictive._draws import ROW_BLOCK
-from skvi.predictors import LinearPredictor, MLPPredictor, _mlp_blocks
+from skvi._predictive._quantiles import ROW_BLOCK
+from skvi.predictors import LinearPredictor, MLPPredictor, _mlp
 from skvi.predictors._mlp import ACTIVATIONS
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -27,7 +27,7 @@ def draw(hidden, activation="relu", dtype=torch.float64, n_draws=9, n_outputs=3)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_blocks_agree_with_the_network(hidden, activation, dtype, monkeypatch):
     """Whatever came before. Wrong variants: no intercepts; rows left from a block."""
-    monkeypatch.setattr(_mlp_blocks, "CACHE_ELEMENTS", 4 * 64 * 20)
+    monkeypatch.setattr(_mlp, "CACHE_ELEMENTS", 4 * 64 * 20)
     predictor, theta, X = draw(hidden, activation, dtype)
     forward = predictor.block_forward(theta, 64)
     rtol = 1e-5 if dtype == torch.float32 else 1e-12

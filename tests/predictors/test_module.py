@@ -12,7 +12,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import MLPPredictor, ModulePredictor, _module
-from skvi.predictors._partial import PartialPredictor
+from skvi.predictors._module import PartialPredictor
 from skvi.priors import Normal
 from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget

@@ -11,7 +11,7 @@ from skvi.losses import LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import MLPPredictor
-from skvi.predictors._partial import PartialPredictor
+from skvi.predictors._module import PartialPredictor
 from skvi.priors import Normal
 from skvi.targets import SupervisedTarget
 from tests.densities import randn

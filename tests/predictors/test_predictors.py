@@ -10,8 +10,8 @@ from torch.nn.functional import linear, softplus
 from skvi import predictors
 from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor, MLPPredictor
-from skvi.utils._arrays import row_chunks
-from skvi.utils._sparse import SparseRows
+from skvi.utils._rows import SparseRows
+from skvi.utils._validation import row_chunks
 from tests.densities import randn
 
 N, D = 13, 3

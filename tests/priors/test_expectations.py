@@ -9,7 +9,7 @@ from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
 from skvi.expectations import _log_square
 from skvi.priors import ARD, Horseshoe, Laplace, Normal, StudentT
-from skvi.priors._log_uniform import LogUniform
+from skvi.priors._heavy_tailed import LogUniform
 
 SPECS = [
     Normal(0.3),

@@ -11,7 +11,7 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.linear_model._count_model import matching_gamma
+from skvi.linear_model._count_predictions import matching_gamma
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.priors import Normal
 

@@ -15,7 +15,7 @@ from skvi.expectations._log_square import log_scaled_e1, log_scaled_e1_slope
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import ARD, Horseshoe, Laplace, Normal, Prior, StudentT
 from skvi.priors._blocks import build_prior
-from skvi.priors._log_uniform import LogUniform
+from skvi.priors._heavy_tailed import LogUniform
 from skvi.testing import check_part
 
 CLASSES = [getattr(skvi.priors, name) for name in skvi.priors.__all__]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import norm, rankdata
 
-from skvi._sampling._diagnostics import (
+from skvi._sampling._importance import (
     disagreement,
     effective_sample_size,
     khat_limit,

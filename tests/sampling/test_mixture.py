@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from skvi._sampling._chains import HamiltonianChains
+from skvi._sampling._importance import Mixture, adapt_mixture
 from skvi._sampling._importance import StudentT as StudentProposal
-from skvi._sampling._mixture import Mixture, adapt_mixture
 from skvi.base import Layout, NormalForm
 from skvi.targets import Target
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from skvi._sampling._exchange import LEAST_SWEEPS, ReplicaExchange
+from skvi._sampling._chains import Positions
 from skvi._sampling._particles import (
+    LEAST_SWEEPS,
     Ladder,
+    ReplicaExchange,
     anneal,
     particle_estimates,
     pooled_scales,
     tune_ladder,
 )
-from skvi._sampling._positions import Positions
 from skvi.base import NormalForm
 from tests.densities import NormalTarget, TwoModes
 

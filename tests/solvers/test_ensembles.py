@@ -11,16 +11,16 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
 from skvi._estimator._model import TrainingData
-from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._summarize import lower_bound
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO, AlphaEnergy
 from skvi.objectives._analytic import AnalyticSteps
-from skvi.objectives._ensemble_steps import make_steps
+from skvi.objectives._network_steps import make_steps
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.solvers import Problem, SolverOptions, Stochastic
-from skvi.utils._random import spawn
+from skvi.utils._tensors import spawn
 from tests.families import LogisticFamily
 from tests.interrupts import interrupt
 from tests.neural_network.test_conjugate import NOISE, closed_form, make_data

@@ -11,8 +11,8 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.priors import Normal
-from skvi.solvers import _reduce
-from skvi.solvers._reduce import _Rows
+from skvi.solvers import _hyper
+from skvi.solvers._hyper import _Rows
 
 
 def _data(n_rows=40, n_features=60):
@@ -34,10 +34,10 @@ def _fit_both(make, monkeypatch, X, y, n_fewer=1, **more):
         init(*args)
 
     monkeypatch.setattr(_Rows, "__init__", counting)
-    monkeypatch.setattr(_reduce, "MIN_SIZE", 0)
+    monkeypatch.setattr(_hyper, "MIN_SIZE", 0)
     rows = make().fit(X, y, **more)
     assert counts[0] >= n_fewer
-    monkeypatch.setattr(_reduce, "MIN_SIZE", 10**9)
+    monkeypatch.setattr(_hyper, "MIN_SIZE", 10**9)
     parameters, n_before = make().fit(X, y, **more), counts[0]
     assert counts[0] == n_before
     return rows, parameters
@@ -116,7 +116,7 @@ def test_warm_starts(monkeypatch):
     """Wrong variant: every fit starts at the mode."""
     X, f, rng = _data()
     y = f + rng.standard_normal(len(f)) > 0
-    monkeypatch.setattr(_reduce, "MIN_SIZE", 0)
+    monkeypatch.setattr(_hyper, "MIN_SIZE", 0)
     model = BayesianLogisticRegression(warm_start=True, prior=Normal()).fit(X, y)
     assert model.n_iter_ > 2
     value = model.lower_bound_

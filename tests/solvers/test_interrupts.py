@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import scale
 
-from skvi._estimator import _outcome
+from skvi._estimator import _evidence
 from skvi._estimator._progress import FitProgress
 from skvi.objectives import ELBO
 from skvi.objectives._analytic import AnalyticSteps
@@ -24,7 +24,6 @@ from skvi.solvers import (
     _moment_matching,
     _node_run,
     _nodes,
-    _scale_grid,
 )
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
@@ -60,7 +59,7 @@ def test_a_grid_search_stops(monkeypatch):
 
 PLACES = {
     # Before there is anything to keep.
-    "mode": ("natural gradient", _scale_grid, "find_mode", 1, False),
+    "mode": ("natural gradient", _nodes, "find_mode", 1, False),
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", _nodes.Nodes, "_lay", 1, 1),
     "first scales": ("empirical Bayes", Descent, "advance", 3, True),
@@ -78,9 +77,9 @@ PLACES = {
     "quadrature": ("natural gradient", _nodes.Nodes, "_error", 1, True),
     "verdict": ("natural gradient", _node_run, "judge_quadrature", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
-    "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
-    "bound": ("weighted", _outcome, "lower_bound", 1, True),
-    "existence": ("network", _outcome, "judge_existence", 1, True),
+    "weights": ("natural gradient", _evidence, "weight_diagnostics", 1, True),
+    "bound": ("weighted", _evidence, "lower_bound", 1, True),
+    "existence": ("network", _evidence, "judge_existence", 1, True),
 }
 
 
@@ -168,7 +167,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
         ("natural gradient", _nodes.Nodes, "_climb"),
         ("natural gradient", _nodes.Nodes, "_extend"),
         ("noise and scale", Descent, "advance"),
-        ("tilted moments", _scale_grid, "find_mode"),
+        ("tilted moments", _nodes, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
     ],

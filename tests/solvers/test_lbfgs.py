@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._mode import LBFGS
 
 
 def rosenbrock(x):

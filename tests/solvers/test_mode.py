@@ -20,7 +20,7 @@ from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget
-from skvi.targets._row_terms import terms_at
+from skvi.targets._rows import terms_at
 
 
 def _target(kind):

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi._estimator._evidence import data_of_fit
 from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
-from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._forms import log_power_integral
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss

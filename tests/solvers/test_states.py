@@ -8,7 +8,7 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import FullRankNormal
-from skvi.posteriors._exact import Exact
+from skvi.posteriors._whitened import Exact
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal
 from skvi.priors._blocks import build_prior

@@ -17,11 +17,10 @@ from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import ARD, GammaHyperprior, Horseshoe, Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
-from skvi.priors._log_uniform import LogUniform
-from skvi.solvers import Problem, SolverOptions, _wide_start
+from skvi.priors._heavy_tailed import LogUniform
+from skvi.solvers import Problem, SolverOptions, _natural_gradient
 from skvi.solvers._empirical_bayes import EmpiricalBayes
-from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._wide_start import choose_start
+from skvi.solvers._natural_gradient import NaturalGradient, choose_start
 from skvi.targets import SupervisedTarget
 
 CONCAVE = [Normal(0.5), Laplace(), Normal("learn"), Laplace("learn")]
@@ -129,11 +128,11 @@ def test_the_likelihoods_normal():
     prior = StudentT(scale=0.003).build(model.layout)
     rows = torch.from_numpy(X), torch.from_numpy(y)
     target = SupervisedTarget(model, GaussianLikelihood(1.0), LogLoss(), prior, *rows)
-    normal = _wide_start.likelihood_normal(target)
+    normal = _natural_gradient.likelihood_normal(target)
     exact = np.linalg.lstsq(X, y)[0]
     np.testing.assert_allclose(normal.mean, exact, atol=1e-3)
     np.testing.assert_allclose(normal.covariance(), np.linalg.inv(X.T @ X), rtol=1e-3)
-    diagonal = _wide_start.likelihood_normal(target, is_diagonal=True)
+    diagonal = _natural_gradient.likelihood_normal(target, is_diagonal=True)
     np.testing.assert_allclose(diagonal.variance, 1 / (X**2).sum(0), rtol=1e-3)
 
 
@@ -146,7 +145,7 @@ def test_a_likelihood_with_heavy_tails_is_found_from_far_away():
     target = SupervisedTarget(
         model, StudentTLikelihood(4.0, 1.0), LogLoss(), prior, *rows
     )
-    normal = _wide_start.likelihood_normal(target)
+    normal = _natural_gradient.likelihood_normal(target)
     assert float(normal.mean) == pytest.approx(50, abs=1)
 
 

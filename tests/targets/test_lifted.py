@@ -16,7 +16,7 @@ from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._hierarchical import HierarchicalTarget, beside_number
 from skvi.targets._lifted import LiftedTarget, NodeGrid
-from skvi.targets._scale_score import ScaleScore
+from skvi.targets._numbers import ScaleScore
 
 
 def lifted(d=3, fit_intercept=True):

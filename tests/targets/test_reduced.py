@@ -13,7 +13,7 @@ from skvi.priors import HalfCauchy, Normal
 from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._reduced import reduced
-from skvi.utils._sparse import as_rows
+from skvi.utils._rows import as_rows
 
 
 def target(n_classes, is_sparse=False, n=6, d=10):

@@ -30,7 +30,7 @@ from torch.distributions import (
 
 from skvi.targets._density import DensityTarget, unchecked
 from skvi.targets._density_checks import lost_digits
-from skvi.targets._supports import SUPPORTS, find_transform
+from skvi.targets._maps import SUPPORTS, find_transform
 
 
 def number(x):

@@ -21,7 +21,7 @@ from skvi.solvers._mode import add, alternate, find_mode
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._newton import Descent
 from skvi.targets import SupervisedTarget, Target
-from skvi.targets._row_terms import terms_at
+from skvi.targets._rows import terms_at
 from skvi.targets._supervised import with_design
 from tests.densities import randn
 
@@ -287,8 +287,8 @@ def test_chunks_of_draws_and_rows_change_nothing(loss, weight, monkeypatch):
     whole = target.log_joint(theta), target.log_joint_gradient(theta), terms(target)
     monkeypatch.setattr(targets.base, "BATCH_DRAWS", 3)
     monkeypatch.setattr("skvi.base._rows.CACHE_ELEMENTS", 4 * 11)  # four rows at once
-    monkeypatch.setattr("skvi.targets._expected_loss.TERM_ELEMENTS", 4)
-    monkeypatch.setattr("skvi.targets._expected_loss.TERM_ROWS", 4)
+    monkeypatch.setattr("skvi.targets._least_squares.TERM_ELEMENTS", 4)
+    monkeypatch.setattr("skvi.targets._least_squares.TERM_ROWS", 4)
     torch.testing.assert_close(target.log_joint(theta), whole[0])
     torch.testing.assert_close(target.log_joint_gradient(theta), whole[1])
     batched = target.log_joint_batched(theta.requires_grad_())

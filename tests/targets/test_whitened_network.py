@@ -10,7 +10,7 @@ from skvi.losses import LogLoss
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 from skvi.targets import SupervisedTarget
-from skvi.targets._whitened_network import WhitenedNetwork
+from skvi.targets._supervised import WhitenedNetwork
 
 LIKELIHOODS = {
     "gaussian": (GaussianLikelihood(0.4), 1),
@@ -28,7 +28,7 @@ def test_values_and_slopes(name, weighted, generator, monkeypatch):
     Wrong variants: slopes without the weights of rows; the gradient in theta and not in
     the position; the prior left out.
     """
-    monkeypatch.setattr("skvi.targets._whitened_network.CACHE_ELEMENTS", 100)
+    monkeypatch.setattr("skvi.targets._supervised.CACHE_ELEMENTS", 100)
     likelihood, n_outputs = LIKELIHOODS[name]
     predictor = MLPPredictor(2, n_outputs, (3, 2), "tanh")
     X = torch.randn(9, 2, generator=generator, dtype=torch.float64)

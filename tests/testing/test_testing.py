@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from skvi._estimator._registry import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
+from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.likelihoods import GaussianLikelihood

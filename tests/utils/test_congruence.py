@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skvi.utils._dense_rows import congruence, times_transpose
+from skvi.utils._rows import congruence, times_transpose
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])

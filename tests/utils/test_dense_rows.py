@@ -6,9 +6,14 @@ from scipy.sparse import csr_array
 
 from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor
-from skvi.utils import _dense_rows, _threads
-from skvi.utils._dense_rows import ShiftedRows, dense_gram, dense_moments, is_dense
-from skvi.utils._sparse import SparseRows
+from skvi.utils import _interrupts, _rows
+from skvi.utils._rows import (
+    ShiftedRows,
+    SparseRows,
+    dense_gram,
+    dense_moments,
+    is_dense,
+)
 
 N, D = 53, 4
 intercepts = pytest.mark.parametrize("with_ones", [True, False])
@@ -17,15 +22,15 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 @pytest.fixture(autouse=True, params=[1, 20, 1000], ids=lambda rows: f"{rows} rows")
 def _chunks(request, monkeypatch):
-    monkeypatch.setattr(_dense_rows, "BUFFER_ELEMENTS", D)
-    monkeypatch.setattr(_dense_rows, "MIN_ROWS", request.param)
+    monkeypatch.setattr(_rows, "BUFFER_ELEMENTS", D)
+    monkeypatch.setattr(_rows, "MIN_ROWS", request.param)
 
 
 @pytest.fixture(autouse=True, params=[1, 3], ids=lambda count: f"{count} threads")
 def _counts(request, monkeypatch):
     """Three work on stretches of uneven length."""
-    monkeypatch.setattr(_threads, "SMALL_WORK", 0)
-    monkeypatch.setattr(_dense_rows, "BLOCK_COLUMNS", 2)
+    monkeypatch.setattr(_interrupts, "SMALL_WORK", 0)
+    monkeypatch.setattr(_rows, "BLOCK_COLUMNS", 2)
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield
@@ -110,8 +115,8 @@ def test_only_matrices_in_memory_are_dense():
 
 def test_other_threads_get_back_what_they_had(generator):
     """Wrong variant: libraries stay at one thread."""
-    pools = _threads._controller().select(user_api="blas").lib_controllers
+    pools = _interrupts._controller().select(user_api="blas").lib_controllers
     X, _, h, _ = problem(True, torch.float64, generator)
-    with _threads._limited(pools, 2):
+    with _interrupts._limited(pools, 2):
         dense_gram(X, h, True)
         assert all(pool.num_threads == 2 for pool in pools)

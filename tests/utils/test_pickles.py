@@ -29,13 +29,13 @@ from skvi.posteriors import (
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import ARD, GammaHyperprior, Horseshoe, Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
-from skvi.priors._log_uniform import LogUniform
-from skvi.priors._reference import FlatReference
+from skvi.priors._heavy_tailed import LogUniform
+from skvi.priors._posterior import FlatReference
 from skvi.targets import SupervisedTarget
-from skvi.targets._free_energy import with_free_energy
 from skvi.targets._hierarchical import HierarchicalTarget
-from skvi.utils._device import Movable
-from skvi.utils._sparse import as_rows
+from skvi.targets._least_squares import with_free_energy
+from skvi.utils._rows import as_rows
+from skvi.utils._tensors import Movable
 
 MODEL = LinearPredictor(3)
 LAYOUT = Layout(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from skvi.utils._arrays import median_distance, weighted_median
+from skvi.utils._validation import median_distance, weighted_median
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from skvi.base._rows import deal
-from skvi.objectives._ensemble_steps import estimate, make_steps, stack_structure
+from skvi.objectives._network_steps import estimate, make_steps, stack_structure
 from skvi.solvers._solution import State
 from skvi.solvers._stochastic._optimizers import Numbers
 from skvi.solvers.base import Problem

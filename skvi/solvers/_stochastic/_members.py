@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from skvi.objectives._ensemble_steps import make_steps
+from skvi.objectives._network_steps import make_steps
 from skvi.solvers._stochastic._optimizers import LONGEST_STEP, AdamStack
 from skvi.solvers._stochastic._training import Training
 

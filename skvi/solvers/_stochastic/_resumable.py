@@ -6,7 +6,7 @@ from skvi.solvers._stochastic._ends import Best, EpochEnd, Validation
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 from skvi.solvers.base import Problem, SolverOptions
-from skvi.utils._device import to_device
+from skvi.utils._tensors import to_device
 
 __all__ = ["Resumable"]
 

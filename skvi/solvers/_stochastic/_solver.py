@@ -11,7 +11,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._solution import Solution
 from skvi.solvers._stochastic._members import train
 from skvi.solvers._stochastic._optimizers import Adam
-from skvi.solvers._stochastic._paces import paces, without_steps
+from skvi.solvers._stochastic._schedules import paces, without_steps
 from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.utils._validation import Interval, StrOptions

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from skvi.base._rows import deal
-from skvi.objectives._ensemble_steps import estimate, stack_structure
+from skvi.objectives._network_steps import estimate, stack_structure
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers._stochastic._ends import (
