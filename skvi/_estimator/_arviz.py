@@ -11,8 +11,6 @@ from skvi.utils._arviz import as_tree
 from skvi.utils._interrupts import limit_threads
 from skvi.utils._tensors import make_generator
 
-__all__ = ["draws_of", "to_arviz"]
-
 
 def to_arviz(
     self,

@@ -58,8 +58,6 @@ from skvi.utils._validation import (
     warn_user,
 )
 
-__all__ = ["BaseVariational"]
-
 NOTHING = "Ctrl-C before there was a posterior: nothing is fitted yet"
 
 

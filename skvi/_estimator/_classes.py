@@ -28,8 +28,6 @@ from skvi.utils._validation import (
     validate_arguments,
 )
 
-__all__ = ["BayesianClassifierMixin", "Labels"]
-
 
 @dataclass(frozen=True, eq=False)
 class Labels(Response):

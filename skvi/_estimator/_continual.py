@@ -17,16 +17,6 @@ from skvi.posteriors._mixture import MixtureOverScales
 from skvi.priors import BuiltPrior
 from skvi.utils._validation import Interval, validate_arguments
 
-__all__ = [
-    "Past",
-    "Stream",
-    "check_forgetting",
-    "check_next_prior",
-    "learn_batch",
-    "remember",
-    "unchanged_by_errors",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Past:

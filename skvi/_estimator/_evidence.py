@@ -34,19 +34,6 @@ from skvi.utils._validation import (
     validate_data,
 )
 
-__all__ = [
-    "better_state",
-    "cut_short",
-    "data_of_fit",
-    "describe_fit",
-    "evidence_bounds",
-    "evidence_of",
-    "joined_rows",
-    "judge_fit",
-    "learned_scales",
-    "without_rows",
-]
-
 # Draws for the bound of a stochastic fit: an eighth of those of the fit, whose
 # gradients cost twice as much, and at least a few; after Ctrl-C, and for a fit that is
 # one of many, at most a hundred.

@@ -21,16 +21,6 @@ from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.targets import Target
 from skvi.utils._tensors import CPU, generator_on, make_generator, resolve_device
 
-__all__ = [
-    "begin",
-    "conclude",
-    "continued",
-    "continued_state",
-    "pose",
-    "refine",
-    "solve",
-]
-
 
 def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
     """Check the combination; return the problem at its start, and the solver.

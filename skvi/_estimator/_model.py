@@ -26,18 +26,6 @@ from skvi.utils._validation import (
     refuse_dates_as_target,
 )
 
-__all__ = [
-    "Model",
-    "NumberColumns",
-    "Numbers",
-    "Response",
-    "TrainingData",
-    "check_numbers",
-    "describe",
-    "digest",
-    "identity_of",
-]
-
 # Weights with a smaller sum, on more than twice as many rows, are hardly counts.
 FEW = 5.0
 

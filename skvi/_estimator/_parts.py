@@ -57,8 +57,6 @@ from skvi.priors._heavy_tailed import LogUniform
 from skvi.solvers import Stochastic
 from skvi.solvers._choice import SOLVERS
 
-__all__ = ["beside_coefficients", "expand_parameters", "resolve", "with_intercept"]
-
 OBJECTIVES = {
     "elbo": ELBO,
     "eubo": EUBO,

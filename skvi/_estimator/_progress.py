@@ -9,8 +9,6 @@ from typing import Any
 from skvi.solvers._solution import Solution, State
 from skvi.utils._interrupts import has_callbacks
 
-__all__ = ["EvidenceProgress", "FitProgress", "write_line"]
-
 # verbose=1 writes the first iterations, and then a line at this interval in seconds.
 FIRST_LINES = 3
 SECONDS_BETWEEN_LINES = 1.0

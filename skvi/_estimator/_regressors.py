@@ -8,14 +8,6 @@ import numpy as np
 from skvi.base._layout import Units
 from skvi.utils._validation import interval_levels, median_distance, weighted_median
 
-__all__ = [
-    "check_rows",
-    "names_of_units",
-    "noise_in",
-    "predict_interval",
-    "units_of",
-]
-
 # Squares of larger numbers, or of the inverses of smaller ones, and sums of them
 # overflow.
 LARGEST = 1e140

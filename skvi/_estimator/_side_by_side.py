@@ -19,8 +19,6 @@ from skvi.solvers._stochastic._solver import solve_members
 from skvi.utils._interrupts import has_callbacks, limit_threads, raising_interrupts
 from skvi.utils._tensors import CPU
 
-__all__ = ["PosedFit", "can_pose", "fit_side_by_side", "pose"]
-
 # Elements in the buffers of a stack: on a CPU as many as fit into its caches, elsewhere
 # as many as keep the device busy.
 STACK_ELEMENTS, DEVICE_ELEMENTS = 2**17, 2**25

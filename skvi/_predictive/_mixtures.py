@@ -22,17 +22,6 @@ from skvi.likelihoods import (
 )
 from skvi.utils._validation import as_tensor
 
-__all__ = [
-    "Combinations",
-    "CombinedPredictive",
-    "CountPredictive",
-    "DrawnPredictive",
-    "NormalPredictive",
-    "PoissonPredictive",
-    "Predictive",
-    "QuadraturePredictive",
-]
-
 # Components times rows processed at once.
 CHUNK_ELEMENTS = 2**20
 # Components with a smaller probability are ignored in the choice of nodes, and by

@@ -9,16 +9,6 @@ from numpy.typing import ArrayLike
 from skvi.utils._forecasts import find_forecast
 from skvi.utils._wrappers import feature_names, unwrap
 
-__all__ = [
-    "predict_interval",
-    "predict_log_density",
-    "predict_proba_interval",
-    "predict_quantiles",
-    "predict_uncertainty",
-    "sample_y",
-    "summary",
-]
-
 ADVICE = (
     "Pass an estimator of skvi, or one with predict(X, return_std=True), or a Pipeline "
     "or fitted search that ends in one."

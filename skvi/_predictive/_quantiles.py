@@ -23,16 +23,6 @@ from skvi.utils._rows import Features, SparseRows, as_rows
 from skvi.utils._tensors import CPU, Movable, log_mean_exp
 from skvi.utils._validation import as_tensor
 
-__all__ = [
-    "Draws",
-    "SampledFunction",
-    "average_log_probabilities",
-    "log_class_probabilities",
-    "mixture_quantiles",
-    "normal_mixture_quantiles",
-    "quantiles_of",
-]
-
 # Relative error of quantiles, and of the probability of their tails.
 ROUNDING = 1e-15
 # Smallest deviation, whose square is not 0.

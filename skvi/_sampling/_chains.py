@@ -14,8 +14,6 @@ from skvi.targets import Target
 from skvi.utils._interrupts import check_time
 from skvi.utils._tensors import rand, randn
 
-__all__ = ["N_CHAINS", "Chains", "HamiltonianChains", "Positions", "Report", "silent"]
-
 #: Takes a description of the current step, and its completed fraction.
 Report = Callable[[str, float], object]
 

@@ -13,23 +13,6 @@ from skvi.base._component import Proposal
 from skvi.targets import Target
 from skvi.utils._tensors import rand, randn
 
-__all__ = [
-    "MAX_RHAT",
-    "Mixture",
-    "StudentT",
-    "WeightedDraws",
-    "adapt_mixture",
-    "adapt_proposal",
-    "disagreement",
-    "draw_limit",
-    "draw_weighted",
-    "effective_sample_size",
-    "fitted_mixture",
-    "khat_limit",
-    "pareto_khat",
-    "split_rhat",
-]
-
 #: R-hat above which chains are said to disagree.
 MAX_RHAT = 1.05
 

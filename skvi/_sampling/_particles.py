@@ -11,16 +11,6 @@ from skvi.base import NormalForm
 from skvi.targets import Target
 from skvi.utils._tensors import CPU, log_mean_exp, rand, randn
 
-__all__ = [
-    "Ladder",
-    "LadderDraws",
-    "LadderPilot",
-    "ReplicaExchange",
-    "anneal",
-    "particle_estimates",
-    "tune_ladder",
-]
-
 # Fraction of effective draws between neighbors, and the longest ladder.
 KEPT_FRACTION, MAX_LEVELS = 0.6, 200
 TARGET_ACCEPTANCE = 0.8

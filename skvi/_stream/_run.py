@@ -20,8 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.metrics import log_predictive_density_scorer
 from skvi.plotting._rows import COLORS, check_matplotlib, make_axes
 
-__all__ = ["COUNTS", "Chunk", "StreamCheckpoint", "StreamResult", "chunks_of", "stream"]
-
 
 class Chunk(NamedTuple):
     """Rows, and more arguments of `partial_fit`."""

@@ -14,18 +14,6 @@ from skvi.base._normal_form import NormalForm
 from skvi.expectations._rules import Expectations
 from skvi.utils._rows import RowBuffers, RowPass
 
-__all__ = [
-    "Component",
-    "ConditionalDensity",
-    "Density",
-    "HasNormal",
-    "JointDensity",
-    "PosteriorDensity",
-    "PriorDensity",
-    "Proposal",
-    "RowSlopes",
-]
-
 
 class Component(BaseEstimator):
     """A specification: a scikit-learn object that holds hyperparameters only.

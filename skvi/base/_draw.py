@@ -5,8 +5,6 @@ from typing import Literal
 
 import torch
 
-__all__ = ["SIDES", "Draw", "Side"]
-
 #: Kind of a log density: exact, an upper or lower bound, or unavailable.
 Side = Literal["exact", "upper", "lower", "none"]
 SIDES: tuple[Side, ...] = ("exact", "upper", "lower", "none")

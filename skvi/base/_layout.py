@@ -9,8 +9,6 @@ import torch
 
 from skvi.utils._tensors import CPU
 
-__all__ = ["ROLES", "Block", "Layout", "Units"]
-
 #: Role of a block in the model. In a predictor: "weight", "intercept" (added to a
 #: layer's output), "affine" (scale and shift of a normalization layer); elsewhere:
 #: "scale" (a precision or another positive parameter of the model), "noise" and

@@ -7,8 +7,6 @@ import torch
 
 from skvi.utils._tensors import LOG_2PI, Movable, randn
 
-__all__ = ["NormalForm", "normal_product"]
-
 
 @dataclass(frozen=True, eq=False)
 class NormalForm(Movable):

@@ -11,8 +11,6 @@ from skvi.utils._rows import Features, SparseRows, as_rows, row_width
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import CACHE_ELEMENTS, as_tensor, row_chunks
 
-__all__ = ["Rows", "deal"]
-
 # Elements of a copy of features in double precision.
 CHUNK_ELEMENTS = 2**21
 # Rows of a chunk for which more is computed than fits: calls have a cost of their own.

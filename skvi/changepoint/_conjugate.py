@@ -18,13 +18,6 @@ from skvi.changepoint._filter import Group, assign
 from skvi.changepoint._models import RegressionModel
 from skvi.changepoint.base import BurnIn, Row, State
 
-__all__ = [
-    "ConjugateGroup",
-    "RegressionGroup",
-    "log_power_integral",
-    "log_student",
-]
-
 # The noise is known to rounding, and a further row still counts.
 KNOWN_DF = 2.0**50
 # From here on five terms of the asymptotic series are exact to rounding.

@@ -34,8 +34,6 @@ from skvi.utils._validation import (
     warn_user,
 )
 
-__all__ = ["BayesianChangepointDetector"]
-
 # Default number of burn-in rows of a stream.
 STREAM_BURN_IN = 100
 

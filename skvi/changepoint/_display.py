@@ -12,7 +12,6 @@ from skvi.plotting import _rows as common
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ChangepointDisplay"]
 
 # Pixels of the image of run lengths: more rows or lengths than that share one.
 PIXELS_WIDE, PIXELS_HIGH = 800, 200

@@ -13,8 +13,6 @@ import numpy as np
 
 from skvi.changepoint.base import BurnIn, Hazard, ObservationModel, Row, State
 
-__all__ = ["Filter", "Group", "Reading", "SingleModel", "assign"]
-
 
 class Group:
     """Some of a detector's models, with the arithmetic of their hypotheses."""

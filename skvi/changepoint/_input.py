@@ -21,17 +21,6 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
 
-__all__ = [
-    "Settings",
-    "as_table",
-    "check_order",
-    "check_values",
-    "find_columns",
-    "labels_of",
-    "misfits",
-    "times_of",
-]
-
 # A row has the largest influence at 2 standard deviations from its prediction.
 LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
 # The largest order of those tried on the five autoregressions (benchmarks/

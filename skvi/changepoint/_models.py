@@ -16,8 +16,6 @@ from skvi.changepoint.base import (
 )
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["BernoulliTrials", "PoissonCounts", "Regression", "RegressionModel"]
-
 # Less is none: beside an overdispersed series a Poisson one has this.
 LEAST_DISPERSION = 1e-6
 

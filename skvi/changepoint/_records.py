@@ -21,8 +21,6 @@ from typing import Self
 
 import numpy as np
 
-__all__ = ["AROUND", "Change", "Posterior", "Records", "RowResult", "nearby_sums"]
-
 # Rows on either side that count as the same position.
 AROUND = 5
 # Candidates of an anchor, and the fraction of the probability in a reported interval.

@@ -12,8 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.changepoint._records import Change
 from skvi.changepoint._stream import Feed, Stream
 
-__all__ = ["ChangepointTable", "Results"]
-
 # Maximum number of printed rows.
 MAX_PRINTED = 40
 

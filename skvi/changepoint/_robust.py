@@ -40,8 +40,6 @@ from scipy.special import gammaln, polygamma, psi
 from skvi.changepoint._conjugate import RegressionGroup, log_power_integral, log_student
 from skvi.changepoint.base import Row, State
 
-__all__ = ["RobustGroup", "sites"]
-
 NATURAL = ("precision", "shift", "const", "count")
 MOMENTS = ("mean", "cov", "a", "b")
 # Rows whose sites follow the posterior, and the most steps for each of them.

@@ -28,8 +28,6 @@ from skvi.changepoint._units import (
 )
 from skvi.changepoint.base import BurnIn, ObservationModel, Row
 
-__all__ = ["Batch", "Feed", "Stream"]
-
 # Rows between two searches for past segments that can still be part of the best
 # segmentation.
 COLLECT_EVERY = 1000

@@ -14,18 +14,6 @@ from scipy.special import ndtr, ndtri
 
 from skvi.changepoint.base import BurnIn
 
-__all__ = [
-    "LEAST_ROWS",
-    "Scaling",
-    "clock_of",
-    "dispersion_of",
-    "first_change",
-    "first_observed",
-    "measure",
-    "moments",
-    "scale_of",
-]
-
 # Fewer rows say too little of ties, or of the dispersion of counts.
 LEAST_ROWS = 20
 # Smallest noise, in units of the scale: rounded or constant series have none.

@@ -10,8 +10,6 @@ from skvi.divergences._integrals import RatioDivergence
 from skvi.divergences._kl import KLDivergence
 from skvi.utils._validation import Interval
 
-__all__ = ["AlphaDivergence", "RenyiDivergence"]
-
 
 class AlphaDivergence(RatioDivergence):
     r"""Alpha divergence, per coordinate where q and the prior are factorized.

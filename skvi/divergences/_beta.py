@@ -11,8 +11,6 @@ from skvi.divergences._nodes import fits_nodes
 from skvi.utils._tensors import log_mean_exp
 from skvi.utils._validation import Interval
 
-__all__ = ["BetaDivergence", "GammaDivergence"]
-
 # Gradient in the mean, relative to KL, below which the prior has no effect.
 LOST_BELOW = 0.01
 

@@ -17,8 +17,6 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import StrOptions
 
-__all__ = ["FDivergence"]
-
 
 def _jensen_shannon(r: torch.Tensor) -> torch.Tensor:
     softplus = torch.nn.functional.softplus

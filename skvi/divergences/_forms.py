@@ -9,15 +9,6 @@ from skvi.base import NormalForm
 from skvi.base._component import HasNormal, PosteriorDensity, PriorDensity
 from skvi.utils._tensors import LOG_2PI
 
-__all__ = [
-    "MomentForm",
-    "OrderForm",
-    "in_double",
-    "log_power_integral",
-    "log_power_norm",
-    "order_form",
-]
-
 # Closer than this to an order that is a limit, differences lose digits of float32.
 NEAR = 1e-3
 

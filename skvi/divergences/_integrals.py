@@ -31,13 +31,6 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._tensors import LOG_2PI, log_mean_exp, randn
 from skvi.utils._validation import TEMPORARY_ELEMENTS
 
-__all__ = [
-    "PowerDivergence",
-    "RatioDivergence",
-    "log_tempered_integral",
-    "tempered_normal",
-]
-
 # Draws of a step of training, and numbers that they may take at most.
 MAX_DRAWS, MAX_NUMBERS = 128, 2**19
 

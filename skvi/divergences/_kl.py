@@ -12,8 +12,6 @@ from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["JeffreysDivergence", "KLDivergence", "kl_of_normals"]
-
 
 class KLDivergence(Divergence):
     r"""Kullback-Leibler divergence, ``weight * KL(q || prior)``.

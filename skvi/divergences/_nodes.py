@@ -17,8 +17,6 @@ from skvi.base._component import PriorDensity
 from skvi.divergences._forms import factorize, inverse_of, mix
 from skvi.utils._tensors import LOG_2PI
 
-__all__ = ["fits_nodes", "log_integrals", "log_norm_by_nodes", "node_derivatives"]
-
 # Nodes along a coordinate, to at least this many deviations on both sides.
 N_NODES, REACH = 256, 9.0
 # Around 0 this many steps are shorter.

@@ -41,8 +41,6 @@ from skvi.targets import SupervisedTarget, Target
 from skvi.targets._lifted import LiftedTarget
 from skvi.utils._interrupts import Clock, OutOfTime
 
-__all__ = ["bound_evidence"]
-
 # If importance sampling gives wider bounds than this, a tempered path is tried.
 WIDE = 0.1
 # Draws behind the moments of posteriors that are not normal.

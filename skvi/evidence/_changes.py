@@ -17,8 +17,6 @@ from skvi.solvers._fixed_draws import balanced_noise
 from skvi.solvers._paths import LOW, Start
 from skvi.targets._density import DensityTarget
 
-__all__ = ["Changes", "are_far", "draws_for", "modes_of", "other_modes"]
-
 # Changes above which a posterior is not called close: of a mean in deviations, and of
 # the log of a deviation.
 LARGE_MEAN, LARGE_STD = 0.15, math.log(1.15)

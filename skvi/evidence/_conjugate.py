@@ -14,8 +14,6 @@ from skvi.targets import Target
 from skvi.targets._precisions import ConjugateForm, Precision, find_nodes
 from skvi.utils._tensors import CPU, LOG_2PI
 
-__all__ = ["conjugate_evidence"]
-
 # Two rules over the precisions, whose difference is the error of the coarser one.
 FINENESS = 2.0, 3.0
 # Quadrature error in nats above which the result is not reliable.

@@ -19,20 +19,6 @@ from skvi.base._component import Density
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._tensors import log_mean_exp
 
-__all__ = [
-    "MIN_DRAWS",
-    "NEARLY_CONSTANT",
-    "Sides",
-    "WeightSummary",
-    "error_of",
-    "in_parameters",
-    "invariant_rhat",
-    "invariants",
-    "is_loose",
-    "n_draws_for",
-    "summarize_weights",
-]
-
 #: Independent chains, and minimum number of blocks of draws, behind errors.
 N_GROUPS = 64
 # Probability of the quantiles by which errors of fewer chains are inflated.

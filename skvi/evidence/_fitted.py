@@ -19,8 +19,6 @@ from skvi.targets import Target
 from skvi.utils._tensors import rand
 from skvi.utils._wrappers import refuse_samplers, refuse_supervised, unwrap
 
-__all__ = ["TAIL_DF", "UNEVEN", "Fitted", "WideBeside"]
-
 UNEVEN = (
     "weights of draws of the fitted posterior vary too much for bounds from them, and "
     "chains that follow gradients cannot move discrete parameters; the ELBO is a "

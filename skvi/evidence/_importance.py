@@ -28,17 +28,6 @@ from skvi.targets import Target
 from skvi.targets._lifted import LiftedTarget
 from skvi.utils._interrupts import UNLIMITED, Clock
 
-__all__ = [
-    "HOPELESS_RHAT",
-    "MIN_ITER",
-    "N_FORGET",
-    "TOO_LONG",
-    "importance_sides",
-    "why_certainly_too_long",
-    "why_path_too_long",
-    "why_too_long",
-]
-
 N_PILOT = 4096
 N_FORGET, MIN_ITER = 5, 50
 # Most rows times chains of a move.

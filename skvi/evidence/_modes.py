@@ -54,18 +54,6 @@ from skvi.targets._numbers import (
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
 
-__all__ = [
-    "MAX_PARAMS",
-    "NearLifted",
-    "OneMode",
-    "Several",
-    "chain_moments",
-    "has_unknowns",
-    "is_heavy_tailed",
-    "lift",
-    "unit",
-]
-
 # Degrees of freedom of components of a proposal.
 DF = 5
 

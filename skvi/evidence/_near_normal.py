@@ -40,16 +40,6 @@ from skvi.targets import Target
 from skvi.utils._interrupts import UNLIMITED, Clock
 from skvi.utils._tensors import rand
 
-__all__ = [
-    "Above",
-    "Explored",
-    "ProposalFamily",
-    "Setting",
-    "closest",
-    "near_normal_sides",
-    "relative_variance",
-]
-
 N_WARMUP = 150
 # Widths of densities above that are tried where weights are nearly constant.
 WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)

@@ -9,8 +9,6 @@ from skvi.evidence._estimates import N_GROUPS, WeightSummary
 from skvi.evidence._table import ALWAYS, BoundsTable, NamedBound
 from skvi.utils._tables import n_decimals
 
-__all__ = ["FROM_TARGET", "REFUTED", "EvidenceBounds"]
-
 #: Names in `plug_in` of quantities that a prior takes from y: equal for every fit to y.
 FROM_TARGET = ("y_mean", "y_scale", "f_mean", "intercept_scale")
 #: Errors by which a certain lower bound may exceed the upper one by chance.

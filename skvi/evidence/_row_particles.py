@@ -42,14 +42,6 @@ from skvi.targets._reduced import features_of, unit_of
 from skvi.utils._interrupts import Clock, check_time
 from skvi.utils._tensors import LOG_2PI, log_mean_exp, rand, randn
 
-__all__ = [
-    "ladder_bridge",
-    "ladder_lower",
-    "ladder_upper",
-    "row_particle_sides",
-    "tail_shape",
-]
-
 # Rows beyond which too many particles die out.
 MAX_ROWS = 300
 # Log scales of the pilot runs, runs at each, and particles of a run: twice as many

@@ -33,16 +33,6 @@ from skvi.targets import SupervisedTarget, Target
 from skvi.targets._hierarchical import base_prior
 from skvi.utils._tensors import log_mean_exp
 
-__all__ = [
-    "BUDGET",
-    "PATH_SECONDS",
-    "remedy",
-    "summarize",
-    "with_remedy",
-    "with_width",
-    "without_bounds",
-]
-
 # Draws for the bound of posteriors without a closed form, and for the weights.
 BOUND_DRAWS = 1000
 WEIGHT_DRAWS = 128

@@ -19,20 +19,6 @@ from skvi.objectives import ChiBound, RenyiBound
 from skvi.posteriors import Posterior
 from skvi.targets import Target
 
-__all__ = [
-    "ALWAYS",
-    "MEAN",
-    "NEVER",
-    "PROBABLE",
-    "BoundsTable",
-    "NamedBound",
-    "build_table",
-    "elbo_row",
-    "rows_of_chains",
-    "upper_exists",
-    "upper_row",
-]
-
 #: In which sense a row bounds the evidence.
 ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
 PROBABLE = "with 95 % probability"

@@ -60,18 +60,6 @@ from skvi.posteriors import Posterior
 from skvi.targets import Target
 from skvi.utils._interrupts import Clock
 
-__all__ = [
-    "FROM_PRIOR",
-    "MIN_TRIPS",
-    "NEAR",
-    "Effort",
-    "TemperedSides",
-    "in_own_parameters",
-    "normal_around",
-    "summarize_tempered",
-    "tempered_sides",
-]
-
 # Sweeps of the pilot run, and most of the run itself.
 N_PILOT, MAX_SWEEPS = 60, 3000
 # A run whose chains disagree goes on if this multiple of its sweeps should suffice.

@@ -29,8 +29,6 @@ from skvi.expectations._rules import (
 )
 from skvi.utils._validation import exp_, log_, row_chunks
 
-__all__ = ["expect_conditioned", "log_expect_conditioned"]
-
 # In more than two dimensions: quasi-random points.
 MAX_PRODUCT, N_POINTS = 2, 2**10
 # In two dimensions wider rows take the rule of this standard deviation.

@@ -22,16 +22,6 @@ from skvi.utils._tables import table
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import TEMPORARY_ELEMENTS
 
-__all__ = [
-    "HORSESHOE",
-    "ONE",
-    "ZERO",
-    "expected_inverse",
-    "expected_log",
-    "log_scaled_e1",
-    "log_scaled_e1_slope",
-]
-
 STEP = 0.35  # an error of 6e-13
 # Relative size of the first and last nodes, beyond which series take over.
 EDGE = 1e-4

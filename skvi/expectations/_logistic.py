@@ -21,17 +21,6 @@ from skvi.utils._tables import table
 from skvi.utils._tensors import CPU, LOG_2PI
 from skvi.utils._validation import exp_, log_, row_chunks
 
-__all__ = [
-    "expect_peaked",
-    "expect_sigmoid_power",
-    "expect_softplus",
-    "log_expect_peaked",
-    "log_mixture_sigmoid",
-    "logistic_scales",
-    "mixture_softplus",
-    "zoom_to_peak",
-]
-
 # Errors of softplus, of its first and of its second derivative are at most 4e-8, 9e-8
 # and 2e-7 with this number of scales, 3e-9, 7e-9 and 2e-8 with two more, and 1e-8 in
 # the log of a probability with four more.

@@ -12,13 +12,6 @@ from skvi.expectations._logistic import log_expect_peaked
 from skvi.utils._tables import table
 from skvi.utils._validation import row_chunks
 
-__all__ = [
-    "poisson_mixture_cdf",
-    "poisson_mixture_log_mass",
-    "poisson_mixture_quantiles",
-    "smallest_counts",
-]
-
 # Trapezoidal nodes: of the normal, and of the log of a Gamma variable in units of its
 # standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)

@@ -31,17 +31,6 @@ from skvi.targets._density import DensityTarget, RowsDensityTarget
 from skvi.targets._supervised import AveragedTarget
 from skvi.utils._tensors import randn
 
-__all__ = [
-    "begin_near",
-    "each_draw",
-    "few_rows",
-    "find_center",
-    "pose",
-    "solve_rows",
-    "some_points",
-    "stochastic",
-]
-
 Report = Callable[[str], None]
 # Draws of discrete parameters at the start of the others.
 N_GIVEN = 16

@@ -61,8 +61,6 @@ from skvi.utils._validation import (
     warn_user,
 )
 
-__all__ = ["VariationalInference"]
-
 # Draws behind means, deviations and diagnostics.
 N_DRAWS = 4000
 # Times `tol` that a round of stochastic steps must gain.

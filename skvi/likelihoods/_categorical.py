@@ -15,8 +15,6 @@ from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._tensors import rand
 from skvi.utils._validation import Interval
 
-__all__ = ["BernoulliLikelihood", "CategoricalLikelihood"]
-
 
 class CategoricalLikelihood(Likelihood):
     r"""y in {0, ..., K - 1}, coded as floats, with :math:`p \propto \exp(f)`.

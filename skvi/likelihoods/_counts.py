@@ -14,8 +14,6 @@ from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._tables import table
 from skvi.utils._tensors import LOG_2PI
 
-__all__ = ["PoissonLikelihood"]
-
 # Counts below are summed one by one; the rest is an integral over log y.
 N_TERMS, N_NODES = 128, 96
 # Weights of the three counts below the joint, and of the three above: the sum from N on

@@ -11,8 +11,6 @@ from skvi.likelihoods.base import Expectations, Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._tensors import LOG_2PI
 
-__all__ = ["GaussianLikelihood", "HeteroscedasticLikelihood"]
-
 HALF_LOG_2PI = 0.5 * LOG_2PI
 
 

@@ -12,8 +12,6 @@ from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["HurdleLikelihood"]
-
 
 class HurdleLikelihood(Likelihood):
     r"""One value has a probability of its own; the rest has another likelihood.

@@ -9,8 +9,6 @@ import torch
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
 
-__all__ = ["IndependentLikelihood"]
-
 
 class IndependentLikelihood(Likelihood):
     """Targets with a likelihood each, independent given f.

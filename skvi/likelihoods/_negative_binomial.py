@@ -14,8 +14,6 @@ from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import Interval, StrOptions, weighted_sum
 
-__all__ = ["NegativeBinomialLikelihood"]
-
 # Above, the difference of two log Gamma functions needs Stirling's series.
 LARGE = 1e4
 # Dispersion below which rates of less than a million are Poisson to three digits.

@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Predictive"]
-
 
 class Predictive:
     """Mixin of the methods that predictions of targets call, as far as implemented."""

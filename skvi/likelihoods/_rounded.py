@@ -14,8 +14,6 @@ from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["RoundedLikelihood"]
-
 # Values on each side whose probabilities are summed for moments.
 NEIGHBORS = 5
 # Size of logs of distribution functions in the tails.

@@ -12,8 +12,6 @@ from skvi.likelihoods._gaussian import HALF_LOG_2PI
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["GeneralizedGammaLikelihood", "JohnsonSULikelihood"]
-
 # Nodes of the trapezoidal rule for power integrals, and their range in deviations.
 N_NODES, REACH = 400, 12.0
 

@@ -11,8 +11,6 @@ from skvi.expectations._rules import Expectations
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.utils._validation import TEMPORARY_ELEMENTS, Interval
 
-__all__ = ["StudentTLikelihood"]
-
 # Degrees of freedom whose distribution function is a short polynomial.
 CLOSED = (2.0, 4.0, 6.0, 8.0, 10.0)
 

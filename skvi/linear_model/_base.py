@@ -47,8 +47,6 @@ from skvi.utils._interrupts import with_callbacks
 from skvi.utils._rows import SparseRows, row_width
 from skvi.utils._validation import StrOptions, _fit_context
 
-__all__ = ["BayesianLinearModel"]
-
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     """Base class: a linear predictor with one or more columns.

@@ -21,15 +21,6 @@ from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._interrupts import limit_threads
 from skvi.utils._tensors import CPU, Movable
 
-__all__ = [
-    "Coefficients",
-    "DrawnCoefficients",
-    "MixedCoefficients",
-    "NormalCoefficients",
-    "covariance_of_functions",
-    "find_coefficients",
-]
-
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000
 # Deviations by which scales that have no nodes may move a mean, and what is none.

@@ -40,15 +40,6 @@ from skvi.utils._validation import (
     warn_user,
 )
 
-__all__ = [
-    "CountPredictionMixin",
-    "Counts",
-    "check_likelihood",
-    "log_exposure",
-    "matching_gamma",
-    "mean_number",
-]
-
 NO_EXPOSURE = (
     "{}: the fit had an exposure and this call has none, so that predictions are of "
     "one unit of it. Give it exposure=..., exposure=1 if that is meant; in searches "

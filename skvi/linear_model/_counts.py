@@ -15,8 +15,6 @@ from skvi.linear_model._count_predictions import (
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
-__all__ = ["BayesianPoissonRegressor"]
-
 
 class BayesianPoissonRegressor(
     CountPredictionMixin, RegressorMixin, BayesianLinearModel

@@ -26,14 +26,6 @@ from skvi.solvers._exact import MixtureOverPrecisions
 from skvi.utils._interrupts import limit_threads
 from skvi.utils._validation import warn_user
 
-__all__ = [
-    "ExactCoefficients",
-    "many_classes_message",
-    "unscaled_message",
-    "warn_of_vague",
-    "with_cost",
-]
-
 # Components of a smaller probability are left out.
 NEGLIGIBLE = 1e-18
 # Fraction of a squared length outside of the directions of the data that is rounding.

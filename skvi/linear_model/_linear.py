@@ -21,8 +21,6 @@ from skvi.utils._validation import (
     _fit_context,
 )
 
-__all__ = ["BayesianLinearRegression"]
-
 
 class BayesianLinearRegression(
     RegressorMixin,

@@ -20,8 +20,6 @@ from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._exact_coefficients import many_classes_message
 from skvi.utils._interrupts import limit_threads
 
-__all__ = ["BayesianLogisticRegression"]
-
 # Operations per class and row of a prediction: some thousand nodes.
 SOFTMAX_WORK = 20_000
 

@@ -31,18 +31,6 @@ from skvi.utils._validation import (
     validate_data,
 )
 
-__all__ = [
-    "MAX_FULL",
-    "MAX_QUICK",
-    "MAX_QUICK_ROWS",
-    "MergedRows",
-    "MergingMixin",
-    "check_joint",
-    "join_independent",
-    "mean_log_number",
-    "normal_of_predictor",
-]
-
 # Rows are merged by blocks of so many elements.
 ELEMENTS = 2**20
 

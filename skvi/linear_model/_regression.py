@@ -40,8 +40,6 @@ from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import numbers_of
 from skvi.targets._precisions import Hyperprior
 
-__all__ = ["GaussianRegression"]
-
 # Hyperprior of the scale of the noise, in units of the target's deviation.
 NOISE_HYPERPRIOR = HalfCauchy()
 

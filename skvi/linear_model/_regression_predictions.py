@@ -20,8 +20,6 @@ from skvi.targets._precisions import exponent
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import check_array, check_levels
 
-__all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
-
 
 class RegressionPredictionMixin:
     """Mixin: predictions from a posterior of coefficients, with noise."""

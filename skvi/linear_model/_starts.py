@@ -16,8 +16,6 @@ from skvi.solvers._natural_gradient import NaturalGradient, solve_from_best
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.utils._validation import median_distance
 
-__all__ = ["approach", "normal_family", "start_at_normal"]
-
 # A start need not be exact.
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
 # The noise decreases by this factor from one start to the next.

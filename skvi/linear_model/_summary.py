@@ -18,8 +18,6 @@ from skvi.linear_model._coefficients import find_coefficients
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._validation import Interval, validate_arguments
 
-__all__ = ["PLUGGED_SCALE", "CoefficientTable", "CoefficientsMixin", "summary"]
-
 # Maximum number of printed rows.
 MAX_PRINTED = 40
 # Ratio of standard deviations from which every row has decimals of its own.

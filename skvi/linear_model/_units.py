@@ -30,15 +30,6 @@ from skvi.utils._validation import (
     validate_data,
 )
 
-__all__ = [
-    "ColumnsMixin",
-    "HierarchicalLinearModel",
-    "LinearModel",
-    "feature_units",
-    "offset_mean",
-    "with_new_features",
-]
-
 # Sizes of X above which no copy of it is made (128 MiB in double precision), and of
 # chunks copied to double precision at once.
 MAX_COPIED, CHUNK_ELEMENTS = 2**24, 2**21

@@ -12,8 +12,6 @@ from skvi.losses.base import LogLoss, Loss
 from skvi.utils._tables import table
 from skvi.utils._validation import row_chunks
 
-__all__ = ["CallableLoss", "RegularizedLoss"]
-
 # Half the range of the nodes, and their spacings: halved until the result is stable, as
 # it is at once for smooth functions; the last is for kinks.
 REACH, STEPS = 8.0, (0.25, 0.125, 0.0625, 0.00625)

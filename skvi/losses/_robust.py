@@ -10,8 +10,6 @@ from skvi.expectations._rules import Expectations
 from skvi.losses.base import Loss
 from skvi.utils._validation import Interval
 
-__all__ = ["BetaLoss", "GammaLoss"]
-
 
 class BetaLoss(Loss):
     r"""Robust loss of the beta (density power) divergence.

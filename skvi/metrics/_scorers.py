@@ -18,8 +18,6 @@ from skvi.metrics._scores import (
 from skvi.utils._tensors import RandomState
 from skvi.utils._validation import _safe_indexing, warn_user
 
-__all__ = ["IntervalCoverage", "LogPredictiveDensity", "NegCRPS", "NegIntervalScore"]
-
 # Probabilities beyond quantiles that show whether there is a mean, and the least share
 # of it that quantiles farther out do not have: of a Cauchy distribution they are equal.
 TAILS, NEARLY = (1e-6, 1e-12), 0.9

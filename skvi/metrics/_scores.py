@@ -19,8 +19,6 @@ from skvi.utils._validation import (
     validate_arguments,
 )
 
-__all__ = ["RowScorer", "Scorer", "interval_score", "normal_crps", "sample_crps"]
-
 # Elements of a temporary array.
 CHUNK_ELEMENTS = 2**20
 

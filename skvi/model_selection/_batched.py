@@ -23,8 +23,6 @@ from skvi.model_selection._candidates import final_step
 from skvi.utils._interrupts import has_callbacks, raising_interrupts
 from skvi.utils._validation import _safe_indexing, warn_user
 
-__all__ = ["BatchedGridSearchCV", "Outcome", "can_be_batched", "fit_candidates"]
-
 UNFITTED = "Ctrl-C came before this fit had a result"
 
 

@@ -23,15 +23,6 @@ from skvi.utils._interrupts import UNLIMITED, Clock
 from skvi.utils._validation import warn_user
 from skvi.utils._wrappers import refuse_samplers, refuse_supervised
 
-__all__ = [
-    "Outcome",
-    "SearchProgress",
-    "bound_all",
-    "evidence_data",
-    "fit_all",
-    "report_failures",
-]
-
 # Parameters of inference, which do not define the model.
 INFERENCE = frozenset(
     {

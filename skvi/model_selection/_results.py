@@ -21,8 +21,6 @@ from skvi.model_selection._race import (
 )
 from skvi.plotting._rows import describe_candidates
 
-__all__ = ["ROUTED", "Delegates", "describe", "make_results", "models_of"]
-
 # Tolerance of equal training bounds: the first candidate wins.
 SAME_BOUND = 1e-4
 

@@ -36,8 +36,6 @@ from skvi.plotting._rows import describe_candidates
 from skvi.utils._interrupts import Clock, raising_interrupts
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
-__all__ = ["EvidenceSearch"]
-
 NOTHING = "Ctrl-C before the end of the first fit: the search has nothing to keep yet"
 # Nats: upper limit of the default precision of the last pass.
 LOOSEST = 0.1

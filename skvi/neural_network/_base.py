@@ -43,8 +43,6 @@ from skvi.targets._rows import mean_log_density
 from skvi.utils._tensors import device_or_cpu, make_generator
 from skvi.utils._validation import Interval, StrOptions, as_tensor
 
-__all__ = ["BayesianNetwork"]
-
 # Fraction of a first fit in which the divergence has a tenth of its weight: it would
 # switch units off permanently before the data have shaped them.
 WARM_UP = 0.2

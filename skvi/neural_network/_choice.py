@@ -26,8 +26,6 @@ from skvi.neural_network._mlp import can_mix, log_noise_of
 from skvi.posteriors import Ensemble
 from skvi.solvers import Stochastic
 
-__all__ = ["Choice", "beyond_chance", "choose", "stacked"]
-
 # Candidates, as far apart as their scores tell. The first ones are tried at once (all
 # of them where rows are so few that another member is nearly free), smaller ones as
 # long as the smallest is the best.

@@ -16,8 +16,6 @@ from skvi.neural_network._training import with_new_classes
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
-__all__ = ["BayesianMLPClassifier", "NetworkClassifierMixin"]
-
 
 class NetworkClassifierMixin(BayesianClassifierMixin):
     """Mixin: labels, and class probabilities of the networks' outputs."""

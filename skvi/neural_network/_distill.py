@@ -18,8 +18,6 @@ from skvi.utils._validation import (
     validate_data,
 )
 
-__all__ = ["DistilledRegressor", "distill"]
-
 # How far copies of rows are moved towards another one at most, and the largest standard
 # deviation of their noise in those of the columns.
 MOVED, JITTER = 0.5, 0.3

@@ -29,24 +29,6 @@ from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network._reports import spaced_rows
 from skvi.utils._validation import as_tensor
 
-__all__ = [
-    "CountColumns",
-    "candidate_likelihoods",
-    "check_other_likelihood",
-    "coarse_grid",
-    "given_grid",
-    "joined_units",
-    "learned_numbers",
-    "likely_shape",
-    "noise_of",
-    "origin_of",
-    "repeated_value",
-    "targets_in_units",
-    "units_of_target",
-    "units_on_grid",
-    "with_value",
-]
-
 # A value has a probability of its own if it is at least this fraction of the rows, and
 # so many of them and times as many as the next one: other repetitions are of rounding.
 FRACTION, MIN_REPEATS, TIMES = 0.05, 10, 5

@@ -20,8 +20,6 @@ from skvi.solvers._solution import Solution, State
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["MLPMixin", "at_candidate", "can_mix", "mixed", "says"]
-
 #: What "auto" stands for: what predicts best by `benchmarks/network_defaults.py`. The
 #: step size is the solver's.
 CHOICES = {"hidden_layer_sizes": (50, 50), "activation": "relu"}

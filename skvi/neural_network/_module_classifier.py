@@ -6,8 +6,6 @@ from skvi.neural_network._modules import ModuleMixin
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
-__all__ = ["BayesianModuleClassifier"]
-
 
 class BayesianModuleClassifier(NetworkClassifierMixin, ModuleMixin, BayesianNetwork):
     """A posterior over the weights of any `torch.nn.Module`, for classes.

@@ -6,8 +6,6 @@ from skvi.neural_network._regression import NetworkRegressorMixin
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
-__all__ = ["BayesianModuleRegressor"]
-
 
 class BayesianModuleRegressor(NetworkRegressorMixin, ModuleMixin, BayesianNetwork):
     """A posterior over the weights of any `torch.nn.Module`, for numbers.

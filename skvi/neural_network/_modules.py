@@ -18,8 +18,6 @@ from skvi.predictors._module import PartialPredictor
 from skvi.utils._modules import StoredModule, drawing_from, is_lazy, store_module
 from skvi.utils._rows import as_rows
 
-__all__ = ["ModuleMixin", "OutputLimits"]
-
 PREFIX = "module__"
 # Weight of the divergence by default: candidates would cost several long fits.
 USUAL_WEIGHT = 0.3

@@ -57,8 +57,6 @@ from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import StrOptions, _fit_context, check_levels
 
-__all__ = ["NetworkRegressorMixin"]
-
 # Degrees of freedom of the noise of targets on a grid, whose center is blunt: with four
 # validation rows of wine have .01 to .06 nats less, those with outliers no more.
 GRID_DF = 10.0

@@ -9,8 +9,6 @@ from skvi.predictors._mlp import ACTIVATIONS
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
-__all__ = ["BayesianMLPRegressor"]
-
 
 class BayesianMLPRegressor(NetworkRegressorMixin, MLPMixin, BayesianNetwork):
     """Neural network regression with predictive uncertainty.

@@ -15,22 +15,6 @@ from skvi.divergences import Divergence, KLDivergence
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import Interval, median_distance, validate_arguments
 
-__all__ = [
-    "SparsityMixin",
-    "SparsityReport",
-    "explained_log_loss",
-    "explained_variance",
-    "flat_message",
-    "has_outliers",
-    "missed_message",
-    "missed_variance",
-    "remedies",
-    "spaced_rows",
-    "unscaled_message",
-    "without_outliers",
-    "worse_message",
-]
-
 HEADINGS = ("weights", "kept", "fraction")
 
 

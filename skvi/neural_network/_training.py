@@ -26,16 +26,6 @@ from skvi.solvers._checkpoint import CheckpointFile, checkpoint_path_of
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
 
-__all__ = [
-    "check_stream",
-    "check_training",
-    "checkpoint_file",
-    "first_state",
-    "posterior_to_continue",
-    "solver_for",
-    "with_new_classes",
-]
-
 
 def solver_for(network: Any, n_rows: int) -> Solver:
     """The solver with the sizes that suit the data, where none are given."""

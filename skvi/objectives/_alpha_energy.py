@@ -10,8 +10,6 @@ from skvi.objectives.base import Objective
 from skvi.targets._least_squares import with_free_energy
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["AlphaEnergy"]
-
 
 class AlphaEnergy(Objective):
     r"""Alpha-energy (black-box alpha): a row-wise generalization of the ELBO.

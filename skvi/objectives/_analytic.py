@@ -18,14 +18,6 @@ from skvi.objectives._orders import (
 from skvi.objectives._steps import Member
 from skvi.utils._tensors import NoiseStream
 
-__all__ = [
-    "AnalyticSteps",
-    "DivergencePart",
-    "divergence_part",
-    "form_of",
-    "structure_of",
-]
-
 
 class DivergencePart(Protocol):
     """Adds a fraction of the divergence to gradients, and returns its full value."""

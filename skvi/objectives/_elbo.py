@@ -15,8 +15,6 @@ from skvi.objectives.base import Objective
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import StrOptions
 
-__all__ = ["ELBO"]
-
 SCORE_RATE = 0.1
 # Nats that a converged fit to a density may be short.
 SMALL_GAIN = 0.02

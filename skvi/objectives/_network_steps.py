@@ -11,15 +11,6 @@ from skvi.objectives._weights import MemberBatches
 from skvi.utils._rows import RowBuffers
 from skvi.utils._tensors import NoiseStream, antithetic, spawn
 
-__all__ = [
-    "NetworkSteps",
-    "NormalSteps",
-    "can_train",
-    "estimate",
-    "make_steps",
-    "stack_structure",
-]
-
 # Multiply-adds of a step below which many are made before progress is reported.
 QUICK_WORK = 2**26
 

@@ -11,15 +11,6 @@ from skvi.base import NormalForm
 from skvi.divergences.base import MomentForm, OrderForm
 from skvi.objectives._steps import Member
 
-__all__ = [
-    "LearnedScales",
-    "Orders",
-    "ScaledForm",
-    "ScaledMoments",
-    "VarianceLimits",
-    "prior_at_one",
-]
-
 # A smallest eigenvalue this close to 0, relative to the largest, is inconclusive.
 MARGIN = 1e-8
 

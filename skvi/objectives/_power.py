@@ -16,8 +16,6 @@ from skvi.objectives._weights import (
 )
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["EUBO", "IWELBO", "ChiBound", "RenyiBound"]
-
 
 class _PowerBound(WeightsObjective):
     """``log(mean(w^(1 - alpha))) / (1 - alpha)``, in Rényi's parametrization."""

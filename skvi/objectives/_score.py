@@ -6,8 +6,6 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 
-__all__ = ["ScoreFunction"]
-
 
 class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.

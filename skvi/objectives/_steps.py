@@ -19,8 +19,6 @@ import torch
 
 from skvi.utils._tensors import randn
 
-__all__ = ["Member", "Rows", "Source", "Steps", "SurrogateSteps", "gain_of_normal"]
-
 #: Rows of one minibatch; None is all rows.
 Rows = torch.Tensor | None
 

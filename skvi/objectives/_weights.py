@@ -11,15 +11,6 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._steps import MAX_ELEMENTS, MAX_STEPS, Rows
 from skvi.objectives.base import Objective
 
-__all__ = [
-    "Batch",
-    "MemberBatches",
-    "WeightsObjective",
-    "log_power_mean",
-    "normalize",
-    "weighted_sum",
-]
-
 # Below this range of the scaled log weights their power mean is computed by a series.
 SMALL_RANGE = 1.0
 

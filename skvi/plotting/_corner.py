@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["CornerDisplay"]
 
 # Parameters that are legible, draws of a cloud, bins of a histogram, and the quantiles
 # between which axes extend: tails would hide the rest.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["EvidenceBoundsDisplay"]
-
 
 class EvidenceBoundsDisplay:
     """Evidence bounds: where the log evidence of each model lies.

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["EvidenceSearchDisplay"]
 
 COLORS = {"best": common.GREEN, "not excluded": common.ORANGE, "excluded": common.BLUE}
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["LossCurveDisplay"]
 
 GID = "skvi loss curve: "
 # Lines differ in color, dashes and end marker: any one of them would do.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
-__all__ = ["PosteriorDisplay"]
 
 # Coefficients and classes that are shown without a choice.
 MOST_SHOWN, MOST_CLASSES = 12, 6

@@ -11,19 +11,6 @@ from skvi.evidence._result import FROM_TARGET
 from skvi.plotting import _rows as common
 from skvi.utils._tables import n_decimals
 
-__all__ = [
-    "check_quantity",
-    "describe_candidates",
-    "draw_bars",
-    "draw_marks",
-    "draw_whiskers",
-    "finite",
-    "interval_text",
-    "label_rows",
-    "row_label",
-    "row_text",
-]
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["WeightsDisplay"]
 
 SIDES = {
     "lower": ("lower side", common.BLUE, "o"),

@@ -26,8 +26,6 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.utils._tensors import LOG_2PI, log_mean_exp, rand, randn
 
-__all__ = ["SHARE", "AuxiliaryPosterior", "Regression", "Settings"]
-
 # Variance of u that comes from e at the start.
 SHARE = 0.1
 # Transitions of a chain, steps of each, and the range of the logs of their sizes.

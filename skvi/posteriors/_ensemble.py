@@ -19,8 +19,6 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["BASES", "Ensemble", "GaussianDropout"]
-
 #: Families of the members of mixtures.
 BASES: dict[str, type[Family]] = {
     "mean_field": MeanFieldNormal,

@@ -16,8 +16,6 @@ from skvi.utils._modules import Function, drawing_from
 from skvi.utils._tensors import CPU, LOG_2PI, randn
 from skvi.utils._validation import Interval
 
-__all__ = ["FlowPosterior", "InverseAutoregressive", "NormalizingFlow"]
-
 # Change of a slope of log densities, of normals of scale 1, that does not matter.
 SMALL_CHANGE = 1e-3
 

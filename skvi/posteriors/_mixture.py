@@ -13,8 +13,6 @@ from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Posterior
 from skvi.utils._tensors import rand
 
-__all__ = ["Mixture", "MixtureOverScales", "beside", "leading"]
-
 
 class Mixture(Posterior):
     r"""Mixture of posteriors of one family.

@@ -23,14 +23,6 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import CPU, LOG_2PI, make_generator
 from skvi.utils._validation import Interval
 
-__all__ = [
-    "Auxiliary",
-    "MultiplicativeFlow",
-    "auxiliaries",
-    "kl_divergence",
-    "log_standard",
-]
-
 # Steps of the flow and of r, in those of means: their sums over units move faster.
 NETWORK_SHARE = 0.1
 

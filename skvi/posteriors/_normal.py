@@ -14,15 +14,6 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import CPU, randn
 from skvi.utils._validation import Interval
 
-__all__ = [
-    "INITIAL_SCALE",
-    "FullRankNormal",
-    "LowRankNormal",
-    "MeanFieldNormal",
-    "NormalPosterior",
-    "fit_factors",
-]
-
 # Standard deviation of an initial posterior, for solvers that need a start.
 INITIAL_SCALE = 0.1
 

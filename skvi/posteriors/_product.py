@@ -14,8 +14,6 @@ from skvi.posteriors._semi_implicit import Beta, Gamma, check_bijection
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import CPU, rand, randn
 
-__all__ = ["Categorical", "CategoricalPosterior", "Product", "vary"]
-
 
 class Categorical(Family):
     """Independent probabilities of the values of discrete parameters.

@@ -17,8 +17,6 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import rand, randn
 from skvi.utils._validation import Interval
 
-__all__ = ["Frame", "RefinedNormal", "Refinement", "Samples"]
-
 # Gradient steps after each auxiliary variable; the first step size, in standard
 # deviations of what it starts from; and the decay rates of Adam.
 N_STEPS, STEP_SIZE, DECAY, EPSILON = 200, 0.05, (0.9, 0.99), 1e-8

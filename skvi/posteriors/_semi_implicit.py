@@ -24,8 +24,6 @@ from skvi.utils._tensors import (
 )
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Beta", "Gamma", "HierarchicalVariational", "SemiImplicitMixture"]
-
 # Auxiliary numbers that None stands for at most, and parameters of the model.
 MAX_AUXILIARY, MAX_SIZE = 50, 20_000
 

@@ -16,8 +16,6 @@ from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import CPU, randn
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Exact", "MixtureOfNormals", "Unsolved", "WhitenedPosterior"]
-
 
 class WhitenedPosterior(Posterior):
     """Distribution of theta = mean + scale u; u has that of the family.

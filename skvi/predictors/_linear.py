@@ -25,8 +25,6 @@ from skvi.utils._rows import (
 )
 from skvi.utils._validation import row_chunks
 
-__all__ = ["LinearPredictor"]
-
 # Rows are processed in chunks whose copy in double precision stays in the cache; if
 # results are large, or rows are sparse, in chunks of up to this number of elements.
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21

@@ -12,8 +12,6 @@ from skvi.predictors.base import BlockForward, Predictor
 from skvi.utils._tensors import CPU, randn
 from skvi.utils._validation import CACHE_ELEMENTS
 
-__all__ = ["ACTIVATIONS", "MLPBlocks", "MLPPredictor"]
-
 
 def _softplus(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.softplus.out(x, out=x)

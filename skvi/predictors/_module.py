@@ -18,8 +18,6 @@ from skvi.predictors.base import Predictor
 from skvi.utils._modules import PROCESS_WIDE, Function
 from skvi.utils._tensors import CPU
 
-__all__ = ["ModulePredictor", "PartialPredictor"]
-
 # Elements of the widest layer kept in memory for all draws of a forward pass.
 MAX_ELEMENTS = 2**25
 # On CPUs one draw after the other is quicker for few draws, and where a draw has at

@@ -9,8 +9,6 @@ import torch
 
 from skvi.utils._tensors import CPU
 
-__all__ = ["MLPPasses", "ModulePasses", "Symmetry"]
-
 _softplus_in_place = torch.ops.aten.softplus.out
 _relu_slope = torch.ops.aten.threshold_backward.grad_input
 _tanh_slope = torch.ops.aten.tanh_backward.grad_input

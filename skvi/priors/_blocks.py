@@ -15,15 +15,6 @@ from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = [
-    "LEARN_ROWS",
-    "POSITIVE",
-    "SCALE",
-    "BuiltIndependent",
-    "build_prior",
-    "scaled",
-]
-
 # Entries used for blocks of a role without their own entry.
 INSTEAD = {"weight": "coef", "affine": "intercept"}
 

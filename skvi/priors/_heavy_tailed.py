@@ -23,8 +23,6 @@ from skvi.priors._blocks import POSITIVE, SCALE, BuiltIndependent, scaled
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 from skvi.utils._tensors import rand, randn
 
-__all__ = ["ARD", "Horseshoe", "Laplace", "LogUniform", "StudentT"]
-
 
 class Laplace(Prior):
     """Independent Laplace (double exponential) density on every coefficient.

@@ -18,8 +18,6 @@ from skvi.priors.base import BuiltPrior, GammaHyperprior, Prior
 from skvi.utils._tensors import LOG_2PI, rand, randn
 from skvi.utils._validation import StrOptions
 
-__all__ = ["BuiltUnknownScale", "HalfCauchy", "Normal"]
-
 # Least sum of squares of coefficients with an unknown scale: at 0 their density has no
 # bound. Scales of draws are at most so large that squares are finite.
 LEAST_SQUARES, LARGEST_SCALE = 1e-280, 1e140

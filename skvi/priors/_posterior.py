@@ -11,8 +11,6 @@ from skvi.base._normal_form import normal_product
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors.base import BuiltPrior
 
-__all__ = ["FlatReference", "MixtureAsPrior", "prior_of_posterior"]
-
 
 def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
     """Use a copy of a fitted posterior as the prior of a model with the same layout.

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Checkpoint", "CheckpointFile", "Tree", "checkpoint_path_of"]
-
 #: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
 Tree = Any
 

@@ -8,8 +8,6 @@ from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._stochastic._solver import Stochastic
 from skvi.solvers.base import Problem, Solver
 
-__all__ = ["SOLVERS", "choose_solver"]
-
 #: From the most exact to the most general.
 SOLVERS: dict[str, type[Solver]] = {
     s.name: s

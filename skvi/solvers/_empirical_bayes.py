@@ -18,8 +18,6 @@ from skvi.solvers._solution import Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets._numbers import numbers_of
 
-__all__ = ["EmpiricalBayes"]
-
 # The fit at fixed scales is this much more accurate than requested, so that its
 # gradients can be differentiated; and the gradient to reach, by roots of nats.
 INNER_ACCURACY, INNER_ITER, SMALL_GRADIENT = 1e-4, 100, 0.01

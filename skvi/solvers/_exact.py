@@ -28,8 +28,6 @@ from skvi.targets._precisions import (
 )
 from skvi.utils._tensors import CPU, LOG_2PI, rand, randn
 
-__all__ = ["ExactSolver", "MixtureOverPrecisions", "missing_for_exact"]
-
 # Density of the nodes for the evidence, and for draws, which choose among them.
 FINE, FINEST = 2.0, 4.0
 # Degrees of freedom, less two, of a Student-t that is given a variance.

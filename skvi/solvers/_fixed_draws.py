@@ -15,8 +15,6 @@ from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 from skvi.utils._tensors import randn
 
-__all__ = ["FixedDraws", "FixedDrawsPoint", "balanced_noise"]
-
 # Draws of the first round, at least so many for each parameter; of the last; and how
 # many times as many each round has.
 FIRST, PER_PARAMETER, LAST, GROWTH = 1024, 8, 2**15, 4

@@ -24,16 +24,6 @@ from skvi.targets import SupervisedTarget, Target
 from skvi.targets._hierarchical import base_prior
 from skvi.targets._reduced import ReducedTarget, reduced
 
-__all__ = [
-    "MIN_SIZE",
-    "check_noise",
-    "has_few_rows",
-    "hyper_range",
-    "runaway_message",
-    "solve_reduced",
-    "suspicion",
-]
-
 # Robust losses can be unbounded below: a lower limit that a diverging scale reaches
 # before its steps have become too small, and a decrease that is worth a warning.
 ROBUST_FLOOR, SUSPICIOUS = math.log(1e2), math.log(0.3)

@@ -12,8 +12,6 @@ from skvi.expectations._softmax import pairwise_split
 from skvi.targets import SupervisedTarget
 from skvi.targets._rows import terms_at, terms_at_moments
 
-__all__ = ["LBFGS", "combined"]
-
 # The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 # Twice the nats of a step of the mean after which it is the precision's turn.

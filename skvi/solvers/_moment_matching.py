@@ -33,8 +33,6 @@ from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, en
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 
-__all__ = ["MomentMatching", "fit_proposal_normal"]
-
 # Effective number of independent draws for the moments: errors of 1 % of a standard
 # deviation in the means. A full covariance gets more, in proportion to P^2.
 MIN_ESS = 10_000

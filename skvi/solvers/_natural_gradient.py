@@ -39,15 +39,6 @@ from skvi.targets._rows import terms_at
 from skvi.targets._supervised import with_design
 from skvi.utils._tensors import randn
 
-__all__ = [
-    "AtPlaces",
-    "NaturalGradient",
-    "choose_start",
-    "dispersed_starts",
-    "likelihood_normal",
-    "solve_from_best",
-]
-
 # Errors of a bad start above this many nats are no measure of those at the end.
 NEGLIGIBLE = 0.1
 # Steps whose gain is extrapolated where a prior may be nearly flat: single ones differ.

@@ -33,8 +33,6 @@ from skvi.solvers._mode import (
 from skvi.targets import SupervisedTarget
 from skvi.targets._rows import stacked_terms
 
-__all__ = ["Descent", "Place", "singularity"]
-
 # History of the acceleration by number of parameters: entries hold full precisions.
 DEPTHS = ((1100, 10), (4096, 2))
 # Least fraction of the precision's step where full ones overshoot, and its growth.

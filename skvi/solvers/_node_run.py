@@ -26,20 +26,6 @@ from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers
 from skvi.targets._supervised import with_design
 from skvi.utils._interrupts import check_time
 
-__all__ = [
-    "FALL",
-    "MAX_NODES",
-    "NODE_TOL",
-    "ROUGH",
-    "CarriedNodes",
-    "Fit",
-    "Index",
-    "NodeRun",
-    "Parts",
-    "Start",
-    "extrapolated",
-]
-
 #: Mean and precision of a normal.
 Start = tuple[torch.Tensor, torch.Tensor]
 

@@ -43,8 +43,6 @@ from skvi.targets import SupervisedTarget
 from skvi.targets._numbers import Scale
 from skvi.targets._rows import terms_at
 
-__all__ = ["Nodes", "PlacedNodes", "ScaleGrid", "Top"]
-
 # Most points of the grid, and how far it goes beyond the scales at which data and prior
 # weigh the same for some coefficient.
 MAX_POINTS, BEYOND = 24, (1.0, 3.0)

@@ -12,8 +12,6 @@ from skvi.solvers._mode import LBFGS
 from skvi.targets import Target
 from skvi.utils._tensors import rand, randn
 
-__all__ = ["LOW", "MAX_MODES", "Start", "find_starts"]
-
 # Random starts, uniform in this range of every coordinate, as those of Stan are.
 N_STARTS, RANGE = 6, 2.0
 # Points far from the best normal: their number, distances in deviations, the share of

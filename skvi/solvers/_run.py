@@ -10,17 +10,6 @@ from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.utils._interrupts import check_time
 
-__all__ = [
-    "Run",
-    "judge_quadrature",
-    "known_error",
-    "missing_for_expectations",
-    "missing_for_quadrature",
-    "refined_value",
-    "remedy_for",
-    "unfinished",
-]
-
 
 class Run:
     """Improves a state, one iteration after the other, until Ctrl-C at any moment.

@@ -8,17 +8,6 @@ from typing import NamedTuple
 from skvi.posteriors import Posterior
 from skvi.targets import Target
 
-__all__ = [
-    "FLOOR_MESSAGE",
-    "INTERRUPTED",
-    "Ending",
-    "PhaseInterrupted",
-    "Solution",
-    "State",
-    "ending_of",
-    "remaining_gain",
-]
-
 #: Message of a solver after Ctrl-C.
 INTERRUPTED = "interrupted: the best posterior so far was kept"
 

@@ -13,8 +13,6 @@ import torch
 
 from skvi.utils._tensors import rand
 
-__all__ = ["Bounded", "exp_inside", "nudged"]
-
 #: By the end: the sign of ``x - end``, and how to find ``log |x - end|``.
 Ends = dict[float, tuple[int, Callable[[], torch.Tensor]]]
 # Relative rounding of ends.

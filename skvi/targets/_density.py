@@ -17,15 +17,6 @@ from skvi.targets._maps import Integers, find_bijection, find_transform
 from skvi.targets._switched import Switches
 from skvi.targets.base import Target
 
-__all__ = [
-    "FAILURES",
-    "DensityTarget",
-    "RowsDensityTarget",
-    "as_tensor",
-    "parts",
-    "unchecked",
-]
-
 #: What decompositions and other functions raise far out, where a density is 0.
 FAILURES = (torch.linalg.LinAlgError, ArithmeticError, ValueError)
 

@@ -20,8 +20,6 @@ from skvi.targets._density import (
 from skvi.targets._maps import SUPPORTS
 from skvi.utils._tensors import make_generator, rand
 
-__all__ = ["check_density", "explain_ridge", "lost_digits"]
-
 # Relative difference of log densities of one draw, alone and among others.
 ROUNDING = 1e-6
 # Nats by which sums over halves of the rows may differ, and relative to rounding.

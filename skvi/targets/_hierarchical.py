@@ -23,14 +23,6 @@ from skvi.utils._rows import SparseRows
 from skvi.utils._tensors import LOG_2PI
 from skvi.utils._validation import median_distance, weighted_median
 
-__all__ = [
-    "HierarchicalTarget",
-    "base_prior",
-    "beside_number",
-    "coef_scale",
-    "with_own_prior",
-]
-
 # Decompositions of more columns (or rows, if they are fewer) take too long.
 MAX_DECOMPOSED = 3000
 

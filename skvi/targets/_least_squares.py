@@ -18,18 +18,6 @@ from skvi.utils._rows import SparseRows
 from skvi.utils._tensors import Movable, log_mean_exp
 from skvi.utils._validation import like_rows, row_chunks
 
-__all__ = [
-    "ExpectedLoss",
-    "FreeEnergy",
-    "LeastSquares",
-    "as_std_or_cov",
-    "gather",
-    "hyper_path",
-    "summarize",
-    "term_chunks",
-    "with_free_energy",
-]
-
 # Eigenvalues below this fraction of the largest are rounding errors.
 SINGULAR = 1e-15
 # A Gram matrix squares condition numbers: eigenvalues below this fraction of the

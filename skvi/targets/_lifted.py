@@ -17,8 +17,6 @@ from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets.base import Target
 from skvi.utils._tensors import LOG_2PI
 
-__all__ = ["LiftedTarget", "NodeGrid"]
-
 # Standard deviations of starts of chains, in units of those of the posterior.
 WIDE, WIDE_SCORE = 3.0, 1.5
 # Distance of a node of the log scale on either side, to which its powers are followed.

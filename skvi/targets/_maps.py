@@ -11,18 +11,6 @@ from torch.nn.functional import logsigmoid, pad
 
 from skvi.targets._bounded import Bounded, exp_inside
 
-__all__ = [
-    "SUPPORTS",
-    "Between",
-    "Integers",
-    "Ordered",
-    "Simplex",
-    "Triangular",
-    "UnitVector",
-    "find_bijection",
-    "find_transform",
-]
-
 
 class Map(Transform):
     """A torch transform that its arguments define."""

@@ -20,16 +20,6 @@ from skvi.targets._supervised import SupervisedTarget, with_prior
 from skvi.targets.base import Target
 from skvi.utils._tensors import LOG_2PI, Movable
 
-__all__ = [
-    "CarriedScale",
-    "LikelihoodNumber",
-    "Number",
-    "Scale",
-    "ScaleScore",
-    "bound_at",
-    "numbers_of",
-]
-
 # Distances of the differences that give slopes and curvatures.
 NEAR, CLOSE, BESIDE = 1e-3, 0.01, 0.1
 # Most steps to the best place beside a normal.

@@ -18,19 +18,6 @@ from skvi.priors import BuiltPrior, GammaHyperprior, HalfCauchy
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._tensors import CPU, LOG_2PI, Movable
 
-__all__ = [
-    "BuiltHierarchy",
-    "ConjugateForm",
-    "Hyperprior",
-    "Precision",
-    "PrecisionNodes",
-    "ScaleDensity",
-    "UnknownNumber",
-    "exponent",
-    "find_nodes",
-    "has_nodes",
-]
-
 #: Of one number: what gives `log_density` and `draw_log` of its logarithm.
 Hyperprior = GammaHyperprior | HalfCauchy
 

@@ -16,8 +16,6 @@ from skvi.targets._supervised import SupervisedTarget
 from skvi.utils._rows import SparseRows
 from skvi.utils._tensors import randn
 
-__all__ = ["ReducedTarget", "features_of", "reduced", "unit_of"]
-
 # Largest matrix of features that is decomposed.
 MAX_ELEMENTS = 2**24
 

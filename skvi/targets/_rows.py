@@ -21,15 +21,6 @@ from skvi.targets._least_squares import (
 from skvi.targets.base import Target
 from skvi.utils._validation import like_rows, weighted_sum
 
-__all__ = [
-    "SupervisedRows",
-    "mean_log_density",
-    "row_terms",
-    "stacked_terms",
-    "terms_at",
-    "terms_at_moments",
-]
-
 # Ratio of a learned noise scale to its start, and of a prior scale: without a lower
 # limit the likelihood of an exactly fitted row is unbounded.
 NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)

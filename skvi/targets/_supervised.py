@@ -27,15 +27,6 @@ from skvi.targets.base import Target
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import CACHE_ELEMENTS, like_rows, weighted_sum
 
-__all__ = [
-    "AveragedTarget",
-    "NetworkSlopes",
-    "SupervisedTarget",
-    "WhitenedNetwork",
-    "with_design",
-    "with_prior",
-]
-
 
 class NetworkSlopes(Movable):
     """The log likelihood and its gradient, for up to S draws and always n rows.

@@ -9,8 +9,6 @@ from torch.distributions.transforms import Transform
 from skvi.targets._maps import SUPPORTS
 from skvi.utils._tensors import CPU
 
-__all__ = ["Switches"]
-
 # Labels that may be switched, at most, sets of blocks that switch together, and images.
 MAX_LABELS, MAX_SETS, MAX_IMAGES = 12, 128, 2048
 # Two positions of each element that is exchanged.

@@ -8,8 +8,6 @@ from skvi.base import NormalForm
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import CACHE_ELEMENTS, row_chunks
 
-__all__ = ["WhitenedLinear", "WhitenedTarget"]
-
 
 class WhitenedTarget(Movable):
     """Log joint density, that of theta, at ``theta = mean + scale @ position``."""

@@ -10,8 +10,6 @@ from sklearn.base import clone
 
 from skvi.base._component import Component
 
-__all__ = ["Check", "check_component", "ensure", "numeric_gradient", "pickled"]
-
 T = TypeVar("T")
 
 # Errors of a Monte Carlo estimate that are allowed, in standard errors; and draws.

@@ -14,8 +14,6 @@ from skvi.priors import BuiltPrior, Normal
 from skvi.testing._ensure import N_DRAWS, N_SE, Check, numeric_gradient
 from skvi.utils._tensors import CPU, make_generator, randn
 
-__all__ = ["check_divergence", "check_likelihood", "check_loss"]
-
 LIKELIHOODS = (GaussianLikelihood(0.7), BernoulliLikelihood(), CategoricalLikelihood(3))
 # Nodes and half width, in standard deviations, of the reference integral.
 N_NODES, HALF_WIDTH = 8001, 9.0

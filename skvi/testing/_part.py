@@ -18,8 +18,6 @@ from skvi.testing._likelihoods import (
 )
 from skvi.testing._posteriors import check_family, check_prior
 
-__all__ = ["check_part"]
-
 CHECKS: dict[type[Component], Callable[[Any, int], None]] = {
     Divergence: check_divergence,
     Prior: check_prior,

@@ -19,8 +19,6 @@ from skvi.testing._ensure import (
 )
 from skvi.utils._tensors import CPU, make_generator, randn
 
-__all__ = ["check_family", "check_prior"]
-
 
 def check_family(family: Family, random_state: int) -> None:
     """Draws, densities and moments; see `check_part`."""

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_tree"]
-
 
 def as_tree(
     groups: Mapping[str, Mapping[str, np.ndarray]],

@@ -13,8 +13,6 @@ from skvi.utils._tensors import LOG_2PI
 from skvi.utils._validation import check_levels, interval_levels
 from skvi.utils._wrappers import TransformedTarget, innermost, missing
 
-__all__ = ["find_forecast"]
-
 
 def find_forecast(estimator: Any, X: Any, name: str, advice: str) -> tuple[Any, Any]:
     """Return the inner object with a method of forecasts, and X transformed for it.

@@ -17,17 +17,6 @@ import torch
 from joblib import effective_n_jobs
 from threadpoolctl import LibController, ThreadpoolController
 
-__all__ = [
-    "UNLIMITED",
-    "CallbackSupportMixin",
-    "Clock",
-    "OutOfTime",
-    "check_time",
-    "has_callbacks",
-    "raising_interrupts",
-    "with_callbacks",
-]
-
 _LEFT_OVER: list[torch.inference_mode] = []
 
 

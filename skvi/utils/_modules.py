@@ -13,15 +13,6 @@ from torch.func import functional_call
 
 from skvi.utils._tensors import CPU
 
-__all__ = [
-    "PROCESS_WIDE",
-    "Function",
-    "StoredModule",
-    "drawing_from",
-    "is_lazy",
-    "store_module",
-]
-
 #: Held while something is changed that all threads share.
 PROCESS_WIDE = threading.RLock()
 

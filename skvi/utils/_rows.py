@@ -21,17 +21,6 @@ from skvi.utils._interrupts import over_threads
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import as_tensor
 
-__all__ = [
-    "RowBuffers",
-    "RowPass",
-    "ShiftedRows",
-    "congruence",
-    "dense_gram",
-    "dense_moments",
-    "is_dense",
-    "times_transpose",
-]
-
 # Number of weightings above which products of all pairs of features pay off.
 MANY_WEIGHTS = 20
 

@@ -7,8 +7,6 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["n_decimals", "table"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

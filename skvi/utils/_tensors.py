@@ -9,16 +9,6 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
-__all__ = [
-    "CPU",
-    "LOG_2PI",
-    "Movable",
-    "device_or_cpu",
-    "log_mean_exp",
-    "resolve_device",
-    "to_device",
-]
-
 CPU = torch.device("cpu")
 # Multiply-adds of a pass over the data above which a GPU is worthwhile. One core takes
 # about a tenth of a second for them; the GPU launches some thousand operations in that

@@ -6,8 +6,6 @@ from types import ModuleType
 
 import torch
 
-__all__ = ["trusted_types"]
-
 # Containers, and what a search by cross-validation keeps.
 OTHERS = (
     "collections.deque",

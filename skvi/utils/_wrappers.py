@@ -12,13 +12,6 @@ from sklearn.utils import get_tags
 
 from skvi.utils._validation import check_levels, interval_levels
 
-__all__ = [
-    "TransformedTarget",
-    "refuse_samplers",
-    "refuse_supervised",
-    "supervised_transformers",
-]
-
 # Beyond these quantiles a transformation is not looked at.
 TAIL = 1e-3
 # Places between them.

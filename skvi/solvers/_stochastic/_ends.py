@@ -14,18 +14,6 @@ from skvi.solvers._solution import State
 from skvi.solvers._stochastic._optimizers import Numbers
 from skvi.solvers.base import Problem
 
-__all__ = [
-    "Best",
-    "EpochEnd",
-    "Validation",
-    "divergence_at",
-    "fresh_value",
-    "level_part",
-    "mean_and_error",
-    "non_finite_message",
-    "weight_efficiency",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class EpochEnd:

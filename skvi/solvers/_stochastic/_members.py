@@ -10,8 +10,6 @@ from skvi.objectives._network_steps import make_steps
 from skvi.solvers._stochastic._optimizers import LONGEST_STEP, AdamStack
 from skvi.solvers._stochastic._training import Training
 
-__all__ = ["train"]
-
 
 def train(trainings: Sequence[Training]) -> None:
     """Train all members to their ends; those of equal structure form a stack.

@@ -6,8 +6,6 @@ from functools import partial
 
 import torch
 
-__all__ = ["LONGEST_STEP", "Adam", "AdamStack", "Numbers"]
-
 # Weights of the moments' last values, and the length of a gradient, in root mean
 # squares of those before it, above which it is shortened.
 BETA_1, BETA_2, LONGEST = 0.9, 0.999, 5.0

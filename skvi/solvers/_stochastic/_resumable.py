@@ -8,8 +8,6 @@ from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._tensors import to_device
 
-__all__ = ["Resumable"]
-
 # Attributes that change from step to step, besides objects with their own state.
 CHANGING = (
     "params",

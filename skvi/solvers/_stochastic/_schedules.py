@@ -27,8 +27,6 @@ from skvi.solvers.base import Problem
 from skvi.targets.base import Target
 from skvi.utils._tensors import CPU
 
-__all__ = ["Patience", "Plateau", "Schedule", "StableDecay", "paces", "without_steps"]
-
 # Step sizes end at this fraction of their start.
 SMALLEST_SHARE = 1 / 32
 # Fraction of the total decrease that may fall into the last quarter of a fixed

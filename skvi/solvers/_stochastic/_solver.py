@@ -16,8 +16,6 @@ from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["Stochastic", "solve_members"]
-
 # Draws of a gradient step unless given.
 N_DRAWS = 10
 # Step size of all parameters, times the number of inputs of a unit. Chosen on training

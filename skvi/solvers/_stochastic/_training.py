@@ -33,8 +33,6 @@ from skvi.solvers._stochastic._schedules import (
 )
 from skvi.solvers.base import Problem, SolverOptions
 
-__all__ = ["Training"]
-
 STEPS_PER_SWEEP = 100
 # Steps, at most, on whose draws and rows states are compared: after Ctrl-C; else as
 # many as a sweep, but a small fraction of the training.
