@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy.linalg import cholesky
 from scipy.optimize import minimize
-from scipy.special import erf, expit, log_expit, logsumexp
+from scipy.special import erf, expit, log_expit
 from scipy.stats import laplace, multivariate_normal, multivariate_t, norm
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.preprocessing import scale
@@ -315,10 +315,3 @@ def conjugate_evidence(A, y, prior_scale, noise_scale):
     """log p(y) of y = A theta + noise: y is normal."""
     covariance = prior_scale**2 * A @ A.T + noise_scale**2 * np.eye(len(y))
     return multivariate_normal.logpdf(y, np.zeros(len(y)), covariance)
-
-
-def grid_evidence(problem, width=12.0, n_nodes=801):
-    """log E_prior[exp(-sum w loss)] of a model with one feature, on a dense grid."""
-    x = np.linspace(-width, width, n_nodes) * problem.scale
-    theta = np.stack(np.meshgrid(x, x, indexing="ij"), -1).reshape(-1, 2)
-    return logsumexp(problem.log_joint(theta)) + 2 * np.log(x[1] - x[0])

@@ -223,10 +223,6 @@ def test_parts_follow_their_arguments(name):
             assert_close(f.cpu(), e, rtol=1e-9, atol=1e-12)
 
 
-def _as_tuple(value):
-    return value if isinstance(value, tuple) else (value,)
-
-
 SAMPLERS = [
     GaussianLikelihood(1.0), StudentTLikelihood(4.0, 1.0), BernoulliLikelihood(),
     PoissonLikelihood(), NegativeBinomialLikelihood(), CategoricalLikelihood(3),

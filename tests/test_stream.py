@@ -6,16 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from sklearn.base import clone, is_classifier
-from sklearn.linear_model import Ridge, SGDClassifier, SGDRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.base import clone
+from sklearn.linear_model import SGDClassifier, SGDRegressor
 
 import skvi
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 
 
@@ -45,22 +42,6 @@ def test_scores_are_those_of_the_chunks_before():
     assert np.isfinite(again.scores["log_predictive_density"]).all()
 
 
-def test_options_and_arguments_of_chunks():
-    """Wrong variants: forgetting, weights or an exposure that are not passed on."""
-    X, y = labels()
-    n = np.exp(X[:, 0])
-    rows = [(X[:100], y[:100], {"exposure": n[:100]})]
-    rows += [(X[100:], y[100:], {"exposure": n[100:], "sample_weight": n[100:]})]
-    model, expected = BayesianPoissonRegressor(), BayesianPoissonRegressor()
-    found = skvi.stream(model, rows, forgetting=0.5)
-    expected.fit(X[:100], y[:100], exposure=n[:100])
-    density = expected.predict_log_density(X[100:], y[100:], exposure=n[100:])
-    expected.partial_fit(X[100:], y[100:], n[100:], n[100:], forgetting=0.5)
-    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-9)
-    score = found.scores["log_predictive_density"][1]
-    assert score == pytest.approx(np.average(density, weights=n[100:]))
-
-
 def test_other_estimators_scorers_and_frames(capsys, monkeypatch):
     X, y = labels()
     frames = [(pd.DataFrame(part, columns=list("abc")), t) for part, t in chunks(X, y)]
@@ -78,18 +59,6 @@ def test_other_estimators_scorers_and_frames(capsys, monkeypatch):
     default = skvi.stream(SGDClassifier(loss="log_loss"), chunks(X, y), classes=[0, 1])
     assert list(default.scores) == ["log_predictive_density"]
     assert list(skvi.stream(SGDRegressor(), chunks(X, y)).scores) == ["score"]
-
-
-def test_an_error_leaves_the_chunks_before():
-    X, y = labels()
-    model = BayesianLinearRegression()
-    good = list(chunks(X, y))
-    expected = clone(model).partial_fit(*good[0])
-    with pytest.raises(ValueError, match="NaN") as caught:
-        skvi.stream(model, [good[0], (good[1][0] * np.nan, good[1][1]), good[2]])
-    assert np.array_equal(model.coef_, expected.coef_)
-    assert "chunk 1 of the stream" in caught.value.__notes__[0]
-    assert "60 rows before it" in caught.value.__notes__[0]
 
 
 def test_table_and_picture():
@@ -120,19 +89,6 @@ def test_what_is_no_chunk():
     match = r"target='z'.*DataFrame with \['0', '1', '2'\]"
     with pytest.raises(ValueError, match=match):
         skvi.stream(BayesianLogisticRegression(), [table], target="z")
-
-
-def test_what_cannot_learn_chunks():
-    for model in (Ridge(), make_pipeline(StandardScaler(), BayesianLinearRegression())):
-        with pytest.raises(TypeError, match="has no partial_fit"):
-            skvi.stream(model, [])
-    X, y = labels()
-    for method in ("fit", "partial_fit"):
-        for model in (BayesianLinearRegression(), BayesianLogisticRegression()):
-            is_batch = method == "partial_fit" and is_classifier(model)
-            options = {"classes": [0, 1]} if is_batch else {}
-            with pytest.raises(TypeError, match=r"skvi\.stream\(estimator, chunks\)"):
-                getattr(model, method)(iter([X]), y, **options)
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "parquet"])

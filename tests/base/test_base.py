@@ -1,85 +1,19 @@
-"""Components, layouts, normal forms, arrays."""
-
-import importlib
-import inspect
-import math
-import pickle
-import pkgutil
+"""Components, layouts, the normal form, and rows with a fixed shift."""
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
-from sklearn.base import clone
+from scipy import sparse
 
-import skvi
 from skvi.base import Layout, NormalForm
-from skvi.base._component import Component
-from skvi.utils._tensors import make_generator
-from skvi.utils._validation import as_tensor
-
-
-def find_specifications():
-    """Every public component that is not a base class, with its defaults."""
-    found = {}
-    for info in pkgutil.walk_packages(skvi.__path__, "skvi."):
-        if "._" in info.name:
-            continue
-        module = importlib.import_module(info.name)
-        for name in getattr(module, "__all__", []):
-            obj = getattr(module, name)
-            if inspect.isclass(obj) and issubclass(obj, Component):
-                if Component not in (obj, *obj.__bases__):
-                    found[name] = obj
-    found.pop("CallableLoss", None)  # a function has no repr that can be evaluated
-    needed = {
-        "CategoricalLikelihood": {"n_classes": 3},
-        "FDivergence": {"generator": "hellinger"},
-        "IndependentLikelihood": {
-            "likelihoods": [skvi.likelihoods.GaussianLikelihood()]
-        },
-    }
-    return [found[name](**needed.get(name, {})) for name in sorted(found)]
-
-
-SPECIFICATIONS = find_specifications()
-every_specification = pytest.mark.parametrize("spec", SPECIFICATIONS, ids=repr)
-
-
-def test_specifications_are_found():
-    assert len(SPECIFICATIONS) >= 12
-    assert {"KLDivergence", "BetaLoss", "FullRankNormal"} <= {
-        type(s).__name__ for s in SPECIFICATIONS
-    }
-
-
-@every_specification
-def test_specification_is_a_parameter_object(spec):
-    spec.validate()
-    copies = [clone(spec), pickle.loads(pickle.dumps(spec))]
-    copies.append(eval(repr(spec), {type(s).__name__: type(s) for s in SPECIFICATIONS}))
-    for copy in copies:
-        assert type(copy) is type(spec)
-        # By their reprs: a list of specifications is copied with what it holds.
-        found, given, stored = (
-            {name: repr(value) for name, value in params.items()}
-            for params in (copy.get_params(), spec.get_params(), vars(copy))
-        )
-        assert found == given == stored
-    assert not any(isinstance(v, torch.Tensor) for v in vars(spec).values())
-
-
-@pytest.mark.parametrize(
-    ("spec", "name"), [(s, n) for s in SPECIFICATIONS for n in s.get_params()], ids=repr
+from skvi.base._rows import Rows
+from skvi.utils import _interrupts, _rows
+from skvi.utils._rows import (
+    ShiftedRows,
+    dense_gram,
+    dense_moments,
+    is_dense,
 )
-def test_bad_parameter_is_named(spec, name):
-    value = 0 if name == "checkpoint_path" else "nonsense"  # any text is a path
-    bad = clone(spec).set_params(**{name: value})  # the constructor only stores
-    with pytest.raises(
-        ValueError, match=f"'{name}' parameter of {type(spec).__name__}"
-    ):
-        bad.validate()
-
 
 LAYOUT = Layout(
     {"coef": (2, 3), "noise": (), "scale": (2,)},
@@ -89,16 +23,6 @@ LAYOUT = Layout(
 )
 
 
-def test_layout_partitions_theta():
-    assert LAYOUT.size == sum(block.size for block in LAYOUT.values()) == 9
-    positions = [i for block in LAYOUT.values() for i in range(9)[block.slice]]
-    assert positions == list(range(9))
-    assert list(LAYOUT) == ["coef", "noise", "scale"]
-    assert len(LAYOUT) == 3
-    with pytest.raises(TypeError):
-        LAYOUT["coef"] = LAYOUT["scale"]
-
-
 def test_layout_unpacks_in_order():
     theta = torch.arange(18, dtype=torch.float64).reshape(2, 9) / 10
     blocks = LAYOUT.unpack(theta)
@@ -106,29 +30,6 @@ def test_layout_unpacks_in_order():
     torch.testing.assert_close(blocks["noise"], theta[:, 6].exp().log1p())
     # Wrong variant: the unconstrained coordinates themselves.
     torch.testing.assert_close(blocks["scale"], theta[:, 7:].exp())
-
-
-def test_parts_of_a_layout():
-    # Wrong variants: positions in the order of the layout; roles and limits lost.
-    part = LAYOUT.only("scale", "coef")
-    assert LAYOUT.positions(part).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]
-    rest = LAYOUT.without("scale", "coef")
-    assert list(rest) == ["noise"]
-    both = part + rest
-    theta = torch.arange(9.0)[None]
-    moved = both.unpack(theta[:, LAYOUT.positions(both)])
-    for name, value in LAYOUT.unpack(theta).items():
-        assert torch.equal(moved[name], value)
-        block, old = both[name], LAYOUT[name]
-        assert (block.role, block.limits) == (old.role, old.limits)
-    low, high = LAYOUT.limits()
-    assert (
-        low.isinf().tolist()
-        == high.isinf().tolist()
-        == 6 * [True] + [False] + 2 * [True]
-    )
-    assert (float(low[6]), float(high[6])) == (-3.0, 2.0)
-    assert LAYOUT.positions([]).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -144,79 +45,6 @@ def test_parts_of_a_layout():
 def test_layout_refuses_what_it_does_not_know(make, match):
     with pytest.raises(ValueError, match=match):
         make()
-
-
-@pytest.mark.parametrize("kind", ["diag", "full"])
-class TestNormalForm:
-    def test_agrees_with_scipy(self, kind, make_normal):
-        # Wrong variants: scale used as covariance, or as its transpose.
-        normal = make_normal(3, kind)
-        reference = stats.multivariate_normal(normal.mean, normal.covariance())
-        theta = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(4, 3)
-        torch.testing.assert_close(
-            normal.log_prob(theta),
-            torch.from_numpy(reference.logpdf(theta)),
-            rtol=1e-10,
-            atol=1e-12,
-        )
-        assert float(normal.entropy()) == pytest.approx(reference.entropy(), rel=1e-12)
-        assert normal.is_diagonal == (kind == "diag")
-
-    def test_second_moments_agree(self, kind, make_normal):
-        normal = make_normal(3, kind)
-        covariance = normal.covariance()
-        scale = torch.diag(normal.scale) if kind == "diag" else normal.scale
-        torch.testing.assert_close(covariance, scale @ scale.T)
-        torch.testing.assert_close(normal.variance, covariance.diagonal())
-        expected = 0.5 * torch.linalg.slogdet(covariance).logabsdet
-        torch.testing.assert_close(normal.half_log_det, expected)
-
-    def test_whiten_inverts_transform(self, kind, make_normal):
-        normal = make_normal(3, kind)
-        eps = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(4, 3)
-        theta = normal.transform(eps)
-        torch.testing.assert_close(normal.whiten(theta - normal.mean), eps)
-        torch.testing.assert_close(
-            normal.log_prob_whitened(eps), normal.log_prob(theta)
-        )
-
-    def test_transform_has_the_moments(self, kind, make_normal, generator, z_score):
-        # Wrong variant: eps @ scale in place of eps @ scale'.
-        normal = make_normal(2, kind)
-        eps = torch.randn(1_000_000, 2, generator=generator, dtype=torch.float64)
-        theta = normal.transform(eps)
-        assert z_score(theta, normal.mean) < 5
-        deviation = theta - normal.mean
-        products = deviation[:, :, None] * deviation[:, None]
-        assert z_score(products, normal.covariance()) < 5
-
-
-@pytest.mark.parametrize(
-    ("array", "shares"),
-    [
-        (np.arange(6.0), True),
-        (np.arange(6.0).reshape(2, 3).T, True),
-        (np.arange(6.0)[::-1], False),
-        (np.arange(6.0).astype(">f8"), False),
-        (np.broadcast_to(np.float64(3), 4), True),
-        (np.ones(4, dtype="f8,f4")["f0"], False),  # strides of 12 bytes
-    ],
-    ids=["plain", "transposed", "reversed", "big-endian", "read-only", "field"],
-)
-def test_as_tensor(array, shares):
-    tensor = as_tensor(array)
-    np.testing.assert_array_equal(tensor.numpy(), array)
-    assert np.shares_memory(tensor.numpy(), array) == shares
-
-
-def test_make_generator_follows_random_state():
-    def first(state):
-        return float(torch.rand(1, generator=make_generator(state)))
-
-    assert first(3) == first(3) != first(4)
-    stream = np.random.RandomState(3)
-    assert first(stream) != first(stream)  # a RandomState advances
-    assert math.isfinite(first(None))
 
 
 def test_low_rank_normal():
@@ -246,48 +74,6 @@ def test_low_rank_normal():
 
 
 @pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
-def test_normals_with_leading_axes(kind, generator):
-    """Every method, as of the normals one by one; broadcast as torch does.
-
-    Wrong variants: determinants summed over all axes; every row times every matrix.
-    """
-    mean, scale, theta = (
-        torch.randn(4, 3, 5, generator=generator, dtype=torch.float64).exp()
-        for _ in range(3)
-    )
-    factor = torch.randn(4, 3, 5, 2, generator=generator, dtype=torch.float64)
-    if kind == "full":
-        scale = factor @ factor.mT + torch.diag_embed(scale)
-        scale = torch.linalg.cholesky(scale)
-    factor = factor if kind == "low_rank" else None
-    many = NormalForm(mean, scale, factor)
-    eps = torch.randn(4, 3, many.n_noise, generator=generator, dtype=torch.float64)
-    where = torch.tensor([3, 1])
-
-    def answers(normal, theta, eps):
-        deviation, some = theta - normal.mean, normal.marginal(where)
-        found = [normal.variance, normal.half_log_det, normal.covariance()]
-        found += [normal.entropy(), normal.transform(eps), normal.log_prob(theta)]
-        found += [normal.whiten(deviation), normal.squared_distance(deviation)]
-        found += [some.mean, some.covariance()]
-        return found if kind == "low_rank" else [*found, normal.log_prob_whitened(eps)]
-
-    def each(i, j):
-        own = None if factor is None else factor[i, j]
-        one = NormalForm(mean[i, j], scale[i, j], own)
-        return answers(one, theta[i, j][None], eps[i, j][None])
-
-    expected = zip(*(each(i, j) for i in range(4) for j in range(3)), strict=True)
-    for found, parts in zip(answers(many, theta, eps), expected, strict=True):
-        torch.testing.assert_close(found, torch.stack(parts).reshape(found.shape))
-    crossed = many.log_prob(theta[:, :1].expand(6, 4, 1, 5))  # six points for each
-    assert crossed.shape == (6, 4, 3)
-    assert many.sample(2, generator).shape[:3] == (2, 4, 3)
-    one = NormalForm(mean[1, 2], scale[1, 2], None if factor is None else factor[1, 2])
-    torch.testing.assert_close(crossed[3, 1, 2], one.log_prob(theta[1, :1])[0])
-
-
-@pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
 def test_draws_of_a_normal(kind, make_normal, generator, z_score):
     """First and second moments. Wrong variants: noise unscaled; factor transposed."""
     normal = make_normal(3, "diag", width=2.0)
@@ -302,3 +88,93 @@ def test_draws_of_a_normal(kind, make_normal, generator, z_score):
     products = deviation[:, :, None] * deviation[:, None]
     assert z_score(theta, normal.mean) < 5
     assert z_score(products, normal.covariance()) < 5
+
+
+N = 40
+RNG = np.random.default_rng(0)
+DENSE = RNG.normal(size=(N, 3)) * (RNG.random((N, 3)) < 0.7)
+KINDS = {
+    "dense": DENSE,
+    "single": DENSE.astype(np.float32),
+    "sparse": sparse.csr_array(DENSE),
+    "images": DENSE.reshape(N, 1, 3, 1),
+}
+
+
+def test_rows_standardized_where_they_are_read():
+    """Wrong variants: not centered; a copy of all of them; in single precision."""
+    X, scale = torch.from_numpy(KINDS["single"]), torch.tensor([1.0, 0.3, 7.0]).double()
+    shifted = ShiftedRows(X, torch.tensor([1.0, 2.0, 3.0]), scale)
+    expected = (X.double() - torch.tensor([1.0, 2.0, 3.0]).double()) / scale
+    assert torch.equal(shifted[3:5], expected[3:5])
+    assert torch.equal(shifted.to(torch.float32), expected.float())
+    assert shifted.to(torch.device("cpu")).X is X
+    assert Rows(shifted, torch.zeros(N)).width == 3
+
+
+N_OF_DENSE_ROWS, D = 53, 4
+intercepts = pytest.mark.parametrize("with_ones", [True, False])
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+@pytest.fixture(autouse=True, params=[1, 20, 1000], ids=lambda rows: f"{rows} rows")
+def _chunks(request, monkeypatch):
+    monkeypatch.setattr(_rows, "BUFFER_ELEMENTS", D)
+    monkeypatch.setattr(_rows, "MIN_ROWS", request.param)
+
+
+@pytest.fixture(autouse=True, params=[1, 3], ids=lambda count: f"{count} threads")
+def _counts(request, monkeypatch):
+    """Three work on stretches of uneven length."""
+    monkeypatch.setattr(_interrupts, "SMALL_WORK", 0)
+    monkeypatch.setattr(_rows, "BLOCK_COLUMNS", 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def problem(with_ones, dtype, generator):
+    """X, the design matrix, weights, and a lower triangular matrix."""
+    X = torch.randn(N_OF_DENSE_ROWS, D, dtype=torch.float64, generator=generator).to(
+        dtype
+    )
+    ones = torch.ones(N_OF_DENSE_ROWS, int(with_ones), dtype=torch.float64)
+    design = torch.cat([X.double(), ones], 1)
+    size = design.shape[1]
+    scale = torch.randn(size, size, dtype=torch.float64, generator=generator).tril()
+    h = torch.rand(N_OF_DENSE_ROWS, dtype=torch.float64, generator=generator)
+    h[3] = 0
+    return X, design, h, scale
+
+
+@intercepts
+@dtypes
+def test_gram(with_ones, dtype, generator):
+    """Wrong variants: the last chunk alone; weights instead of their roots."""
+    X, design, h, _ = problem(with_ones, dtype, generator)
+    expected = design.T @ (h[:, None] * design)
+    torch.testing.assert_close(
+        dense_gram(X, h, with_ones), expected, rtol=1e-12, atol=1e-12
+    )
+    by_columns = X.T.contiguous().T  # as a data frame stores them
+    found = dense_gram(by_columns, h, with_ones)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@intercepts
+@dtypes
+def test_standardized_rows(with_ones, dtype, generator):
+    """As a copy of them. Wrong variants: not scaled; in single precision."""
+    X, _, h, scale = problem(with_ones, dtype, generator)
+    X, unit = 1000 + X, torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
+    rows = ShiftedRows(X, torch.full_like(unit, 1000.0), unit)
+    ones = torch.ones(N_OF_DENSE_ROWS, int(with_ones), dtype=torch.float64)
+    design = torch.cat([(X.double() - 1000.0) / unit, ones], 1)
+    assert is_dense(rows)
+    expected = design.T @ (h[:, None] * design)
+    found = dense_gram(rows, h, with_ones)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    found = dense_moments(rows, scale[-1], scale, with_ones)
+    expected = design @ scale[-1], (design @ scale).square().sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

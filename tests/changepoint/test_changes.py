@@ -1,13 +1,20 @@
-"""Changes whose place is uncertain: probabilities, intervals, and the table."""
+"""Changes, outliers and robust losses."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import minimize
+from scipy.special import gammaln, psi
 
-from skvi.changepoint import BayesianChangepointDetector, Hazard
+from skvi.changepoint import (
+    BayesianChangepointDetector,
+    Regression,
+)
 from skvi.changepoint.base import ConstantHazard
-from skvi.exceptions import SkviWarning
-from tests.changepoint.series import jump
+from skvi.divergences import KLDivergence
+from skvi.losses import BetaLoss
+from tests.changepoint.gains import expected_gain
+from tests.changepoint.series import five_autoregressions, jump
 from tests.changepoint.test_recursion import CASES, Aging, fit, reference_of
 
 
@@ -32,113 +39,6 @@ def test_probability_of_a_change_in_an_interval(name, hazard):
         assert p == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_change_that_is_certain_while_its_place_is_not(seed):
-    """Wrong variant: expected changes within five rows of it."""
-    x = np.random.default_rng(seed).standard_normal(2000)
-    x[1000:] += 0.4
-    detector = BayesianChangepointDetector("constant_mean").fit(x)
-    table = detector.summary()
-    assert len(table) == len(detector.changepoints_) == 1
-    assert table.low[0] < detector.changepoints_[0] <= table.high[0]
-    assert 20 < table.high[0] - table.low[0] < 250
-    assert abs(table.row[0] - 1000) < 60
-    assert table.probability[0] > 0.95
-    assert detector.labels_.sum() == 2000 - table.row[0]
-
-
-@pytest.mark.parametrize("seed", [11, 40, 52])
-def test_a_probable_change_that_no_single_path_shows(seed):
-    """The most probable segmentation has none.
-
-    Wrong variant: changepoints of the most probable segmentation only.
-    """
-    x = np.random.default_rng(seed).standard_normal(700)
-    x[350:] += 0.3
-    detector = BayesianChangepointDetector("constant_mean").fit(x)
-    table = detector.summary()
-    assert len(table) == 1
-    assert table.low[0] <= 350 <= table.high[0] + 1
-    assert 0.8 < table.probability[0] < 0.99
-    assert detector.segment_models_.tolist() == [0, 0]
-    assert not len(detector.set_params(threshold=0.0).changepoints_)
-
-
-def test_intervals_have_their_coverage():
-    """Of 60 shifts of random size, those that are reported.
-
-    Wrong variants: intervals with half of the probability, or of one row.
-    """
-    rng, inside, expected = np.random.default_rng(5), [], 0.0
-    for _ in range(60):
-        at = int(rng.integers(50, 250))
-        x = rng.standard_normal(300)
-        x[at:] += 2.0 * rng.standard_normal()
-        table = BayesianChangepointDetector().fit(x).summary()
-        inside += [(table.low <= at) & (at <= table.high)]
-        expected += 0.9 * table.probability.sum()
-    inside = np.concatenate(inside)
-    assert len(inside) > 40
-    assert inside.sum() == pytest.approx(expected, abs=3 * np.sqrt(0.09 * len(inside)))
-
-
-def test_a_change_has_rows_without_any_beside_it():
-    """Independent improbable changes in very many rows are none; one that is somewhere
-    among a hundred rows, and in no others, is one.
-
-    Rows without values leave the prior as it is. Wrong variant: rows beside an interval
-    do not matter.
-    """
-
-    class Somewhere(Hazard):
-        def probability(self, length):
-            before = np.clip(length - 200, 0, 100)
-            inside = (length >= 200) & (length < 300)
-            return np.where(inside, 0.0095 / (1 - 0.0095 * before), 0.0)
-
-    exact = {"max_hypotheses": None, "min_probability": 0.0}
-    nothing = np.full((1500, 1), np.nan)
-    for hazard in (2000.0, 111.0):
-        detector = BayesianChangepointDetector("known_noise", hazard=hazard, **exact)
-        with pytest.warns(SkviWarning, match="no observed value"):
-            assert not len(detector.fit(nothing).changepoints_)
-        np.testing.assert_allclose(detector.change_probability_[1:], 1 / hazard)
-    detector = BayesianChangepointDetector("known_noise", hazard=Somewhere(), **exact)
-    with pytest.warns(SkviWarning, match="no observed value"):
-        table = detector.fit(nothing[:399]).summary()
-    assert len(table) == 1
-    assert table.high[0] - table.low[0] + 1 == pytest.approx(90, abs=3)
-    assert 200 <= table.row[0] < 300
-    assert table.probability[0] == pytest.approx(0.95)
-
-
-def test_streams_settle_changes_as_fits_do():
-    """With little memory: the rows of a wide interval were looked back at in time.
-
-    Wrong variant: a look back ends at the rows that are settled.
-    """
-    x = np.random.default_rng(6).standard_normal(1200)
-    x[254:] += 0.8
-    x[500:] += 4.0
-    index = pd.date_range("2024-01-01", periods=1200)
-    X = pd.DataFrame({"a": x}, index=index)
-    whole = BayesianChangepointDetector(burn_in=100).fit(X).summary()
-    stream = BayesianChangepointDetector(history=125)
-    for start in range(0, 1200, 150):
-        stream.partial_fit(X[start : start + 150])
-    assert stream.first_row_ == 1075
-    table = stream.summary()
-    assert len(table) == len(whole) == 2
-    assert np.abs(table.row - whole.row).max() <= 2
-    assert np.abs(table.low - whole.low).max() <= 5
-    assert np.abs(table.high - whole.high).max() <= 5
-    np.testing.assert_allclose(table.probability, whole.probability, atol=0.05)
-    dates = table.labels[:, 1].astype("datetime64[ns]")
-    np.testing.assert_array_equal(dates, index[table.low].to_numpy())
-    assert np.isnan(table.mean_before).all()
-    assert table.mean_after[1, 0] == pytest.approx(x[1075:].mean())
-
-
 def test_table_of_changepoints():
     """Means of the segments, in the units of the series; a text and a frame.
 
@@ -158,30 +58,123 @@ def test_table_of_changepoints():
     assert len(BayesianChangepointDetector().fit(X[:90]).summary().to_frame()) == 0
 
 
-@pytest.mark.parametrize("history", [1, 2, 5])
-def test_streams_with_hardly_any_memory(history):
-    """Changes in every position between two look backs are settled.
+EXACT = {"max_hypotheses": None, "min_probability": 0.0, "scaling": None}
 
-    Wrong variants: a change in the row at which rows are settled is lost, or counts
-    twice.
+
+def never(X, model, beta, **params):
+    """One segment: the posterior of the first hypothesis, univariate."""
+    detector = BayesianChangepointDetector(
+        model, hazard=1e12, loss=BetaLoss(beta), **EXACT | params
+    ).fit(X)
+    found = detector._stream.filter.states[0]
+    first = int(np.flatnonzero(found["start"] == 0)[0])
+    state = {name: array[first] for name, array in found.items()}
+    return state | {"noise": detector._stream.scaling.burn_in.noise[0]}
+
+
+def kl_of_gaussian_inverse_gamma(mean, root, a, b, mean0, root0, a0, b0):
+    """KL(q || prior), from E[log q - log prior]."""
+    p = len(mean)
+    V, V0 = root @ root.T, root0 @ root0.T
+    ratio = np.linalg.solve(V0, V)
+    gap = mean - mean0
+    tau = a / b
+    normal = (
+        0.5 * (np.trace(ratio) + tau * gap @ np.linalg.solve(V0, gap) - p)
+        - 0.5 * np.linalg.slogdet(ratio)[1]
+    )
+    gamma = (a - a0) * psi(a) - gammaln(a) + gammaln(a0) + a0 * np.log(b / b0)
+    return normal + gamma + a * (b0 - b) / b
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("beta", [1.1, 1.5])
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+def test_short_segments_have_the_optimal_posterior(order, beta, weight):
+    """Against a numerical optimum of the closed form, with an outlier in the segment.
+
+    Wrong variants: one pass of the fixed point only; the sites of the prediction; the
+    weight of the divergence on the sites instead of its inverse.
     """
-    for at in range(60, 66):
-        x = np.random.default_rng(0).standard_normal(100)
-        x[at:] += 8.0
-        detector = BayesianChangepointDetector(history=history, burn_in=40)
-        assert detector.partial_fit(x[:, None]).changepoints_.tolist() == [at]
+    rng = np.random.default_rng(0)
+    X = 1.0 + 0.7 * rng.standard_normal((12 + order, 1))
+    X[7] += 9.0
+    model = Regression(order, noise_scale=0.8)
+    found = never(X, model, beta, divergence=KLDivergence(weight))
+    A = np.ones((12, 1 + order))
+    if order:
+        A[:, 1] = X[:-1, 0]
+    y, p, c = X[order:, 0], 1 + order, beta - 1
+    a0, b0 = 1.5, 1.5 * 0.8**2
+    root0 = np.diag(np.array([2.0, 1.0])[:p] / 0.8)
+    index = np.tril_indices(p)
+
+    def objective(x):
+        mean, root = x[:p], np.zeros((p, p))
+        root[index] = x[p:-2]
+        a, b = np.exp(x[-2:])
+        error, spread = y - A @ mean, ((A @ root) ** 2).sum(1)
+        gain = expected_gain(c, error, spread, a, b).sum() * found["noise"] ** c
+        prior = (np.zeros(p), root0, a0, b0)
+        return weight * kl_of_gaussian_inverse_gamma(mean, root, a, b, *prior) - gain
+
+    start = np.concatenate([found["mean"][0], np.zeros(len(index[0])), [1.0, 1.0]])
+    start[p:-2] = np.linalg.cholesky(found["cov"][0])[index]
+    here = start.copy()
+    here[-2:] = np.log([found["a"][0], found["b"][0]])
+    best = minimize(objective, start, method="BFGS", options={"gtol": 1e-7})
+    assert objective(here) == pytest.approx(best.fun, abs=1e-8)
+    np.testing.assert_allclose(here[:p], best.x[:p], atol=1e-4)
+    np.testing.assert_allclose(here[-2:], best.x[-2:], atol=1e-4)
 
 
-def test_batches_that_are_counted_from_zero_have_no_labels():
-    """Rows of the stream; dates stay dates. Wrong variant: row 180 is "0"."""
-    parts = np.array_split(jump(300, 1)[:, 0], 5)
-    stream, dated = (BayesianChangepointDetector() for _ in range(2))
-    days = pd.date_range("2024-01-01", periods=300)
-    for k, part in enumerate(parts):
-        stream.partial_fit(pd.DataFrame({"a": part}))
-        days_of_part = days[60 * k : 60 * (k + 1)]
-        dated.partial_fit(pd.DataFrame({"a": part}, index=days_of_part))
-    assert stream.changepoints_.tolist() == [150]
-    assert stream.changepoint_labels_.tolist() == [150]
-    assert stream.summary().to_dict()["row"] == [150]
-    np.testing.assert_array_equal(dated.changepoint_labels_, days.to_numpy()[[150]])
+@pytest.mark.parametrize(
+    "models",
+    [
+        [Regression(mean_scale=1.5, noise_scale=0.7)],
+        [Regression(1), Regression(2)],
+        [Regression(1, across=True), Regression()],
+        [Regression(trend=True, mean_scale=2.0, slope_scale=8.0), Regression()],
+    ],
+    ids=["constant", "autoregressions", "vector", "trend"],
+)
+def test_limit_is_the_standard_detector(models):
+    """As beta falls to 1.
+
+    Wrong variants: predictions judged without the constants of the loss; the window
+    forgets its oldest row instead of keeping its site.
+    """
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((40, 2))
+    X[20:] += 2.5
+    X[12, 1] = np.nan
+    robust = BayesianChangepointDetector(
+        models, hazard=20.0, loss=BetaLoss(1 + 1e-8), **EXACT
+    ).fit(X)
+    standard = BayesianChangepointDetector(models, hazard=20.0, **EXACT).fit(X)
+    for name in ("run_length_posterior_", "model_posterior_", "change_probability_"):
+        np.testing.assert_allclose(
+            getattr(robust, name), getattr(standard, name), atol=1e-6, err_msg=name
+        )
+    assert robust.log_evidence_ == pytest.approx(standard.log_evidence_, abs=1e-5)
+    np.testing.assert_allclose(
+        robust.log_densities_, standard.log_densities_, atol=1e-6
+    )
+    np.testing.assert_allclose(robust.predictions_, standard.predictions_, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 10))]
+)
+def test_five_autoregressions(seed):
+    """Both changes, none else, however far the outliers are.
+
+    Wrong variants: outliers judged by the log loss; parameters that follow outliers.
+    """
+    X = five_autoregressions(seed=seed)
+    X[[100, 300, 301, 500], [0, 1, 1, 0]] += [20.0, -30.0, 25.0, 40.0]
+    found = BayesianChangepointDetector(
+        Regression(1), loss="beta", max_hypotheses=12
+    ).fit(X)
+    assert len(found.changepoints_) == 2
+    assert np.abs(found.changepoints_ - [200, 400]).max() <= 3

@@ -1,97 +1,22 @@
-"""The detector as an estimator: streams, results, labels, units, interrupts."""
-
-import pickle
-import signal
-import time
+"""What a detector takes, prints and draws."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
-from sklearn.utils.estimator_checks import estimator_checks_generator
+from sklearn.exceptions import NotFittedError
 
 from skvi.changepoint import (
     BayesianChangepointDetector,
+    BernoulliTrials,
+    ChangepointDisplay,
+    PoissonCounts,
     Regression,
 )
+from skvi.divergences import RenyiDivergence
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss
+from skvi.priors import Normal
 from tests.changepoint.series import jump, state
-
-ORDERED = {
-    "check_fit1d": "one dimension is one series",
-    "check_methods_sample_order_invariance": "rows of a series have an order",
-    "check_methods_subset_invariance": "a row is judged by those before and after it",
-}
-CHECKED = [
-    BayesianChangepointDetector(),
-    BayesianChangepointDetector(
-        [Regression(1), Regression()], loss=BetaLoss(1.2), max_hypotheses=10
-    ),
-]
-#: Checks of what the robust detector does differently.
-OF_PARTS = {
-    "check_dict_unchanged",
-    "check_estimators_dtypes",
-    "check_estimators_overwrite_params",
-    "check_estimators_pickle",
-    "check_fit2d_1feature",
-    "check_fit2d_1sample",
-    "check_fit_idempotent",
-    "check_n_features_in",
-    "check_transformer_general",
-}
-
-
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [
-        pytest.param(
-            estimator,
-            check,
-            id=f"{i}-{check.func.__name__}",
-            marks=pytest.mark.xfail(reason=ORDERED[check.func.__name__], strict=True)
-            if check.func.__name__ in ORDERED
-            else (),
-        )
-        for i, detector in enumerate(CHECKED)
-        for estimator, check in estimator_checks_generator(detector)
-        if i == 0 or check.func.__name__ in OF_PARTS
-    ],
-)
-def test_checks_of_scikit_learn(estimator, check):
-    check(estimator)
-
-
-KINDS = {
-    "models": BayesianChangepointDetector(
-        [Regression(2), Regression(1, across=True), Regression()], burn_in=50
-    ),
-    "robust": BayesianChangepointDetector(
-        Regression(1), loss="beta", burn_in=20, max_hypotheses=8
-    ),
-}
-
-
-def assert_same(a, b):
-    a, b = state(a), state(b)
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_streams_in_parts_are_the_whole(kind):
-    """Row by row, in parts, through pickles, with a burn-in that comes in pieces.
-
-    Wrong variants: the first part alone scales the priors; a pickle without the past.
-    """
-    X = jump(110, 2)
-    X[30, 0] = np.nan
-    whole = clone(KINDS[kind]).partial_fit(X)
-    parts = clone(KINDS[kind])
-    for rows in (X[:7], X[7:20], X[20:71], *X[71:80, None], X[80:]):
-        parts = pickle.loads(pickle.dumps(parts.partial_fit(rows)))
-    assert_same(whole, parts)
-    assert_same(clone(KINDS[kind]).fit(X), whole)
 
 
 def test_results_have_the_rows_of_the_fit():
@@ -113,40 +38,6 @@ def test_results_have_the_rows_of_the_fit():
     assert detector.score(X) == pytest.approx(detector.log_evidence_ / 200, abs=1e-4)
 
 
-def test_only_sure_changepoints_are_reported():
-    """Also of rows no longer kept. Wrong variant: P(change) of the row itself."""
-    rng = np.random.default_rng(3)
-    X = np.cumsum(0.25 * rng.standard_normal((400, 1)), axis=0)  # drifts, and
-    X = X + rng.standard_normal((400, 1))
-    X[200:] += 15.0  # jumps once
-    common = {"burn_in": 400, "scaling": (0.0, 1.0)}
-    every = BayesianChangepointDetector(threshold=0.0, **common).fit(X)
-    sure = BayesianChangepointDetector(threshold=0.9, **common).fit(X)
-    assert len(every.changepoints_) > len(sure.changepoints_) > 0
-    assert set(sure.changepoints_) < set(every.changepoints_)
-    assert np.abs(sure.changepoints_ - 200).min() <= 1
-    assert len(sure.segment_models_) == len(sure.changepoints_) + 1
-    blocks = BayesianChangepointDetector(threshold=0.9, **common | {"burn_in": 100})
-    blocks.set_params(models=Regression(noise_scale=1.0), history=60)
-    for rows in np.split(X, 8):
-        blocks.partial_fit(rows)
-    assert blocks.first_row_ > 200
-    few = blocks.changepoints_.tolist()
-    assert 200 in few
-    assert len(few) < len(blocks.set_params(threshold=0.0).changepoints_)
-
-
-def test_streams_keep_their_last_rows_only():
-    detector = BayesianChangepointDetector(history=40, burn_in=50)
-    for rows in np.split(jump(400), 8):
-        detector.partial_fit(rows)
-    assert detector.n_rows_seen_ == 400
-    assert detector.first_row_ == 360
-    assert detector.change_probability_.shape == (40,)
-    assert detector.changepoints_.tolist() == [200]
-    assert len(detector._stream.records.posteriors) <= 80
-
-
 def test_dates_are_kept():
     index = pd.date_range("2024-01-01", periods=200, freq="h", name="time")
     X = pd.DataFrame(jump(200, 2), index=index, columns=["a", "b"])
@@ -163,70 +54,151 @@ def test_dates_are_kept():
         detector.predict_next()
 
 
-def test_units_do_not_matter():
-    """Units of a column change the evidence by the logarithm of the scale, only.
+def jump_of_display(n=80, d=1):
+    X = np.random.default_rng(0).standard_normal((n, d))
+    X[n // 2 :] += 5.0
+    return X
 
-    Wrong variants: priors in absolute units; the evidence of the standardized series.
-    """
-    X = jump(120, 2)
-    factors = np.array([1e-6, 3e5])
-    a = BayesianChangepointDetector(Regression(1)).fit(X)
-    b = BayesianChangepointDetector(Regression(1)).fit(X * factors + [0, 1e7])
-    assert np.array_equal(a.changepoints_, b.changepoints_)
-    np.testing.assert_allclose(a.change_probability_, b.change_probability_, atol=1e-6)
-    expected = a.log_evidence_ - 119 * np.log(factors).sum()
-    assert b.log_evidence_ == pytest.approx(expected, abs=1e-4)
-    np.testing.assert_allclose(
-        b.predictions_[1:], a.predictions_[1:] * factors + [0, 1e7], rtol=1e-6
+
+def test_dates_and_the_end_of_a_stream():
+    X = pd.DataFrame(
+        jump_of_display(120, 7), index=pd.date_range("2024-01-01", periods=120)
     )
+    detector = BayesianChangepointDetector(burn_in=50, history=30)
+    detector.partial_fit(X)
+    last = X.iloc[-25:]
+    display = ChangepointDisplay.from_estimator(detector, last)
+    assert display.axes_[0].get_ylabel() == "5 of 7 series"
+    left = display.axes_[0].get_xlim()[0]
+    assert left == pytest.approx(last.index[0].toordinal() - 719163, abs=1)
+    with pytest.raises(ValueError, match="120 rows"):
+        ChangepointDisplay.from_estimator(detector, X)
 
 
-def test_interrupts_keep_the_rows_so_far():
-    """And raise; `partial_fit` goes on as if nothing had happened."""
-    X = jump(400)
-    detector = BayesianChangepointDetector(burn_in=50)
-
-    class Slow(Regression):
-        def regressors(self, row):
-            if row.index == 130 and not detector.__dict__.get("interrupted"):
-                detector.interrupted = True
-                signal.raise_signal(signal.SIGINT)
-            return super().regressors(row)
-
-    detector.set_params(models=Slow())
-    with pytest.raises(KeyboardInterrupt):
-        detector.fit(X)
-    n = detector.n_rows_seen_
-    assert n == 131
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    detector.partial_fit(X[n:])
-    expected = BayesianChangepointDetector(Slow(), burn_in=50).fit(X)
-    assert detector.log_evidence_ == expected.log_evidence_
-    assert np.array_equal(detector.changepoints_, expected.changepoints_)
+def test_one_row_is_drawn(recwarn):
+    X = jump_of_display(1)
+    ChangepointDisplay.from_estimator(BayesianChangepointDetector().fit(X), X)
+    assert not recwarn
 
 
-def test_levels_with_a_trend_of_their_own():
-    """A subclass is more than a level if it overrides any regressors.
-
-    Wrong variant: one that overrides `segment_regressors` alone counts as a level.
-    """
-
-    class Trend(Regression):
-        def segment_regressors(self, age):
-            return age[..., None] / 100
-
-        def coefficient_prior(self, burn_in):
-            return np.zeros(2), np.full(2, 2.0)
-
-    t = np.arange(90.0)[:, None]
-    X = np.where(t < 50, 0.1 * t, 9 - 0.2 * t) * [1, -1] + jump(90, 2) * 0.1
-    found = BayesianChangepointDetector(Trend()).fit(X)
-    expected = BayesianChangepointDetector("linear_trend").fit(X)
-    assert found.log_evidence_ == pytest.approx(expected.log_evidence_, abs=1e-9)
+def test_long_series_share_pixels():
+    X = np.random.default_rng(0).standard_normal((2500, 1))
+    detector = BayesianChangepointDetector(max_hypotheses=20).fit(X)
+    display = ChangepointDisplay.from_estimator(detector, X)
+    image, _ = display._image()
+    assert image.shape[1] == 800
+    assert image.shape[0] <= 200
 
 
-def test_long_fits_report(capsys, monkeypatch):
-    clock = iter(np.arange(0.0, 1e4, 0.6))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    BayesianChangepointDetector("constant_mean", verbose=1).fit(jump(100))
-    assert "row 4 of 100" in capsys.readouterr().out
+@pytest.mark.parametrize("loss", ["log", "beta"])
+@pytest.mark.parametrize("size", [10.0, 100.0, 1e6])
+def test_outliers(loss, size):
+    """Of any size: finite results; the robust detector sees no change in them."""
+    X = jump(160)
+    X[[30, 120], 0] = [size, -size]
+    detector = BayesianChangepointDetector(loss=loss).fit(X)
+    for name, values in state(detector).items():
+        if name == "prediction_stds_":  # the first row is the past of the second
+            values = values[1:]
+        assert np.isfinite(values).all(), name
+    assert np.abs(detector.changepoints_ - 80).min() <= 1
+    if loss == "beta":
+        assert len(detector.changepoints_) == 1
+        # The outlier teaches next to nothing.
+        assert detector.predictions_[31] == pytest.approx(0, abs=0.8)
+
+
+def test_wrong_shapes_in_mid_stream():
+    detector = BayesianChangepointDetector().fit(jump(20, 2))
+    before = state(detector)
+    for bad, message in [
+        (np.zeros((3, 1)), "2 features"),
+        (np.zeros(4), "2D"),
+        (np.full((2, 2), np.inf), "infinity"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            detector.partial_fit(bad)
+    assert detector.n_rows_seen_ == 20
+    for name, values in state(detector).items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+@pytest.mark.parametrize(
+    ("params", "X", "message"),
+    [
+        ({"models": "poisson"}, [[1.5]], "counts"),
+        ({"models": "poisson"}, [[-1.0]], "counts"),
+        ({"models": "bernoulli"}, [[2.0]], "zeros and ones"),
+        ({"models": "median"}, [[0.0]], "not one of"),
+        ({"models": []}, [[0.0]], "empty"),
+        ({"models": [PoissonCounts(), Regression()]}, [[0.0]], "common unit"),
+        ({"models": [PoissonCounts(), BernoulliTrials()]}, [[0.0]], "common unit"),
+        (
+            {"models": Regression(noise_df=np.inf), "loss": "beta"},
+            [[0.0]],
+            "noise_df=1000",
+        ),
+        ({"models": "poisson", "loss": "beta"}, [[0.0]], r"2 \* sqrt\(X \+ 3 / 8\)"),
+        ({"models": "bernoulli", "loss": "beta"}, [[0.0]], "have no outliers"),
+        ({"divergence": RenyiDivergence()}, [[0.0]], "'divergence' parameter"),
+        ({"run_length_loss": "beta"}, [[0.0]], "robust loss"),
+        ({"feature_columns": [0]}, [[0.0]], "every column"),
+        ({"feature_columns": [1]}, [[0.0]], "numbered from 0"),
+        ({"feature_columns": ["a"]}, [[0.0]], "not a column"),
+        ({"model_prior": [0.5, 0.3, 0.2]}, [[0.0]], "2 model"),
+        ({"scaling": (0.0, 0.0)}, [[0.0]], "positive"),
+        ({"scaling": (0.0,)}, [[0.0]], "pair"),
+        ({"hazard": 0.5}, [[0.0]], "hazard"),
+        ({"models": Regression(noise_scale=-1.0)}, [[0.0]], "noise_scale"),
+        ({}, [[1e200]], "1e100"),
+        ({"loss": BetaLoss(50.0)}, [[0.0]], "between 1 and 2"),
+        ({"loss": "beta", "run_length_loss": BetaLoss(50.0)}, [[0.0]], "between 1"),
+    ],
+)
+def test_what_is_refused(params, X, message):
+    with pytest.raises(ValueError, match=message):
+        BayesianChangepointDetector(**params).fit(np.array(X))
+
+
+def test_other_types_are_refused():
+    with pytest.raises(TypeError, match="ObservationModel"):
+        BayesianChangepointDetector([Normal()]).fit([[0.0]])
+    with pytest.raises(IncompatibleComponentsError):
+        BayesianChangepointDetector(run_length_loss=BetaLoss()).fit([[0.0]])
+    with pytest.raises(NotFittedError):
+        BayesianChangepointDetector().predict([[0.0]])
+    with pytest.raises(AttributeError, match="not fitted"):
+        _ = BayesianChangepointDetector().changepoints_
+
+
+EXACT = {"max_hypotheses": None, "min_probability": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "after"),
+    [
+        (Regression(noise_scale=1.0, noise_df=np.inf), 2.0),
+        (Regression(trend=True), 4.0),
+        (Regression(1), 5.0),
+        (Regression(1, across=True), 6.0),
+        (PoissonCounts(), 9.0),
+        (BernoulliTrials(), 0.7),
+    ],
+    ids=str,
+)
+def test_other_models_of_many_series(model, after):
+    """Wrong variant, caught by known noise and trials: the threshold does not know the
+    number of parameters."""
+    d, n = 10, 300
+    rng, changed = np.random.default_rng(1), np.zeros((n, d))
+    changed[200:, 0] = 1.0
+    X = {
+        "real": lambda: rng.standard_normal((n, d)) + after * changed,
+        "count": lambda: 1.0 * rng.poisson(3.0 + (after - 3.0) * changed),
+        "binary": lambda: 1.0 * (rng.random((n, d)) < 0.05 + (after - 0.05) * changed),
+    }[model.support]()
+    detector = BayesianChangepointDetector(model).fit(X)
+    exact = BayesianChangepointDetector(model, **EXACT).fit(X)
+    assert np.abs(exact.changepoints_ - 200).max() <= 2
+    assert detector.changepoints_.tolist() == exact.changepoints_.tolist()
+    assert detector.log_evidence_ == pytest.approx(exact.log_evidence_, abs=1e-2)

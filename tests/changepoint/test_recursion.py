@@ -91,18 +91,6 @@ CASES = {
         np.random.default_rng(4).standard_normal((26, 1)),
     ),
 }
-MISSING = {
-    "constant mean, three series": [(0, 0), (4, 1), (5, 0), (5, 1), (5, 2), (25, 2)],
-    "known noise": [(3, 0), (4, 0), (4, 1)],
-    "counts": [(0, 1), (13, 0), (13, 1)],
-    "trials": [(7, 1)],
-    "autoregressions": [(0, 0), (9, 1), (10, 0), (10, 1)],
-    "vector autoregressions": [(9, 1), (25, 0)],
-    "regression": [(5, 0)],
-    "trend": [(0, 0), (8, 0), (8, 1), (9, 1)],
-    "sums": [(6, 1), (17, 0)],
-    "everything": [(2, 0), (13, 1)],
-}
 
 
 def fit(models, X, features, hazard, **params):
@@ -152,19 +140,6 @@ def test_posteriors_and_evidence(name, hazard):
     detector = fit(models, X, features, hazard, model_prior=prior)
     expected = reference_of(detector, models, X, features, hazard, model_prior=prior)
     assert_equal(detector, expected)
-
-
-@pytest.mark.parametrize("name", MISSING)
-def test_missing_values_are_left_out(name):
-    """Wrong variants: a missing value counts as 0; only one model leaves it out."""
-    models, X, features = CASES[name]
-    X = X.copy()
-    for place in MISSING[name]:
-        X[place] = np.nan
-    detector = fit(models, X, features, ConstantHazard(7.0))
-    expected = reference_of(detector, models, X, features, ConstantHazard(7.0))
-    assert_equal(detector, expected)
-    assert np.isfinite(detector.predictions_).all()
 
 
 @pytest.mark.parametrize("name", CASES)

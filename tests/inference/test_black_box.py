@@ -1,162 +1,25 @@
-"""Densities without derivatives, and densities whose factors are known."""
+"""Densities without derivatives, and their factors."""
+
+import itertools
+import math
+import pickle
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import halfnorm, norm
-from torch.distributions import HalfNormal, Normal
+from scipy import optimize, special
+from scipy.stats import norm
+from torch.distributions import Beta as BetaDensity
+from torch.distributions import Binomial, Normal, Poisson, constraints
+from torch.distributions import Gamma as GammaDensity
 
-from skvi.divergences import KLDivergence
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
-from skvi.objectives import ELBO
-from skvi.posteriors import MeanFieldNormal
-from skvi.targets._density import DensityTarget
-from skvi.targets._density_checks import check_density
+from skvi.objectives import EUBO
+from skvi.posteriors import Beta, Gamma, Product
 
 Y = np.linspace(2.0, 4.0, 20)
-SHAPES, SUPPORTS = {"mu": (), "sigma": ()}, {"sigma": "positive"}
-
-
-def of_torch(p):
-    y = torch.as_tensor(Y)[:, None]
-    prior = Normal(0.0, 10.0).log_prob(p["mu"]) + HalfNormal(5.0).log_prob(p["sigma"])
-    return prior + Normal(p["mu"], p["sigma"]).log_prob(y).sum(0)
-
-
-def of_numpy(p):
-    prior = norm.logpdf(p["mu"], 0, 10) + halfnorm.logpdf(p["sigma"], scale=5)
-    return prior + norm.logpdf(Y[:, None], p["mu"], p["sigma"]).sum(0)
-
-
-def of_one_draw(p):
-    return of_numpy({name: np.asarray(value)[None] for name, value in p.items()})[0]
-
-
-@pytest.mark.parametrize(
-    ("density", "options"), [(of_numpy, {}), (of_one_draw, {"vectorize": True})]
-)
-def test_numpy_gives_the_fit_of_torch(density, options):
-    """By central differences. Wrong variant: one-sided ones, off by 1e-5."""
-    settings = {"shapes": SHAPES, "supports": SUPPORTS, "random_state": 0}
-    expected = VariationalInference(of_torch, **settings).fit()
-    model = VariationalInference(density, **settings, **options)
-    if options:  # a loop over draws: its gradient alone, which takes a moment
-        target = model._make_target(None)
-        check_density(target, torch.zeros(3, 2).double())
-        theta = torch.tensor([[3.0, -0.4], [1.0, 0.5]], dtype=torch.float64)
-        found = target.log_joint_gradient(theta)
-        right = expected._target.log_joint_gradient(theta)
-        torch.testing.assert_close(found, right, rtol=1e-7, atol=1e-7)
-        return
-    model.fit()
-    for name in SHAPES:
-        assert model.mean_[name] == pytest.approx(expected.mean_[name], rel=1e-7)
-        assert model.std_[name] == pytest.approx(expected.std_[name], rel=1e-7)
-
-
-def chain(n, with_factors):
-    """A random walk of n steps that is observed with noise."""
-    y = torch.linspace(-2.0, 2.0, n, dtype=torch.float64)
-
-    def log_density(p):
-        x = torch.stack([p[f"x{i}"] for i in range(n)], 1)
-        factors = {"x0": Normal(0.0, 1.0).log_prob(x[:, 0])}
-        for i in range(1, n):
-            step = Normal(x[:, i - 1], 0.5).log_prob(x[:, i])
-            factors[f"x{i - 1}, x{i}"] = step
-        for i in range(n):
-            factors[(f"x{i}",)] = Normal(x[:, i], 1.0).log_prob(y[i])
-        return factors if with_factors else torch.stack(list(factors.values())).sum(0)
-
-    return DensityTarget(log_density, {f"x{i}": () for i in range(n)}, None)
-
-
-def score_gradients(target, posterior, n_repeats):
-    generator = torch.Generator().manual_seed(0)
-    objective = ELBO("score", rao_blackwell=True, control_variate=False)
-    found = []
-    for _ in range(n_repeats):
-        leaf = posterior.params.detach().clone().requires_grad_()
-        q = posterior.at(leaf)
-        loss, _ = objective.surrogate(target, q, KLDivergence(), None, 16, generator)
-        found.append(torch.autograd.grad(loss, leaf)[0])
-    return torch.stack(found)
-
-
-def test_factors_leave_the_gradient_and_take_its_noise():
-    """Each coordinate is rewarded by the factors that it is in.
-
-    The mean is the gradient of the negative ELBO, by the path of draws. Wrong variants:
-    the steps reward their first coordinate only (biased); all factors reward all (no
-    less noise).
-    """
-    n = 6
-    posterior = MeanFieldNormal().build(chain(n, True).layout)
-    found = score_gradients(chain(n, True), posterior, 300)
-    blind = score_gradients(chain(n, False), posterior, 300)
-    leaf = posterior.params.detach().clone().requires_grad_()
-    generator = torch.Generator().manual_seed(1)
-    surrogate = ELBO("reparam").surrogate
-    loss, _ = surrogate(
-        chain(n, False), posterior.at(leaf), KLDivergence(), None, 50_000, generator
-    )
-    (exact,) = torch.autograd.grad(loss, leaf)
-    error = found.std(0) / len(found) ** 0.5
-    assert ((found.mean(0) - exact).abs() < 5 * error).all()
-    assert (found.var(0).mean() / blind.var(0).mean()).item() < 0.3
-
-
-def test_coordinates_get_their_jacobians_and_factors():
-    """Values by hand. Wrong variant: the Jacobian rewards all coordinates."""
-    target = DensityTarget(
-        lambda p: {"mu": -(p["mu"] ** 2), ("mu", "sigma"): -p["sigma"] * p["mu"] ** 2},
-        SHAPES,
-        SUPPORTS,
-        log_prior=lambda p: {"sigma": -p["sigma"]},
-    )
-    theta = torch.tensor([[2.0, 0.0], [1.0, 0.3]], dtype=torch.float64)
-    mu, log_sigma = theta.T
-    sigma = log_sigma.exp()
-    total, terms = target.log_joint_by_coordinate(theta)
-    shared = -sigma * mu**2
-    expected = torch.stack([-(mu**2) + shared, shared - sigma + log_sigma], 1)
-    torch.testing.assert_close(terms, expected)
-    torch.testing.assert_close(total, target.log_joint(theta))
-    torch.testing.assert_close(total, -(mu**2) + shared - sigma + log_sigma)
-
-
-def test_draws_at_which_a_factor_fails_have_no_density():
-    """Others keep theirs. Wrong variant: the error of one draw is raised for all."""
-
-    def log_density(p):
-        if (p["sigma"] > 50).any():
-            raise ValueError("far out")
-        return {"mu": -(p["mu"] ** 2), "sigma": -p["sigma"]}
-
-    target = DensityTarget(log_density, SHAPES, SUPPORTS)
-    theta = torch.tensor([[1.0, 0.0], [1.0, 9.0], [2.0, 0.0]], dtype=torch.float64)
-    total, terms = target.log_joint_by_coordinate(theta)
-    torch.testing.assert_close(total, target.log_joint(theta))
-    assert total.tolist() == [-2.0, -np.inf, -5.0]
-    assert terms[2].tolist() == [-4.0, -1.0]
-
-
-@pytest.mark.slow
-def test_a_density_of_steps_has_a_score():
-    """Rounded arguments: all slopes are 0. Moments by a sum over a fine grid."""
-
-    def log_density(p):
-        return norm.logpdf(np.round(2 * p["x"].numpy()) / 2, 3.0, 1.0)
-
-    model = VariationalInference(
-        log_density, {"x": ()}, objective=ELBO("score"), random_state=0
-    ).fit()
-    x = np.linspace(-5, 11, 160_001)
-    w = np.exp(log_density({"x": torch.from_numpy(x)}))
-    mean = (w * x).sum() / w.sum()
-    std = ((w * (x - mean) ** 2).sum() / w.sum()) ** 0.5
-    assert model.mean_["x"] == pytest.approx(mean, abs=0.05)
-    assert model.std_["x"] == pytest.approx(std, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +47,150 @@ def test_refusals(density, options, message):
     model = VariationalInference(density, {"mu": (), "sigma": ()}, **options)
     with pytest.raises(ValueError, match=message):
         model.fit(data)
+
+
+SPINS = {"z": (2,), "k": ()}
+KINDS = {"z": "boolean", "k": constraints.integer_interval(1, 3)}
+
+
+def fitted(*args, max_iter=6, **params):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return VariationalInference(
+            *args, random_state=0, max_iter=max_iter, **params
+        ).fit()
+
+
+def coupled(p):
+    """Two spins whose coupling depends on a category."""
+    z = 2 * p["z"] - 1
+    strength = torch.tensor([0.2, 0.6, 0.9], dtype=torch.float64)[p["k"] - 1]
+    return strength * z[:, 0] * z[:, 1] + 0.4 * z[:, 0] - 0.3 * z[:, 1]
+
+
+@pytest.fixture(scope="module")
+def spins():
+    return fitted(coupled, SPINS, KINDS)
+
+
+def states():
+    every = list(itertools.product([0.0, 1.0], [0.0, 1.0], [1, 2, 3]))
+    z = torch.tensor([s[:2] for s in every], dtype=torch.float64)
+    return {"z": z, "k": torch.tensor([s[2] for s in every])}
+
+
+def test_the_best_independent_probabilities(spins):
+    """By enumeration: the largest ELBO of all factorized q, and log Z above it.
+
+    Wrong variants: a relaxation of the spins; a Jacobian of a discrete parameter.
+    """
+    values = states()
+    joint = coupled(values).numpy()
+    z, k = values["z"].numpy(), values["k"].numpy()
+
+    def negative_elbo(x):
+        first, second = special.expit(x[:2])
+        of_k = special.softmax(np.r_[x[2:], 0.0])
+        q = np.where(z[:, 0] == 1, first, 1 - first) * of_k[k - 1]
+        q *= np.where(z[:, 1] == 1, second, 1 - second)
+        return float(q @ (np.log(q) - joint))
+
+    starts = np.random.default_rng(0).normal(size=(10, 4))
+    best = min(
+        (optimize.minimize(negative_elbo, x) for x in starts), key=lambda r: r.fun
+    )
+    log_z = special.logsumexp(joint)
+    assert spins.lower_bound_ == pytest.approx(
+        -best.fun, abs=2e-3 + 4 * spins.lower_bound_se_
+    )
+    assert -best.fun < log_z - 0.05
+    of_k = special.softmax(np.r_[best.x[2:], 0.0])
+    np.testing.assert_allclose(spins.probabilities_["k"], of_k, atol=0.03)
+    np.testing.assert_allclose(
+        spins.probabilities_["z"][:, 1], special.expit(best.x[:2]), atol=0.03
+    )
+    np.testing.assert_allclose(
+        spins.mean_["z"], spins.probabilities_["z"][:, 1], atol=0.04
+    )
+    low, high = spins.evidence_bounds(random_state=0).interval()
+    assert log_z - 0.1 < low < log_z < high < log_z + 0.1
+
+
+def test_draws_and_probabilities_on_the_supports(spins):
+    """Booleans are floats, categories are indices. Wrong variant: values from 0."""
+    draws = spins.sample_posterior(100, 0)
+    assert draws["z"].dtype == np.float64
+    assert draws["k"].dtype == np.int64
+    assert set(np.unique(draws["k"])) <= {1, 2, 3}
+    values = {name: v.numpy() for name, v in states().items()}
+    again = pickle.loads(pickle.dumps(spins))
+    assert np.exp(again.log_prob(values)).sum() == pytest.approx(1.0, abs=1e-9)
+    assert again.log_prob({"z": [[0.0, 1.0]], "k": [4]})[0] == -np.inf
+    assert "k" in str(spins.summary())
+
+
+def test_dependence_is_reported():
+    """A factorized q of two equal spins: its probabilities are those of one state."""
+
+    def equal(p):
+        z = 2 * p["z"] - 1
+        return 2.0 * z[:, 0] * z[:, 1]
+
+    model = fitted(equal, {"z": (2,)}, {"z": "boolean"})
+    assert not model.converged_
+    assert "a probability of 'z' by" in model.diagnostics_["message"]
+    assert "sum discrete parameters out" in model.diagnostics_["message"]
+
+
+def conjugate(p):
+    """Counts with a Gamma rate, and successes with a Beta share."""
+    y = torch.tensor([3.0, 5.0, 2.0, 4.0])
+    rate = GammaDensity(2.0, 1.0).log_prob(p["rate"])
+    share = BetaDensity(2.0, 3.0).log_prob(p["share"])
+    share = share + Binomial(10, p["share"]).log_prob(torch.tensor(7.0))
+    return rate + Poisson(p["rate"][:, None]).log_prob(y).sum(1) + share
+
+
+def test_labels_of_a_mixture():
+    """Each point has the label of its cluster; the clusters have their means.
+
+    Wrong variant: equal probabilities at the start, which stay equal.
+    """
+    y = torch.tensor([-2.1, -1.9, -2.3, 1.8, 2.1, 2.4], dtype=torch.float64)
+
+    def density(p):
+        mean = p["mean"].gather(1, p["label"])
+        prior = Normal(0.0, 3.0).log_prob(p["mean"]).sum(1) - 6 * math.log(2)
+        return prior + Normal(mean, 0.3).log_prob(y).sum(1)
+
+    shapes = {"label": (6,), "mean": (2,)}
+    supports = {"label": constraints.integer_interval(0, 1)}
+    model = fitted(density, shapes, supports, max_iter=5)
+    np.testing.assert_allclose(np.sort(model.mean_["mean"]), [-2.1, 2.1], atol=0.1)
+    labels = model.probabilities_["label"].argmax(1)
+    assert len(set(labels[:3])) == len(set(labels[3:])) == 1
+    assert labels[0] != labels[3]
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"integer_interval\(low, high\)"):
+        VariationalInference(
+            coupled, SPINS, KINDS | {"k": constraints.nonnegative_integer}
+        ).fit()
+    with pytest.raises(IncompatibleComponentsError, match="'positive'"):
+        VariationalInference(
+            conjugate, {"rate": (), "share": ()}, posterior=Product({"rate": Gamma()})
+        ).fit()
+    with pytest.raises(IncompatibleComponentsError, match="exact density"):
+        VariationalInference(
+            coupled, {**SPINS, "x": ()}, KINDS, posterior="semi_implicit"
+        ).fit()
+    with pytest.raises(IncompatibleComponentsError, match="discrete"):
+        VariationalInference(coupled, SPINS, KINDS, objective=EUBO()).fit()
+    with pytest.raises(IncompatibleComponentsError, match="'unit_interval'"):
+        VariationalInference(
+            conjugate,
+            {"rate": (), "share": ()},
+            {"rate": "positive"},
+            posterior=Product({"rate": Beta()}),
+        ).fit()

@@ -6,7 +6,6 @@ import torch
 from scipy import stats
 from scipy.integrate import quad
 
-from skvi._predictive._quantiles import mixture_quantiles
 from skvi.likelihoods import (
     GaussianLikelihood,
     GeneralizedGammaLikelihood,
@@ -19,7 +18,7 @@ from skvi.likelihoods import (
     StudentTLikelihood,
 )
 from skvi.likelihoods._independent import IndependentLikelihood
-from skvi.losses import BetaLoss, GammaLoss, LogLoss
+from skvi.losses import LogLoss
 from skvi.utils._rows import RowBuffers
 
 GAUSSIAN, STUDENT = GaussianLikelihood(0.7), StudentTLikelihood(3.0, 0.7)
@@ -43,45 +42,10 @@ def law(likelihood, f):
 
 
 @every
-def test_scales_of_rows(likelihood):
-    """Wrong variants: the log of the scale without a bound; no Jacobian of a scale."""
-    expected = law(likelihood, F)
-    assert np.allclose(likelihood.log_prob(F, Y)[0], expected.logpdf(Y))
-    assert np.allclose(likelihood.cdf(F, Y)[0], expected.cdf(Y))
-    assert np.allclose(likelihood.quantile(F, 0.1)[0], expected.ppf(0.1))
-    assert np.allclose(likelihood.variance(F)[0], expected.var())
-    torch.testing.assert_close(likelihood.mean(F), F[..., 0])
-    flat = torch.zeros(1, 3, 2).double()
-    same = likelihood.noise.log_prob(flat, Y[:3])
-    torch.testing.assert_close(likelihood.log_prob(flat, Y[:3]), same)
-
-
-@every
-@pytest.mark.parametrize("c", [0.8, 1, 1.5])
-def test_power_integrals_of_rows(likelihood, c):
-    """Wrong variant: the integral at the level of the scale, for all rows."""
-    found = likelihood.log_power_integral(F[:, :3], c)[0].exp()
-    for k in range(3):
-        density = law(likelihood, F[:, [k]]).pdf
-        expected = quad(lambda y: float(density(y)[0]) ** c, -np.inf, np.inf)[0]  # noqa: B023
-        assert float(found[k]) == pytest.approx(expected, rel=1e-6)
-
-
-@every
 def test_slopes(likelihood):
     """Wrong variant: the slope in the scale without that of its bound."""
     expected = Likelihood.log_prob_derivatives(likelihood, F, Y)[1]
     torch.testing.assert_close(likelihood._log_prob_slope(F, Y), expected)
-
-
-@every
-def test_draws(likelihood, generator, z_score):
-    """Wrong variant: noise at the level, whatever the row."""
-    rows = F[:, :3]
-    draws = likelihood.sample(rows.expand(20_000, -1, -1), generator)
-    shares = torch.from_numpy(law(likelihood, rows).cdf(draws.numpy()))
-    for level in (0.1, 0.5, 0.8):
-        assert z_score((shares <= level).double(), level) < 5
 
 
 def buffers_of(likelihood, f, hyper):
@@ -170,75 +134,3 @@ def test_tails_of_a_student_t(df):
     else:
         exact = quad(lambda u: 2 * u * stats.t.sf(u, df), 0.7, np.inf)[0]
         assert moment == pytest.approx(exact, rel=1e-7)
-
-
-@pytest.mark.parametrize("loss", [BetaLoss(1.5), GammaLoss(1.5)], ids=repr)
-def test_robust_losses_are_proper_for_scales(loss):
-    """The expected loss is least at the truth, also in the scale of a row.
-
-    Wrong variant: the power integral at the level.
-    """
-    likelihood = HETEROSCEDASTIC[0]
-    y = torch.linspace(-12, 12, 4001, dtype=torch.float64)
-    truth = torch.tensor([0.4, 0.8]).double()
-
-    def at(f):
-        return f.expand(1, len(y), 2)
-
-    mass = likelihood.log_prob(at(truth), y)[0].exp()
-    mass = mass / mass.sum()
-    f = truth.clone().requires_grad_()
-    expected = (loss(likelihood, at(f), y)[0] * mass).sum()
-    (gradient,) = torch.autograd.grad(expected, f)
-    assert gradient.abs().max() < 1e-9
-
-
-@pytest.mark.parametrize("likelihood", [GAUSSIAN, *HETEROSCEDASTIC], ids=repr)
-def test_quantiles_of_mixtures(likelihood):
-    """F(quantile) = level, for modes far apart, and each row on its own.
-
-    Wrong variants: Newton's steps out of the bracket; all rows stop together.
-    """
-    generator = torch.Generator().manual_seed(0)
-    f = 3 * torch.randn(50, 48, likelihood.n_outputs, generator=generator).double()
-    f[:25, :24, 0] += 100
-    levels = np.array([0.001, 0.3, 0.7, 0.99])
-    found = mixture_quantiles(likelihood, f, levels)
-    for level, y in zip(levels, found.T, strict=True):
-        assert np.allclose(likelihood.cdf(f, y).mean(0), level, atol=1e-9)
-    others = f.clone()
-    others[:, 1:] = 0.0
-    assert torch.equal(mixture_quantiles(likelihood, others, levels)[0], found[0])
-
-
-def test_several_targets():
-    """Sums over targets with their own numbers. Wrong variant: those of the first."""
-    parts = [
-        HeteroscedasticLikelihood(GaussianLikelihood("learn")),
-        StudentTLikelihood(5.0, 2.0),
-        GaussianLikelihood("learn"),
-    ]
-    likelihood = IndependentLikelihood(parts)
-    assert likelihood.n_outputs == 4
-    assert likelihood.scale_outputs == (1,)
-    assert likelihood.learned == ("noise_scale[0]", "noise_scale[2]")
-    y = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).double()
-    assert likelihood.initial_hyper(y).tolist() == [
-        float(parts[0].initial_hyper(y[:, 0])),
-        float(parts[2].initial_hyper(y[:, 2])),
-    ]
-    bound = likelihood.bind(torch.tensor([0.3, -0.5]).double())
-    f = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(1)).double()
-    ratio = torch.exp(0.3 + 6 * torch.tanh(f[..., 1] / 6))
-    columns = [
-        stats.norm(f[..., 0], ratio).logpdf(y[:, 0]),
-        stats.t(5.0, f[..., 2], 2.0).logpdf(y[:, 1]),
-        stats.norm(f[..., 3], np.exp(-0.5)).logpdf(y[:, 2]),
-    ]
-    assert np.allclose(bound.log_prob(f, y), sum(columns))
-    integrals = [p.log_power_integral(g, 1.5) for p, g in bound._by_target(f)]
-    assert torch.allclose(bound.log_power_integral(f, 1.5), sum(integrals))
-    assert bound.mean(f).shape == (2, 7, 3)
-    assert torch.equal(bound.mean(f), f[..., [0, 2, 3]])
-    assert not bound.is_normal
-    assert bound.learned == ()

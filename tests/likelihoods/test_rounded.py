@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from scipy.special import log_ndtr
 from sklearn.base import clone
 
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
-NOISES = [
-    GaussianLikelihood(0.3),
-    GaussianLikelihood(7.0),
-    StudentTLikelihood(4.0, 0.6),
-    HeteroscedasticLikelihood(StudentTLikelihood(5.0, 2.0)),
-]
-every = pytest.mark.parametrize("noise", NOISES, ids=repr)
 SETTINGS = {
     "hidden_layer_sizes": (),
     "max_iter": 40,
@@ -37,35 +29,6 @@ SETTINGS = {
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 2))
 LATENT = 5 + X @ [0.5, -0.3] + 0.4 * RNG.normal(size=400)
-
-
-def outputs(noise, f):
-    """f of shape (1, n, K); a column of scales is .3."""
-    f = torch.as_tensor(f, dtype=torch.float64)[None, :, None]
-    return torch.cat([f, 0 * f + 0.3][: noise.n_outputs], 2)
-
-
-def law(noise, f):
-    scale = float(noise._at_rows(outputs(noise, [f]))._scale.flatten()[0])
-    if noise.is_normal:
-        return stats.norm(f, scale)
-    return stats.t(getattr(noise, "noise", noise).df, f, scale)
-
-
-@every
-def test_probabilities_are_those_of_intervals(noise):
-    """SciPy's over the step; they sum to one on the grid, from .25 in steps of .5.
-
-    Wrong variants: half the step; the density at the middle; not over the step.
-    """
-    likelihood = RoundedLikelihood(noise, 0.5, 0.25)
-    y = 0.25 + 0.5 * torch.arange(-4000, 4001).double()
-    f = outputs(noise, [0.9]).expand(1, 8001, -1)
-    found = 0.5 * likelihood.log_prob(f, y)[0].exp()
-    exact = law(noise, 0.9)
-    expected = exact.cdf(y + 0.25) - exact.cdf(y - 0.25)
-    np.testing.assert_allclose(found, expected, atol=1e-14)
-    assert float(found.sum()) == pytest.approx(1.0, abs=1e-8)
 
 
 def test_tails_keep_their_digits():
@@ -124,26 +87,6 @@ def test_moments(df, scale):
         variance = variance + 2 * scale**2 * tail
     found = likelihood.variance(f[None, :, None])[0]
     torch.testing.assert_close(found, variance, rtol=2e-4, atol=1e-12)
-
-
-@every
-def test_draws_and_moments(noise, generator, z_score):
-    """Wrong variants: draws before rounding; a variance without that of rounding."""
-    likelihood = RoundedLikelihood(noise, 0.5, 0.25)
-    f = outputs(noise, [0.9])
-    y = likelihood.sample(f.expand(40_000, -1, -1), generator)[:, 0]
-    assert torch.equal((y - 0.25) % 0.5, 0 * y)
-    for point in (0.75, 1.25):
-        mass = 0.5 * likelihood.log_prob(f, torch.tensor([point]).double()).exp()
-        assert z_score((y == point).double(), float(mass)) < 4
-        below = likelihood.cdf(f, torch.tensor([point]).double())
-        assert z_score((y <= point).double(), float(below)) < 4
-    assert z_score(y, float(likelihood.mean(f))) < 4
-    squares = (y - likelihood.mean(f)[0]).square()
-    error = 4 * float(squares.std()) / 200
-    assert float(likelihood.variance(f)) == pytest.approx(
-        float(squares.mean()), abs=error
-    )
 
 
 def test_a_network_of_integers():

@@ -7,7 +7,6 @@ from scipy import stats
 
 from skvi._predictive._quantiles import quantiles_of
 from skvi.likelihoods import (
-    GaussianLikelihood,
     GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
     HurdleLikelihood,
@@ -130,25 +129,6 @@ def test_limits_of_johnson_su():
     np.testing.assert_allclose(right._standard_log_prob(z), expected)
 
 
-def test_special_cases_of_the_generalized_gamma():
-    """Exponential, Weibull, Gamma and lognormal. Wrong variant: k for its inverse."""
-    y, f = torch.tensor([0.3, 1.0, 4.0]).double(), torch.zeros(1, 3, 1).double()
-    cases = [
-        (GeneralizedGammaLikelihood(1.0, 1.0), stats.expon()),
-        (GeneralizedGammaLikelihood(1.0, 0.5), stats.weibull_min(2.0)),
-        (GeneralizedGammaLikelihood(4.0, 0.5), stats.gamma(4.0, scale=0.25)),
-        (GeneralizedGammaLikelihood(1e6, 0.6), stats.lognorm(0.6)),
-    ]
-    for likelihood, law in cases:
-        found = likelihood.log_prob(f, y)[0]
-        np.testing.assert_allclose(found, law.logpdf(y), atol=3e-3)
-        np.testing.assert_allclose(likelihood.cdf(f, y)[0], law.cdf(y), atol=1e-3)
-        assert float(likelihood.mean(f)[0, 0]) == pytest.approx(law.mean(), rel=1e-3)
-    assert bool(torch.isneginf(cases[0][0].log_prob(f, -y)).all())
-    with pytest.raises(ValueError, match="not bounded near 0"):
-        GeneralizedGammaLikelihood(0.5, 5.0).log_power_integral(f, 2.0)
-
-
 def test_hurdle_of_counts():
     """Probabilities sum to one, and give the moments.
 
@@ -168,22 +148,3 @@ def test_hurdle_of_counts():
     found = quantiles_of(likelihood, f, np.array([0.1, 0.4]), torch.ones(1).double())
     expected = [int((mass.cumsum(0) < level).sum()) for level in (0.1, 0.4)]
     assert found[0].tolist() == expected
-
-
-def test_mixture_quantiles_at_a_jump():
-    """Exactly the value at levels of the jump. Wrong variant: the root beside it."""
-    f = torch.randn(20, 5, 2, generator=torch.Generator().manual_seed(0)).double()
-    likelihood = HurdleLikelihood(GaussianLikelihood(1.0), 0.4)
-    w = torch.full((20,), 0.05).double()
-    levels = np.linspace(0.05, 0.95, 19)
-    found = quantiles_of(likelihood, f, levels, w)
-    below = w @ (
-        torch.sigmoid(-f[..., 1])
-        * likelihood.rest.cdf(f[..., :1], f.new_full((5,), 0.4))
-    )
-    upto = below + w @ torch.sigmoid(f[..., 1])
-    for level, y in zip(levels, found.T, strict=True):
-        inside = (below < level) & (level < upto)
-        assert bool((y[inside] == 0.4).all())
-        cdf = w @ likelihood.cdf(f, y)
-        torch.testing.assert_close(cdf[~inside], torch.full_like(cdf, level)[~inside])

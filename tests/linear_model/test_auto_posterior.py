@@ -4,21 +4,14 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import (
-    BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
     _base,
 )
 from skvi.posteriors import (
-    Ensemble,
     FullRankNormal,
-    LowRankNormal,
     MeanFieldNormal,
-    Product,
 )
-from skvi.posteriors._whitened import Exact
 from skvi.priors import Normal
 
 
@@ -57,55 +50,3 @@ def test_classes(n_rows, n_features, n_classes, family):
     named = "full_rank" if family is FullRankNormal else "mean_field"
     same = _fit(clone(model).set_params(posterior=named), n_rows, n_features, n_classes)
     np.testing.assert_array_equal(model.coef_, same.coef_)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "family"),
-    [
-        ({}, Exact),
-        ({"prior": "normal"}, Exact),
-        ({"noise_scale": "learn", "prior": "normal"}, FullRankNormal),
-        ({"prior": "ard"}, MeanFieldNormal),
-        ({"prior": "horseshoe"}, MeanFieldNormal),
-        ({"likelihood": "student_t"}, MeanFieldNormal),
-    ],
-)
-def test_regression(parameters, family):
-    """Where one decomposition makes the fit, it is quick with more rows, too.
-
-    Wrong variant: it is where there are fewer rows than parameters.
-    """
-    model = _fit(BayesianLinearRegression(**parameters), 30, 10, 30)
-    found = model.posterior_family_
-    if isinstance(found, Product):  # beside precisions
-        found = next(iter(found.blocks.values()))
-    assert isinstance(found, family)
-
-
-def test_counts_and_numbers_given():
-    few = _fit(BayesianPoissonRegressor(prior=Normal()), 9, 10)
-    many = _fit(BayesianPoissonRegressor(prior=Normal()), 30, 10)
-    given = _fit(BayesianPoissonRegressor(posterior=FullRankNormal()), 30, 10)
-    families = [type(m.posterior_family_) for m in (few, many, given)]
-    assert families == [FullRankNormal, MeanFieldNormal, FullRankNormal]
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        BayesianLogisticRegression(posterior="low_rank"),
-        BayesianPoissonRegressor(posterior=LowRankNormal(2), solver="stochastic"),
-        BayesianLinearRegression(posterior=LowRankNormal(2), objective="eubo"),
-        BayesianLinearRegression(posterior=LowRankNormal(2), noise_scale=1.0),
-        BayesianLogisticRegression(posterior=Ensemble(base="low_rank")),
-    ],
-    ids=repr,
-)
-def test_low_rank_is_refused(model):
-    """Before any training, with what takes less time and is more accurate.
-
-    Wrong variant: the strings alone.
-    """
-    with pytest.raises(IncompatibleComponentsError, match="Use posterior='full_rank'"):
-        _fit(model, 30, 3)
-    assert not hasattr(model, "posterior_")

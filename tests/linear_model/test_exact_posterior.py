@@ -1,26 +1,18 @@
 """Linear regression with its precisions integrated: against sums over a dense grid."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse, stats
 from scipy.special import logsumexp, ndtr
-from sklearn.exceptions import ConvergenceWarning
 
-from skvi.divergences import KLDivergence
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import (
     BayesianLinearRegression,
-    BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
-from skvi.neural_network import BayesianMLPClassifier
-from skvi.posteriors._whitened import Exact
 from skvi.priors import GammaHyperprior, Normal
-from skvi.solvers import Stochastic, _exact
+from skvi.solvers import _exact
 from skvi.targets._precisions import find_nodes
 
 MODEL = BayesianLinearRegression
@@ -145,23 +137,6 @@ def test_everything_is_that_of_the_exact_posterior(shape, kind):
     np.testing.assert_allclose((means**2 + stds**2) @ w - f**2, total**2, rtol=0.01)
 
 
-def test_draws_are_of_the_exact_posterior(z_score):
-    """Means of functions under the grid. Wrong variant: draws of the fitted q."""
-    X, y, new = make_data(6, 3)
-    grid, model = Grid(X, y, new), MODEL(**PARTS).fit(X, y)
-    draws = model.sample_posterior(50_000, random_state=0)
-    values = np.column_stack([draws["intercept"], draws["coef"]])
-    mean, std = grid.coefficients()
-    middle = grid.w @ mean
-    assert z_score(values, middle) < 5
-    variance = grid.w @ (std**2 + (mean - middle) ** 2)
-    assert z_score((values - middle) ** 2, variance) < 5
-    assert z_score(1 / draws["noise_precision"], grid.w @ grid.noise) < 5
-    below = grid.cdf(grid.normals(grid.rows, grid.noise), y[:4])
-    targets = model.sample_y(new, 50_000, random_state=1)
-    assert z_score((targets < y[:4, None]).T, below) < 5
-
-
 @pytest.mark.parametrize("n", [4, 20])
 def test_student_t_of_a_flat_prior(n):
     """Known from textbooks: flat coefficients, and a Gamma prior of the precision.
@@ -212,49 +187,6 @@ def test_finer_nodes_change_no_prediction(monkeypatch):
     np.testing.assert_allclose(finer.predict_log_density(new, far), density, 2e-6)
 
 
-def test_one_precision_alone():
-    """A fixed noise, or a fixed prior: the other one's grid has one column.
-
-    Wrong variant: the precision that is known as if it were not.
-    """
-    X, y, new = make_data(7, 3)
-    cases = [
-        ({"noise_scale": 0.7}, {"noise": 0.7**-2}),
-        ({"prior": Normal(1.5)}, {"coef": 1.5**-2}),
-    ]
-    for parts, known in cases:
-        model, grid = MODEL(**{**PARTS, **parts}).fit(X, y), Grid(X, y, new, **known)
-        normals, table = grid.coefficients(), model.summary()
-        np.testing.assert_allclose(table.mean, grid.w @ normals[0], atol=1e-5)
-        np.testing.assert_allclose(grid.cdf(normals, table.lower), 0.05, atol=1e-5)
-        found = model.predict_quantiles(new, [0.05])[:, 0]
-        future = grid.normals(grid.rows, grid.noise)
-        np.testing.assert_allclose(grid.cdf(future, found), 0.05, atol=5e-4)
-
-
-def test_where_another_posterior_is_fitted():
-    """Other aims than the exact posterior, models that are not conjugate, families.
-
-    Wrong variant: whatever the divergence is.
-    """
-    X, y, _ = make_data(30, 2)
-    others = [
-        {"divergence": KLDivergence(0.5), "max_iter": 1},
-        {"posterior": "mean_field"},
-        {"prior": "ard"},
-        {"noise_scale": 1.0, "prior": "normal"},
-        {"likelihood": "student_t", "max_iter": 1},
-        {"posterior": "full_rank"},
-        {"solver": "natural_gradient"},
-        {"solver": Stochastic(batch_size=10), "max_iter": 1},
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for parts in others:
-            model = MODEL(**parts, random_state=0).fit(X, y)
-            assert not isinstance(model.posterior_family_, Exact)
-
-
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("d", [2, 12])
 def test_the_density_is_the_joint_one_over_the_evidence(d, fit_intercept):
@@ -285,58 +217,6 @@ def test_the_density_is_the_joint_one_over_the_evidence(d, fit_intercept):
         z = (coef.mean(0) - normal.mean) / coef.std(0) * 20_000**0.5
         assert z.abs().max() < 4.5
         torch.testing.assert_close(coef.var(0), normal.variance, rtol=0.15, atol=0)
-
-
-def test_learned_noise_maximizes_the_evidence():
-    """Wrong variant: it maximizes the ELBO of a factorized posterior."""
-    X, y, _ = make_data(12, 3)
-    parts = PARTS | {"noise_scale": "learn"}
-    model = MODEL(**parts).fit(X, y)
-    near = [
-        MODEL(**PARTS | {"noise_scale": f * model.noise_scale_}).fit(X, y).lower_bound_
-        for f in (0.99, 1.0, 1.01)
-    ]
-    assert near[1] == pytest.approx(model.lower_bound_, abs=1e-7)
-    assert near[1] > max(near[0], near[2])
-    assert near[0] - near[2] == pytest.approx(0, abs=0.1 * (near[1] - min(near)))
-
-
-def test_exact_is_exact_or_refused():
-    X, y, _ = make_data(12, 3)
-    given = MODEL(posterior="exact", noise_scale=1.0, prior="normal").fit(X, y)
-    bounds = given.evidence_bounds(X, y)
-    assert given.lower_bound_ == pytest.approx(bounds.lower, abs=1e-9)
-    for parts, why in [
-        ({"prior": "ard"}, "normal coefficients"),
-        ({"loss": "beta"}, "normal noise, log loss"),
-        ({"divergence": KLDivergence(0.5)}, "divergence='kl'"),
-        ({"solver": "stochastic"}, "solver='stochastic'"),
-        ({"solver": Stochastic(batch_size=5)}, "batch_size=5"),
-    ]:
-        for posterior in "exact", Exact():
-            with pytest.raises(IncompatibleComponentsError, match=why):
-                MODEL(posterior=posterior, **parts).fit(X, y)
-    for other in (
-        BayesianLogisticRegression,
-        BayesianPoissonRegressor,
-        BayesianMLPClassifier,
-    ):
-        with pytest.raises(IncompatibleComponentsError, match="for linear regressions"):
-            other(posterior=Exact()).fit(X, y > np.median(y))
-
-
-def test_interrupts_before_there_is_a_posterior(monkeypatch):
-    """Leave the estimator unfitted. Wrong variant: an exact posterior without data."""
-
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    X, y, _ = make_data(12, 3)
-    model = MODEL(warm_start=True).fit(X, y)
-    monkeypatch.setattr("skvi.solvers._exact.find_nodes", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert not hasattr(model, "posterior_")
 
 
 def test_fits_continue_from_exact_ones_and_go_on_to_them():
@@ -398,24 +278,6 @@ OPTIMA = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMA)
-def test_what_is_reported_together_agrees(name):
-    """Bound, evidence, noise and predictions, where the bound has several optima.
-
-    Wrong variants: a factorized posterior beside the exact one (cubic: 8 nats below the
-    evidence from precisions of 1, noise .44 for .12); the mean precision as the noise.
-    """
-    X, y = OPTIMA[name]
-    model = MODEL().fit(X, y)
-    evidence = model.evidence_bounds(X, y).estimate
-    assert model.lower_bound_ == pytest.approx(evidence, abs=1e-7)
-    std = model.predict(X, return_std=True)[1]
-    assert 0.3 * std.min() < model.noise_scale_ < std.min()
-    log_noise = -0.5 * np.log(model.sample_posterior(20_000, 0)["noise_precision"])
-    error = 5 * log_noise.std() / 20_000**0.5
-    assert np.log(model.noise_scale_) == pytest.approx(log_noise.mean(), abs=error)
-
-
 def test_many_scales_start_where_the_likelihood_is_large():
     """Above the best of 30 starts of independent precisions, -54.71.
 
@@ -425,55 +287,3 @@ def test_many_scales_start_where_the_likelihood_is_large():
     model = MODEL(prior="ard", noise_scale=GammaHyperprior(1e-6, 1e-6)).fit(X, y)
     assert model.lower_bound_ > -54.71
     assert model.noise_scale_ < 0.13
-
-
-@pytest.mark.parametrize("family", ["full_rank", "mean_field"])
-def test_many_columns_need_few_iterations(family):
-    """Wrong variant: from a precision of 1 a hundred iterations are not enough."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((30, 300))
-    y = X[:, 0] + rng.standard_normal(30)
-    model = MODEL(posterior=family).fit(X, y)
-    assert model.converged_
-    assert model.n_iter_ <= 15
-    std = model.predict(rng.standard_normal((9, 300)), return_std=True)[1]
-    assert np.abs(std / y.std() - 1).max() < 0.2
-
-
-def test_more_columns_than_a_covariance_has_room_for():
-    """Copies of columns are together what one is; wrong variant: a covariance is built.
-
-    Of k copies with precisions of k times the size each has a k-th of the coefficient.
-    """
-    X, y, new = make_data(12, 3)
-    wide = MODEL(prior=Normal(GammaHyperprior(3.0, 2.0 / 4000))).fit(
-        np.tile(X, 4000), y
-    )
-    narrow = MODEL(prior=Normal(GammaHyperprior(3.0, 2.0))).fit(X, y)
-    assert not hasattr(wide, "sigma_")
-    expected = narrow.predict(new, return_std=True)
-    found = wide.predict(np.tile(new, 4000), return_std=True)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    sums = wide.coef_.reshape(4000, 3).sum(0)
-    np.testing.assert_allclose(sums, narrow.coef_, rtol=1e-5)
-    assert wide.lower_bound_ == pytest.approx(narrow.lower_bound_, abs=1e-5)
-
-
-def test_a_given_gamma_prior_is_literal():
-    """The evidence on the columns as they are, by quadrature over the log precision.
-
-    Wrong variant: a precision relative to the deviations of the columns.
-    """
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(12, 4)) * [1.0, 3.0, 0.2, 1.0]
-    y = X @ rng.normal(size=4) + rng.normal(size=12)
-    parts = {"noise_scale": 1.0, "normalize_y": False, "fit_intercept": False}
-    model = MODEL(prior=Normal(GammaHyperprior(1.0, 0.5)), **parts).fit(X, y)
-    z = np.linspace(-12.0, 12.0, 2001)
-    log_p = [
-        stats.multivariate_normal(np.zeros(12), np.eye(12) + X @ X.T / a).logpdf(y)
-        + stats.gamma(1.0, scale=2.0).logpdf(a)
-        for a in np.exp(z)
-    ]
-    expected = np.log(np.trapezoid(np.exp(log_p + z), z))
-    assert model.lower_bound_ == pytest.approx(expected, abs=1e-6)

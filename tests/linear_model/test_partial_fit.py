@@ -4,17 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from sklearn.base import RegressorMixin, clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import scale
 
-from skvi._estimator._model import TrainingData
-from skvi.base import NormalForm
-from skvi.divergences import KLDivergence
-from skvi.evidence._summarize import lower_bound
-from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import (
     BayesianLinearModel,
@@ -25,8 +20,6 @@ from skvi.linear_model import (
 from skvi.posteriors import RefinedNormal
 from skvi.posteriors._mixture import MixtureOverScales
 from skvi.priors import HalfCauchy, Normal
-from skvi.solvers._natural_gradient import NaturalGradient
-from tests.interrupts import interrupt
 from tests.problems import assert_same, assert_same_posterior, predictions
 
 CANCER = load_breast_cancer(return_X_y=True)
@@ -88,29 +81,6 @@ def test_fifty_batches_are_one_fit(params):
         model.evidence_bounds(X, y)
 
 
-@pytest.mark.parametrize(
-    "kind", ["weights", "sparse", "columns", "after a fit", "wide"]
-)
-def test_other_rows_are_merged_as_well(kind):
-    X, y = DIABETES
-    weight, model, n = None, BayesianLinearRegression(), 5
-    if kind == "weights":
-        weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
-    if kind == "columns":
-        y = np.column_stack([y, X[:, 0] - y])
-    if kind == "wide":  # fewer rows than columns, and a constant one
-        X, y = np.column_stack([X, np.full(len(y), 7.3)])[:9], y[:9]
-    expected = clone(model).fit(X, y, weight)
-    if kind == "after a fit":
-        model.fit(X[:100], y[:100]).partial_fit(X[100:], y[100:])
-    else:
-        X = sp.csr_array(X) if kind == "sparse" else X
-        model = in_batches(model, X, y, n, weight)
-    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-7)
-    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=1e-7)
-    assert model.lower_bound_ == pytest.approx(expected.lower_bound_, abs=1e-8)
-
-
 def test_forgotten_rows_have_smaller_weights():
     """Wrong variant: the new rows are discounted as well."""
     X, y = DIABETES
@@ -160,71 +130,6 @@ def test_exact_posteriors_lose_nothing(prior, forgetting):
         assert total == pytest.approx(expected.lower_bound_, abs=5e-3)
 
 
-def test_other_divergences_carry_the_moments():
-    """They need one normal; a tempered one has nodes."""
-    (X, y), (Z, z) = mirrored_batches()
-    mixture = KnownNoise(UNKNOWN).fit(X, y).posterior_
-    for divergence, expected in (
-        (KLDivergence(2.0), MixtureOverScales),
-        ("renyi", None),
-    ):
-        found = KnownNoise(mixture, divergence=divergence).fit(Z, z).posterior_
-        assert isinstance(found, expected or type(mixture.likeliest))
-
-
-@pytest.mark.parametrize("prior", [Normal(), UNKNOWN])
-def test_ten_batches_are_near_one_fit(prior):
-    """The ELBO of all rows, with the first prior, at the end of a stream."""
-    X, y = CANCER
-    model = BayesianLogisticRegression(prior=prior)
-    one = clone(model).fit(X, y)
-    order = np.random.default_rng(0).permutation(len(y))
-    in_batches(model, X[order], y[order], 10, classes=[0, 1])
-    if prior is not UNKNOWN:
-        # The features have mean 0: those of the one fit are as they are given.
-        rows = TrainingData.gather(one._model.response, X, y, None, None)
-        data = one._model.target(rows)
-        near = one.posterior_.near(in_units_of_X(model))
-        bound = lower_bound(data, near, torch.Generator())[0]
-        assert one.lower_bound_ - 1.5 < bound < one.lower_bound_
-    ratio = model.coef_std_ / one.coef_std_
-    assert 0.8 < ratio.min() < ratio.max() < 1.25
-    moved = np.abs((model.coef_ - one.coef_) / one.coef_std_)
-    assert moved.max() < 0.6
-    both = (m.predict_log_density(X, y).mean() for m in (model, one))
-    assert abs(np.subtract(*both)) < 0.01
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        BayesianPoissonRegressor(),
-        BayesianPoissonRegressor(likelihood="negative_binomial"),
-        BayesianLinearRegression(likelihood="student_t"),
-    ],
-)
-def test_counts_and_heavy_tails(model):
-    """Half of a standard deviation from one fit at most."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((400, 3))
-    y = rng.poisson(np.exp(X @ [0.5, -0.3, 0.0] + 1) * rng.gamma(3, 1 / 3, 400))
-    expected = clone(model).fit(X, y)
-    model = in_batches(clone(model), X, y, 3)
-    moved = np.abs((model.coef_ - expected.coef_) / expected.coef_std_)
-    assert moved.max() < 0.5
-    np.testing.assert_allclose(model.coef_std_, expected.coef_std_, rtol=0.1)
-    assert model.diagnostics_["sum_of_bounds"] < 0
-
-
-def test_learned_numbers_stay_those_of_the_first_batch():
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((90, 2)), rng.standard_t(3, 90)
-    params = {"likelihood": "student_t", "noise_scale": "learn"}
-    model = BayesianLinearRegression(**params).partial_fit(X[:30], y[:30])
-    noise = model.noise_scale_
-    assert model.partial_fit(X[30:], 5 * y[30:]).noise_scale_ == noise
-
-
 # --- what can go wrong --------------------------------------------------------------
 
 STREAMS = {
@@ -260,34 +165,6 @@ def test_a_broken_batch_changes_nothing(name):
     for m in (model, copied):
         m.partial_fit(X[50:90], y[50:90])
     assert_same(predictions(model, X), predictions(copied, X), rtol=0)
-
-
-def test_ctrl_c_changes_nothing(monkeypatch):
-    X, y = CANCER
-    model = BayesianLogisticRegression().partial_fit(X[:90], y[:90], classes=[0, 1])
-    before = vars(model).copy()
-    interrupt(monkeypatch, NaturalGradient, "solve", 1)
-    with pytest.raises(KeyboardInterrupt):
-        model.partial_fit(X[90:], y[90:])
-    assert vars(model) == before
-
-
-def test_a_fit_begins_again():
-    """Wrong variant: a fit goes on with the stream before it."""
-    X, y = CANCER
-    model = in_batches(BayesianLogisticRegression(prior="normal"), X, y, classes=[0, 1])
-    model.fit(X, y)
-    expected = BayesianLogisticRegression(prior="normal").fit(X, y)
-    assert np.array_equal(model.coef_, expected.coef_)
-    assert "n_batches" not in model.diagnostics_
-
-
-def in_units_of_X(model):
-    """The normal of a stream, for features as they are given."""
-    normal = model.posterior_.as_normal()
-    mean = model._model.in_units(normal.mean[None])[0]
-    root = model._model.in_units(normal.scale.T, is_difference=True)
-    return NormalForm(mean, torch.linalg.cholesky(root.T @ root))
 
 
 @pytest.mark.parametrize("factor", [0.02, 30.0])
@@ -344,22 +221,6 @@ def test_a_failed_fit_at_an_unlikely_scale_does_not_matter():
     for i in range(5):
         model.partial_fit(X[i : i + 1], y[i : i + 1])
         assert model.converged_
-
-
-def test_a_first_batch_without_a_class_is_named():
-    """Coefficients end up to 2.4 deviations from those of one fit, predictions near it.
-
-    Wrong variant: classes that are missing in a later batch, as in any sorted stream.
-    """
-    X, y = CANCER[0][:, :4], CANCER[1]
-    order = np.argsort(y, kind="stable")
-    model = BayesianLogisticRegression()
-    with pytest.warns(SkviWarning, match=r"no row of the classes \[1\]"):
-        model.partial_fit(X[order[:50]], y[order[:50]], classes=[0, 1])
-    model.partial_fit(X[order[150:]], y[order[150:]])
-    model.partial_fit(X[order[50:150]], y[order[50:150]])
-    once = BayesianLogisticRegression().fit(X, y)
-    assert abs(model.score(X, y) - once.score(X, y)) < 0.02
 
 
 @pytest.mark.parametrize(

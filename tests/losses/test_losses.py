@@ -1,17 +1,24 @@
-"""Losses and likelihoods: normalization, expectations, derivatives, propriety."""
+"""Losses, built in and given."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.preprocessing import StandardScaler
 
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
     BernoulliLikelihood,
     GaussianLikelihood,
     Likelihood,
 )
-from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss, RegularizedLoss
+from skvi.losses._callable import CallableLoss
+from skvi.neural_network import BayesianMLPRegressor
 
 # Others: tests/linear_model, tests/likelihoods.
 LIKELIHOODS = [BernoulliLikelihood(), GaussianLikelihood(1.0), GaussianLikelihood(0.3)]
@@ -26,60 +33,10 @@ every_std = pytest.mark.parametrize("std", [0.0, 1e-3, 0.6, 4.0, 1e3])
 F = torch.tensor([-30.0, -2.0, -0.1, 0.0, 0.7, 3.0, 12.0], dtype=torch.float64)
 
 
-def over_targets(likelihood, function, f, integrate):
-    """Integrate (or sum) a function of (f, y) over every target y, for scalar f."""
-    if isinstance(likelihood, BernoulliLikelihood):
-        values = [function(f.reshape(1, 1, 1), torch.tensor([y])) for y in (0.0, 1.0)]
-        return float(sum(values))
-    width = 14 * likelihood.noise_scale
-
-    def integrand(y):
-        return function(f.reshape(1, 1, 1).expand(1, len(y), 1), y)[0]
-
-    return float(integrate(integrand, f - width, f, f + width))
-
-
 def some_targets(likelihood, f):
     if isinstance(likelihood, BernoulliLikelihood):
         return (torch.arange(len(f)) % 2).to(f.dtype)
     return 0.5 * f - 0.2
-
-
-@every_likelihood
-@pytest.mark.parametrize("c", [0.5, 1, 1.5, 3])
-def test_log_power_integral(likelihood, c, integrate):
-    # Wrong variants: (c - 1) for (1 - c); + log(c)/2 for the normal.
-    value = likelihood.log_power_integral(F[None, :, None], c)[0]
-    for f, actual in zip(F, value, strict=True):
-
-        def power(f, y):
-            return torch.exp(c * likelihood.log_prob(f, y))
-
-        expected = math.log(over_targets(likelihood, power, f, integrate))
-        assert float(actual) == pytest.approx(expected, rel=1e-10, abs=1e-12)
-
-
-@every_likelihood
-def test_mean_and_sample(likelihood, integrate, generator, z_score):
-    f = F[1:-1]
-    mean = likelihood.mean(f[None, :, None])[0]
-    draws = likelihood.sample(f.expand(100_000, -1)[..., None], generator)
-    squares = []
-    for one, actual in zip(f, mean, strict=True):
-        moments = [
-            over_targets(
-                likelihood,
-                lambda f, y, k=k: likelihood.log_prob(f, y).exp() * y**k,
-                one,
-                integrate,
-            )
-            for k in (1, 2)
-        ]
-        assert float(actual) == pytest.approx(moments[0], rel=1e-10, abs=1e-12)
-        squares.append(moments[1])
-    assert z_score(draws, mean) < 5
-    # Wrong variant: noise variance for the scale, wherever it is not 1.
-    assert z_score(draws**2, torch.tensor(squares)) < 5
 
 
 @every_likelihood
@@ -155,103 +112,8 @@ def test_generic_expected_loss(loss, likelihood):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=2e-4)
 
 
-def test_log_loss_is_the_negative_log_density():
-    # Wrong variant: the sign.
-    likelihood, y = GaussianLikelihood(2.0), torch.tensor([1.0]).double()
-    value = LogLoss()(likelihood, torch.tensor([[[0.4]]]).double(), y)
-    assert float(value) == pytest.approx(
-        0.5 * 0.3**2 + math.log(2 * (2 * math.pi) ** 0.5)
-    )
-
-
-@every_likelihood
-@pytest.mark.parametrize("beta", [1.01, 1.5, 2, 3.5])
-def test_beta_loss_is_its_definition(likelihood, beta, integrate):
-    f, y = F[3:], some_targets(likelihood, F[3:])
-    value = BetaLoss(beta)(likelihood, f[None, :, None], y)[0]
-    density = likelihood.log_prob(f[None, :, None], y)[0].exp()
-
-    def power(f, y):
-        return likelihood.log_prob(f, y).exp() ** beta
-
-    integrals = [over_targets(likelihood, power, one, integrate) for one in f]
-    expected = torch.tensor(integrals, dtype=f.dtype) / beta - density ** (beta - 1) / (
-        beta - 1
-    )
-    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
-
-
-@every_likelihood
-@pytest.mark.parametrize("gamma", [1.01, 1.5, 2, 3.5])
-def test_gamma_loss_is_its_definition(likelihood, gamma, integrate):
-    """Wrong variants: the sign of the normalizer; gamma for its inverse in it."""
-    f, y = F[3:], some_targets(likelihood, F[3:])
-    value = GammaLoss(gamma)(likelihood, f[None, :, None], y)[0]
-    density = likelihood.log_prob(f[None, :, None], y)[0].exp()
-
-    def power(f, y):
-        return likelihood.log_prob(f, y).exp() ** gamma
-
-    integrals = [over_targets(likelihood, power, one, integrate) for one in f]
-    integrals = torch.tensor(integrals, dtype=f.dtype)
-    expected = density ** (gamma - 1) / integrals ** ((gamma - 1) / gamma)
-    expected = -gamma / (gamma - 1) * expected
-    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
-
-
-@every_likelihood
-@pytest.mark.parametrize("order", [30.0, 1e4])
-def test_large_orders_stay_finite(likelihood, order):
-    """Wrong variant: the power and its normalizer exponentiated one by one."""
-    y, f = some_targets(likelihood, F), F[None, :, None].clone().requires_grad_()
-    value = GammaLoss(order)(likelihood, f, y)
-    (slope,) = torch.autograd.grad(value.sum(), f)
-    assert bool(torch.isfinite(value).all() & torch.isfinite(slope).all())
-    std = torch.full_like(F, 0.4)
-    for part in GammaLoss(order).expected(likelihood, F, std, y):
-        assert bool(torch.isfinite(part).all())
-
-
-@every_likelihood
-@pytest.mark.parametrize("robust", [BetaLoss, GammaLoss])
-def test_robust_losses_tend_to_the_log_loss(likelihood, robust):
-    """The gradient in f is that of the log loss in the limit, linearly in order - 1."""
-    y, f = some_targets(likelihood, F), F[None, :, None].clone().requires_grad_()
-    (limit,) = torch.autograd.grad(LogLoss()(likelihood, f, y).sum(), f)
-    # p^(beta - 1) differs from 1 by (beta - 1) log p.
-    size = 1 + float(likelihood.log_prob(f.detach(), y).abs().max())
-    for delta in (1e-5, 1e-8):
-        (slope,) = torch.autograd.grad(robust(1 + delta)(likelihood, f, y).sum(), f)
-        tolerance = 2 * delta * size
-        torch.testing.assert_close(slope, limit, rtol=tolerance, atol=tolerance)
-
-
-class WrongSign(BetaLoss):
-    """The normalizer is added where it belongs subtracted, and the other way round."""
-
-    def __call__(self, likelihood, f, y):
-        integral = likelihood.log_power_integral(f, self.beta).exp() / self.beta
-        return super().__call__(likelihood, f, y) - 2 * integral
-
-
-class NoNormalizer(BetaLoss):
-    def __call__(self, likelihood, f, y):
-        integral = likelihood.log_power_integral(f, self.beta).exp() / self.beta
-        return super().__call__(likelihood, f, y) - integral
-
-
-class WrongGammaSign(GammaLoss):
-    """The sign of a known library."""
-
-    def __call__(self, likelihood, f, y):
-        log_norm = likelihood.log_power_integral(f, self.gamma)
-        factor = torch.exp(2 * (self.gamma - 1) / self.gamma * log_norm)
-        return super().__call__(likelihood, f, y) * factor
-
-
 ORDERS = [1.1, 2, 3]
 PROPER = [LogLoss(), *map(BetaLoss, ORDERS), *map(GammaLoss, ORDERS)]
-IMPROPER = [WrongSign(1.5), NoNormalizer(1.5), WrongGammaSign(1.5)]
 
 
 def best_log_odds(loss, p):
@@ -266,24 +128,6 @@ def best_log_odds(loss, p):
     return minimize_scalar(risk, bounds=(-8, 8), options={"xatol": 1e-9}).x
 
 
-def best_normal(loss, integrate):
-    """Population minimizer over mean and noise scale for N(0, 1) data."""
-
-    def risk(parameters):
-        likelihood = GaussianLikelihood(math.exp(parameters[1]))
-
-        def integrand(y):
-            f = torch.full((1, len(y), 1), float(parameters[0]), dtype=torch.float64)
-            density = torch.exp(-0.5 * y**2) / math.sqrt(2 * math.pi)
-            return loss(likelihood, f, y)[0] * density
-
-        return float(integrate(integrand, -10, 0, 10, n_nodes=200))
-
-    bounds = [(-2, 2), (-1.5, 1.5)]
-    fit = minimize(risk, [0.5, 0.4], bounds=bounds, tol=1e-13, method="L-BFGS-B")
-    return fit.x[0], math.exp(fit.x[1])
-
-
 @pytest.mark.parametrize("p", [0.1, 0.8])
 @pytest.mark.parametrize("loss", PROPER, ids=repr)
 def test_losses_are_proper_for_classes(loss, p):
@@ -291,36 +135,122 @@ def test_losses_are_proper_for_classes(loss, p):
     assert best_log_odds(loss, p) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("loss", PROPER, ids=repr)
-def test_losses_are_proper_for_a_normal_with_its_noise(loss, integrate):
-    """N(0, 1) data give mean 0 and noise scale 1."""
-    assert best_normal(loss, integrate) == pytest.approx((0, 1), abs=1e-4)
+def absolute(f, y):
+    return (f - y).abs()
 
 
-@pytest.mark.parametrize("loss", IMPROPER, ids=repr)
-def test_propriety_tells_wrong_normalizers_apart(loss, integrate):
-    assert abs(best_log_odds(loss, 0.3) - math.log(3 / 7)) > 0.1
-    assert abs(best_normal(loss, integrate)[1] - 1) > 0.1
+def hinge(f, y):
+    return torch.relu(1 - (2 * y - 1) * f)
 
 
-def test_bernoulli_far_out():
-    # Wrong variants: log(sigmoid(f)); logaddexp, which has no second derivative.
-    f = torch.tensor([-800.0, 800.0], dtype=torch.float64)[None, :, None]
-    likelihood, y = BernoulliLikelihood(), torch.ones(2, dtype=torch.float64)
-    torch.testing.assert_close(
-        likelihood.log_prob(f, y)[0], torch.tensor([-800.0, 0]).double()
+def smooth(f, y):
+    return torch.cos(f - y)
+
+
+def as_rows(values):
+    return torch.as_tensor(values, dtype=torch.float64)
+
+
+def normal_pdf(x):
+    return math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def normal_cdf(x):
+    return 0.5 * math.erfc(-x / math.sqrt(2))
+
+
+def expected_ramp(m, s):
+    """E max(g, 0), and its first two derivatives in m, of g ~ N(m, s^2)."""
+    u = m / s
+    value = m * normal_cdf(u) + s * normal_pdf(u)
+    return np.array([value, normal_cdf(u), normal_pdf(u) / s])
+
+
+def expected_absolute(m, s, y):
+    up, down = expected_ramp(m - y, s), expected_ramp(y - m, s)
+    return up + down * [1, -1, 1]
+
+
+def expected_hinge(m, s, y):
+    sign = 2 * y - 1
+    return expected_ramp(1 - sign * m, s) * [1, -sign, 1]
+
+
+def expected_cosine(m, s, y):
+    return math.exp(-0.5 * s * s) * np.array(
+        [math.cos(m - y), -math.sin(m - y), -math.cos(m - y)]
     )
-    mean = f[0, :, 0]
-    for loss in LOSSES:
-        for part in loss.expected(likelihood, mean, torch.ones_like(mean), y):
-            assert bool(torch.isfinite(part).all())
-    assert float(likelihood.log_power_integral(f, 1.5).abs().max()) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [BetaLoss(1), BetaLoss(0.5), GammaLoss(1), GammaLoss(-1), GaussianLikelihood(0)],
-)
-def test_bad_parameters(spec):
-    with pytest.raises(ValueError, match=r"must be a float in the range \("):
-        spec.validate()
+EXACT = {absolute: expected_absolute, hinge: expected_hinge, smooth: expected_cosine}
+by_name = {"ids": lambda value: getattr(value, "__name__", str(value))}
+
+
+@pytest.mark.parametrize("std", [1e-3, 0.03, 0.5, 3.0])
+@pytest.mark.parametrize("function", EXACT, **by_name)
+def test_expectations_of_kinks(function, std):
+    """Closed forms: 1e-5 of the kink's width. The derivatives are Stein's identities.
+
+    Wrong variants: autograd through the kink (a curvature of 0); z^2 for z^2 - 1;
+    forty nodes (wrong by 1e-2).
+    """
+    mean, y = as_rows([-1.0, 0.2, 0.9, 1.0, 4.0]), as_rows([0.0, 0, 1, 1, 0])
+    spread = torch.full_like(mean, std)
+    found = CallableLoss(function).expected(BernoulliLikelihood(), mean, spread, y)
+    for i, (m, t) in enumerate(zip(mean, y, strict=True)):
+        expected = EXACT[function](float(m), std, float(t))
+        actual = np.array([float(part[i]) for part in found])
+        assert actual[0] == pytest.approx(expected[0], abs=1e-5 * max(std, 0.01))
+        assert actual[1] == pytest.approx(expected[1], abs=2e-5)
+        assert actual[2] == pytest.approx(expected[2], abs=2e-5 / std)
+
+
+X, Y = load_breast_cancer(return_X_y=True)
+X = StandardScaler().fit_transform(X)[:, :4]
+
+
+def test_what_functions_cannot_do():
+    x, y = load_iris(return_X_y=True)
+    with pytest.raises(IncompatibleComponentsError, match="cannot be integrated"):
+        BayesianLogisticRegression(loss=lambda f, y: f.sum(-1), prior="normal").fit(
+            x, y
+        )
+    with pytest.raises(IncompatibleComponentsError, match="nothing to learn from"):
+        BayesianMLPRegressor(
+            skip_connection=False,
+            likelihood="gaussian",
+            activation="softplus",
+            divergence="kl",
+            posterior="mean_field",
+            loss=absolute,
+            max_iter=1,
+        ).fit(x, y)
+    with pytest.raises(ValueError, match=r"give an instance, BetaLoss\(\)"):
+        BayesianLogisticRegression(loss=BetaLoss, prior="normal").fit(X, Y)
+    with pytest.raises(ValueError, match="one number for each draw and row"):
+        BayesianLogisticRegression(loss=lambda f, y: f.sum(), prior="normal").fit(X, Y)
+    with pytest.raises(ValueError, match="not finite"):
+        BayesianLogisticRegression(loss=lambda f, y: f.log(), prior="normal").fit(X, Y)
+    with pytest.raises(ValueError, match="'loss' parameter"):
+        BayesianLogisticRegression(loss=3, prior="normal").fit(X, Y)
+
+
+# --- penalties -------------------------------------------------------------------
+
+
+def test_a_penalty_is_added():
+    """Wrong variant: the penalty counted twice, or with the other sign."""
+    likelihood, y = GaussianLikelihood(1.0), as_rows([0.3, -1.0])
+    f = as_rows([[0.1, 0.4]])[..., None]
+    loss = RegularizedLoss(BetaLoss(1.5), penalty=lambda f, y: 3 * f.square())
+    expected = BetaLoss(1.5)(likelihood, f, y) + 3 * f[..., 0].square()
+    torch.testing.assert_close(loss(likelihood, f, y), expected)
+    mean, std = f[0, :, 0], as_rows([0.5, 2.0])
+    found = loss.expected(likelihood, mean, std, y)
+    plain = BetaLoss(1.5).expected(likelihood, mean, std, y)
+    added = [3 * (mean**2 + std**2), 6 * mean, 6 + 0 * mean]
+    for a, b, c in zip(found, plain, added, strict=True):
+        torch.testing.assert_close(a, b + c, rtol=1e-9, atol=1e-8)
+    torch.testing.assert_close(
+        RegularizedLoss()(likelihood, f, y), LogLoss()(likelihood, f, y)
+    )

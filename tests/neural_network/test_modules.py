@@ -1,37 +1,35 @@
-"""Bayesian torch modules: templates, nested parameters, points, images, pickles."""
+"""Modules, sparse and flat networks, and students."""
 
 import pickle
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
 from sklearn.base import clone
-from sklearn.datasets import load_digits
-from sklearn.model_selection import GridSearchCV
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from torch import nn
 
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import (
     BayesianMLPRegressor,
-    BayesianModuleClassifier,
     BayesianModuleRegressor,
+    distill,
 )
-from skvi.posteriors import Ensemble
+from skvi.neural_network._distill import DistilledRegressor
+from skvi.neural_network._reports import (
+    explained_log_loss,
+    explained_variance,
+)
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Stochastic
 from tests.modules import relu_network
 
-#: One network with the whole divergence and the plainest noise.
-ONE = {
-    "divergence": "kl",
-    "posterior": "mean_field",
-    "likelihood": "gaussian",
-    "activation": "softplus",
-    "skip_connection": False,
-}
-
-pytestmark = pytest.mark.filterwarnings(
+quiet = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
 )
@@ -42,11 +40,6 @@ def wave(n=150, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, (n, 2))
     return X, 50 + 20 * (np.sin(2 * X[:, 0]) + 0.2 * rng.standard_normal(n))
-
-
-def digits(n=200):
-    X, y = load_digits(return_X_y=True)
-    return X[:n].astype(np.float32).reshape(-1, 1, 8, 8) / 16, y[:n]
 
 
 class Net(nn.Module):
@@ -87,128 +80,7 @@ def template():
         return Net(2, 1)
 
 
-def convolution(n_outputs, width=4):
-    return nn.Sequential(
-        nn.Conv2d(1, width, 3),
-        nn.GroupNorm(1, width),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(9 * width, n_outputs),
-    )
-
-
-def test_a_module_learns_what_the_mlp_learns():
-    """As far as fits from different starts go.
-
-    Wrong variants: rows of a batch that are not scaled up; a narrower prior.
-    """
-    X, y = wave()
-    settings = {
-        "solver": Stochastic(learning_rate=0.05, n_draws=10),
-        "max_iter": 60,
-        "random_state": 0,
-    }
-    own = BayesianModuleRegressor(relu_network, **settings).fit(X, y)
-    mlp = BayesianMLPRegressor(prior="normal", **(ONE | settings)).fit(X, y)
-    assert own.lower_bound_ > mlp.lower_bound_ - 10
-    assert own.score(X, y) > 0.85
-    assert 3 < own.noise_scale_ < 6
-
-
-def test_parameters_of_the_module_are_parameters():
-    """Wrong variant: parameters that a clone, or a search, forgets."""
-    X, y = wave(60)
-    model = BayesianModuleRegressor(module=Net, module__width=3, **FAST)
-    assert model.get_params()["module__width"] == 3
-    assert "module__width=3" in repr(model)
-    again = clone(model)
-    assert again.get_params() == model.get_params()
-    again.set_params(module__width=6, likelihood="heteroscedastic")
-    assert again.fit(X, y).posterior_.layout["first.weight"].shape == (6, 2)
-    assert again.posterior_.layout["last.weight"].shape == (2, 6)
-    search = GridSearchCV(model, {"module__width": [2, 5]}, cv=2).fit(X, y)
-    widths = [p["module__width"] for p in search.cv_results_["params"]]
-    assert widths == [2, 5]
-    found = search.best_estimator_.posterior_.layout["first.weight"].shape[0]
-    assert found == search.best_params_["module__width"]
-    with pytest.raises(TypeError, match="begin with module__"):
-        BayesianModuleRegressor(width=3)
-    with pytest.raises(ValueError, match="is an instance"):
-        BayesianModuleRegressor(module=Net(2, 1), module__width=3).fit(X, y)
-    with pytest.raises(TypeError, match="returned int"):
-        BayesianModuleRegressor(module=lambda: 3).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    "make", [Net, lambda n_features, n_outputs: Net(n_features, 1)]
-)
-def test_starts_are_those_of_the_random_state(make):
-    """And nobody else's draws move. Wrong variant: torch.manual_seed for good."""
-    X, y = wave(40)
-    state = torch.get_rng_state()
-    first = BayesianModuleRegressor(module=make, **FAST).fit(X, y)
-    assert torch.equal(torch.get_rng_state(), state)
-    torch.rand(3)
-    again = BayesianModuleRegressor(module=make, **FAST).fit(X, y)
-    assert np.array_equal(first.predict(X), again.predict(X))
-    other = clone(again).set_params(random_state=1).fit(X, y)
-    assert not np.allclose(other.predict(X), again.predict(X))
-
-
-def test_a_template_is_the_start_and_stays_as_it_is(as_trained):
-    """Wrong variant: the weights of the template are trained in place."""
-    X, y = wave(40)
-    net = template()
-    before = {k: v.clone() for k, v in net.state_dict().items()}
-    options = {
-        **FAST,
-        "max_iter": 1,
-        "solver": Stochastic(learning_rate=1e-9),
-        "module": net,
-    }
-    model = BayesianModuleRegressor(**options).fit(X, y)
-    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
-    draws = model.sample_posterior(50, random_state=0)
-    weight = before["first.weight"].numpy()
-    assert np.allclose(draws["first.weight"].mean(0), weight, atol=0.02)
-    trained = BayesianModuleRegressor(
-        **{**options, "solver": Stochastic(learning_rate=0.1)}
-    ).fit(X, y)
-    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
-    assert not np.allclose(trained.predict(X), model.predict(X))
-
-
-@pytest.mark.parametrize(
-    ("deterministic", "points"),
-    [
-        (["*.bias", "norm.*"], ["first.bias", "norm.weight", "norm.bias", "last.bias"]),
-        ("first.weight", ["first.weight"]),
-    ],
-)
-def test_points_have_no_posterior(deterministic, points):
-    """They are learned all the same. Wrong variant: points that stay at their start."""
-    X, y = wave()
-    options = {**FAST, "max_iter": 20, "module": template()}
-    model = BayesianModuleRegressor(deterministic=deterministic, **options).fit(X, y)
-    assert list(model.point_) == points
-    assert not set(points) & set(model.posterior_.layout)
-    start = {k: v.numpy() for k, v in options["module"].state_dict().items()}
-    moved = [np.abs(model.point_[name] - start[name]).max() for name in points]
-    assert min(moved) > 1e-3
-    # One network is its points and a draw.
-    theta = model._draw(1, 0)
-    network = Net(2, 1).double()
-    blocks = model.posterior_.layout.unpack(theta)
-    values = {name: block[0] for name, block in blocks.items()}
-    values |= {k: torch.from_numpy(v) for k, v in model.point_.items()}
-    network.load_state_dict(values)
-    expected = network(torch.from_numpy(X))[:, 0].detach().numpy()
-    units = model._model.units
-    found = model.sample_function(0)(X)
-    assert np.allclose(found, units.y_mean + units.y_scale * expected)
-
-
+@quiet
 def test_unknown_points_and_priors():
     X, y = wave(30)
     with pytest.raises(IncompatibleComponentsError, match=r"first\.weight"):
@@ -228,31 +100,7 @@ def test_unknown_points_and_priors():
         ).fit(X, y)
 
 
-def test_images():
-    """Averages over networks, in single precision; rows do not see each other.
-
-    Wrong variants: the softmax of the mean output; rows that share a normalization.
-    """
-    X, y = digits()
-    settings = {**FAST, "max_iter": 15, "solver": Stochastic(learning_rate=0.05)}
-    model = BayesianModuleClassifier(module=convolution, **settings).fit(X, y)
-    p = model.predict_proba(X)
-    assert p.dtype == np.float32
-    assert model.score(X, y) > 0.6
-    f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
-    log_p = f - logsumexp(f, 2, keepdims=True)
-    assert np.allclose(p, np.exp(log_p).mean(0), atol=1e-6)
-    order = np.random.default_rng(0).permutation(len(X))
-    assert np.array_equal(model.predict_proba(X[order]), p[order])
-    assert np.array_equal(model.predict_proba(X[:7]), p[:7])
-    assert model.sample_function(0)(X[:3]).shape == (3, 10)
-    balanced = clone(model).set_params(class_weight="balanced", max_iter=1)
-    weight = np.linspace(0, 2, len(y))
-    assert np.isfinite(balanced.fit(X, y, sample_weight=weight).lower_bound_)
-    with pytest.raises(ValueError, match=r"rows of shape \(64,\)"):
-        clone(model).fit(X.reshape(len(X), -1), y)
-
-
+@quiet
 def test_pickles():
     """Modules of classes that can be imported. Wrong variant: a factory in the fit."""
     X, y = wave(30)
@@ -264,30 +112,7 @@ def test_pickles():
         assert np.array_equal(again.sample_y(X, 2, random_state=0), draws)
 
 
-def test_members_of_an_ensemble_start_elsewhere():
-    """Wrong variant: all members at the start of the module."""
-    X, y = wave(30)
-    model = BayesianModuleRegressor(
-        module=Net,
-        posterior=Ensemble(n_members=3),
-        **{**FAST, "max_iter": 1, "solver": Stochastic(learning_rate=1e-9)},
-    ).fit(X, y)
-    means = model.sample_posterior(300, random_state=0)["first.weight"]
-    assert means.std(0).max() > 0.1
-
-
-def test_warm_start_goes_on():
-    """Points included. Wrong variant: points that start anew."""
-    X, y = wave()
-    settings = {**FAST, "max_iter": 30, "solver": Stochastic(learning_rate=0.03)}
-    model = BayesianModuleRegressor(module=Net, deterministic="*.bias", **settings)
-    cold = model.fit(X, y).loss_curve_[0]
-    end, point = model.loss_curve_[-1], model.point_["first.bias"]
-    model.set_params(warm_start=True, max_iter=1, solver__learning_rate=1e-6).fit(X, y)
-    assert abs(model.loss_curve_[0] - end) < 0.2 * (cold - end)
-    assert np.allclose(model.point_["first.bias"], point, atol=1e-4)
-
-
+@quiet
 def test_inputs_by_name():
     """As if the module had taken its columns itself; places have their own levels.
 
@@ -318,6 +143,7 @@ def lazy_network(n_outputs):
     return nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(n_outputs))
 
 
+@quiet
 def test_lazy_layers_take_their_shapes_from_the_data():
     """Those of a function; a template is initialized by its owner, and says how.
 
@@ -336,3 +162,148 @@ def test_lazy_layers_take_their_shapes_from_the_data():
         model.fit(X, y)
     template(torch.zeros(1, 2))
     assert np.isfinite(model.fit(X, y).predict(X)).all()
+
+
+#: One network with the whole divergence and the plainest noise.
+ONE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
+
+def sparse_data(n=150, seed=0):
+    """Two of five features count."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 5))
+    return X, np.sin(2 * X[:, 1]) + X[:, 3] + 0.1 * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def network():
+    X, y = sparse_data()
+    model = BayesianMLPRegressor(
+        prior="horseshoe",
+        hidden_layer_sizes=8,
+        solver=Stochastic(learning_rate=0.1, n_draws=4),
+        max_iter=40,
+        random_state=0,
+        **(ONE | {"activation": "relu"}),
+    )
+    return model.fit(X, y)
+
+
+@quiet
+def test_every_prediction_is_of_the_pruned_network(network):
+    """And none of the original one. Wrong variant: pruned draws for `predict` only."""
+    X, _ = sparse_data(5)
+    before = network.predict(X)
+    pruned = network.prune(2.0)
+    assert np.array_equal(network.predict(X), before)
+    assert np.array_equal(network.prune(0).predict(X), before)
+    kept = pruned.sparsity_report(2.0).kept
+    for name, draws in pruned.sample_posterior(3, random_state=0).items():
+        expected = kept.get(name, np.ones(draws.shape[1:], bool))
+        assert np.array_equal((draws != 0).all(0), expected)
+        assert np.array_equal((draws != 0).any(0), expected)
+    assert (network.sample_posterior(3)["coef_0"] != 0).all()
+    again = pickle.loads(pickle.dumps(pruned))
+    assert np.array_equal(again.predict(X), pruned.predict(X))
+    function = pruned.sample_function(random_state=0)
+    assert np.array_equal(function(X), again.sample_function(random_state=0)(X))
+    refitted = pruned.set_params(max_iter=2).fit(*sparse_data())
+    assert (refitted.sample_posterior(3)["coef_0"] != 0).all()
+
+
+@quiet
+def test_thresholds_are_checked(network):
+    with pytest.raises(ValueError, match="threshold"):
+        network.prune(-1.0)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_classes(library):
+    """Wrong variant: each class of a row has the same weight."""
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    names = np.array(["b", "a", "c"])[y]
+    if library == "polars":
+        X = pytest.importorskip("polars").DataFrame(dict(X))
+    teacher = BayesianLogisticRegression().fit(X, names)
+    student = distill(teacher, X, (10,), 1000, random_state=0)
+    assert student.feature_names_in_.tolist() == list(X.columns)
+    expected, p = teacher.predict_proba(X), student.predict_proba(X)
+    kl = (expected * np.log(expected / p)).sum(1)
+    assert kl.mean() < 2e-3
+    assert (student.predict(X) == teacher.predict(X)).mean() > 0.97
+    again = pickle.loads(pickle.dumps(student))
+    assert np.array_equal(again.predict_proba(X), p)
+
+
+def test_deviations_that_vary():
+    """Wrong variant: logs of deviations without the factor of the fit."""
+    X = np.linspace(-1, 1, 60)[:, None]
+    std = 0.1 + X[:, 0] ** 2
+    student = DistilledRegressor((10,), random_state=0)
+    student.fit(X, np.column_stack([np.sin(2 * X[:, 0]), std]))
+    np.testing.assert_allclose(student.predict(X, return_std=True)[1], std, rtol=0.1)
+
+
+def test_messages():
+    with pytest.raises(ValueError, match="means and positive standard deviations"):
+        DistilledRegressor().fit(np.zeros((3, 1)), [[1.0, 0.0]] * 3)
+
+
+def test_what_has_no_distribution():
+    X, y = load_diabetes(return_X_y=True)
+    for model in (Ridge(), make_pipeline(StandardScaler(), Ridge())):
+        with pytest.raises(TypeError, match=r"Ridge.*no predict\(X, return_std=True\)"):
+            distill(model.fit(X, y), X)
+    with pytest.raises(TypeError, match="no predict_proba"):
+        distill(LinearSVC().fit(X, y > 100), X)
+
+
+#: One network with the whole divergence and the plainest noise.
+ONE_OF_FLAT_FITS = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
+
+def wave_of_flat_fits(n=100, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, size=(n, 1))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def test_weights_equal_repetition():
+    """Wrong variant: the mean without weights."""
+    rng = np.random.default_rng(0)
+    y, weight = rng.normal(size=9), rng.integers(1, 4, size=9)
+    mean, log_p = 0.5 * y + 0.1, np.log(rng.dirichlet(np.ones(3), size=9))
+    codes = rng.integers(3, size=9)
+    rows = np.repeat(np.arange(9), weight)
+    ones = np.ones(len(rows))
+    found = explained_variance(mean, y, weight.astype(float))
+    assert found == pytest.approx(explained_variance(mean[rows], y[rows], ones))
+    found = explained_log_loss(log_p, codes, weight.astype(float))
+    assert found == pytest.approx(explained_log_loss(log_p[rows], codes[rows], ones))
+    frequency = np.bincount(codes[rows], minlength=3) / len(rows)
+    constant = np.log(np.tile(frequency, (9, 1)))
+    found = explained_log_loss(constant, codes, weight.astype(float))[0]
+    assert found == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_huge_weights_are_only_relative():
+    """Wrong variant: squares of sums of weights as they are, which overflow."""
+    X, y = wave_of_flat_fits(30)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=(), max_iter=2, random_state=0, **ONE_OF_FLAT_FITS
+    )
+    model.fit(X, y, sample_weight=np.full(30, 1e200))
+    assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))

@@ -1,24 +1,29 @@
-"""Bayesian multilayer perceptrons: what they return, and that it is right."""
+"""Networks of numbers and classes: defaults, noise and evidence."""
 
-import copy
 import math
-import pickle
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from scipy import stats
 from scipy.stats import norm
-from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.preprocessing import scale
 
+from skvi.divergences import RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.likelihoods import GaussianLikelihood
-from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
-from skvi.objectives import RenyiBound
-from skvi.priors import Laplace, Normal
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    RoundedLikelihood,
+)
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.neural_network._likelihood import coarse_grid
+from skvi.priors import Normal
 from skvi.solvers import Stochastic
+from skvi.solvers._stochastic._ends import Validation
+from skvi.solvers._stochastic._optimizers import Adam
+from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -72,36 +77,6 @@ def mixture(model, X):
 
 
 @quick
-def test_mean_and_standard_deviation(fitted):
-    """Law of total variance. Wrong variants: without noise; not in units of y."""
-    model, X, y = fitted
-    means = mixture(model, X)
-    mean, std = model.predict(X, return_std=True)
-    assert np.allclose(mean, means.mean(0))
-    expected = np.sqrt(means.var(0, ddof=1) + model.noise_scale_**2)
-    assert np.allclose(std, expected)
-    # The noise of the data is 4.
-    assert 3 < model.noise_scale_ < 6
-    assert model.score(X, y) > 0.8
-    far = model.predict([[12.0]], return_std=True)[1]
-    assert far[0] > 2 * std.max()
-
-
-@quick
-def test_moments_far_from_zero(fitted):
-    """Wrong variant: variances as differences of mean squares."""
-    model, X, _ = fitted
-    far = copy.copy(model)
-    units = replace(model._model.units, y_mean=1e9)
-    far._model = replace(model._model, units=units)
-    assert np.allclose(
-        far.predict(X, return_std=True)[1],
-        model.predict(X, return_std=True)[1],
-        rtol=1e-6,
-    )
-
-
-@quick
 def test_quantiles_invert_the_mixture(fitted):
     """F(quantile) = level. Wrong variant: the normal with the same two moments."""
     model, X, _ = fitted
@@ -129,70 +104,6 @@ def test_log_density_is_that_of_the_mixture(fitted):
 
 
 @quick
-def test_sampled_observations_have_the_predictive_moments(fitted, z_score):
-    """Wrong variants: without noise; with the same noise in every row."""
-    model, X, _ = fitted
-    sample = model.sample_y(X[:3], n_draws=4000, random_state=1)
-    # The predictions average over 100 networks only: compare with fresh ones.
-    fresh = copy.copy(model)
-    fresh._theta = fresh._draw(20_000, 2).numpy()
-    mean, std = fresh.predict(X[:3], return_std=True)
-    assert z_score(sample.T, mean) < 5.5
-    assert z_score((sample.T - mean) ** 2, std**2) < 5.5
-    noise = sample - sample.mean(1, keepdims=True)
-    shared = np.cov(mixture(fresh, X[:3]).T)[0, 1]
-    assert z_score(noise[0] * noise[1], shared) < 5.5
-
-
-@quick
-def test_a_sampled_function_is_one_network(fitted):
-    """Consistent over calls; draws have the posterior's mean function."""
-    model, X, _ = fitted
-    function = pickle.loads(pickle.dumps(model.sample_function(random_state=3)))
-    assert np.array_equal(function(X)[5:9], function(X[5:9]))
-    assert not np.allclose(function(X), model.sample_function(random_state=4)(X))
-    draws = np.array([model.sample_function(i)(X[:2]) for i in range(200)])
-    means = mixture(model, X[:2])
-    error = np.hypot(draws.std(0) / 200**0.5, means.std(0) / len(means) ** 0.5)
-    assert np.all(np.abs(draws.mean(0) - means.mean(0)) < 5 * error)
-
-
-@quick
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_probabilities_are_averages(n_classes):
-    """Wrong variants: the softmax of the mean output; classes in another order."""
-    X, y = load_iris(return_X_y=True)
-    keep = y < n_classes
-    X, names = scale(X[keep]), np.array(["b", "a", "c"])[y[keep]]
-    model = BayesianMLPClassifier(
-        skip_connection=False,
-        divergence="kl",
-        posterior="mean_field",
-        hidden_layer_sizes=5,
-        max_iter=80,
-        random_state=0,
-    )
-    model.fit(X, names)
-    f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1))
-    f = f.transpose(1, 0, 2)
-    if n_classes == 2:
-        p = (1 / (1 + np.exp(-f[..., 0]))).mean(0)
-        expected = np.stack([1 - p, p], 1)
-    else:
-        e = np.exp(f - f.max(2, keepdims=True))
-        expected = (e / e.sum(2, keepdims=True)).mean(0)
-    assert np.allclose(model.predict_proba(X), expected)
-    assert np.allclose(np.exp(model.predict_log_proba(X)), expected)
-    assert list(model.classes_) == sorted(set(names))
-    assert model.score(X, names) > 0.9
-    column = np.searchsorted(model.classes_, names)
-    assert np.allclose(
-        model.predict_log_density(X, names),
-        np.log(expected[np.arange(len(X)), column]),
-    )
-
-
-@quick
 def test_bounds_are_on_the_density_of_y():
     """ELBO(10 y + 3) = ELBO(y) - n log 10. Wrong variant: the Jacobian left out.
 
@@ -216,58 +127,6 @@ def test_bounds_are_on_the_density_of_y():
 
 
 @quick
-def test_priors_by_layer():
-    """A narrow prior on the last layer holds the function near the mean."""
-    X, y = wave(40)
-    prior = {"coef_0": Normal(), "coef_1": Laplace(1e-4), "intercept": Normal()}
-    model = (
-        BayesianMLPRegressor(prior=prior, **(ONE | FAST))
-        .set_params(max_iter=60)
-        .fit(X, y)
-    )
-    assert np.ptp(model.predict(X)) < 0.1 * np.ptp(y)
-    with pytest.raises(IncompatibleComponentsError, match="coef_0"):
-        BayesianMLPRegressor(prior={"weights": Normal()}, **(ONE | FAST)).fit(X, y)
-
-
-@quick
-def test_only_a_first_fit_warms_up(monkeypatch):
-    """Wrong variant: a second one gives up again what the prior has shaped."""
-    shares, original = [], Stochastic.solve
-
-    def solve(solver, problem, options):
-        shares.append(options.warm_up)
-        return original(solver, problem, options)
-
-    monkeypatch.setattr(Stochastic, "solve", solve)
-    X, y = np.arange(20.0)[:, None], np.arange(20.0)
-    model = BayesianMLPRegressor(
-        hidden_layer_sizes=2, max_iter=1, warm_start=True, random_state=0, **ONE
-    )
-    for _ in range(2):
-        with pytest.warns(ConvergenceWarning):
-            model.fit(X, y)
-    assert shares == [0.2, 0.0]
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_warm_start_goes_on(fitted):
-    """A second fit starts where the first ended; another layout is refused."""
-    X, y = wave()
-    model = BayesianMLPRegressor(
-        hidden_layer_sizes=5, max_iter=30, random_state=0, **ONE
-    )
-    cold = model.fit(X, y).loss_curve_[0]
-    end, noise = model.loss_curve_[-1], model.noise_scale_
-    # Steps so short that what moved is the start.
-    model.set_params(warm_start=True, max_iter=1, solver__learning_rate=1e-4).fit(X, y)
-    assert abs(model.loss_curve_[0] - end) < 0.1 * (cold - end)
-    assert abs(math.log(model.noise_scale_ / noise)) < 0.01
-    with pytest.raises(ValueError, match="warm_start"):
-        model.set_params(hidden_layer_sizes=3).fit(X, y)
-
-
-@quick
 def test_bad_arguments(fitted):
     model, X, y = fitted
     for levels in (0, 1.5, [[0.5]]):
@@ -286,57 +145,279 @@ def test_bad_arguments(fitted):
         )
 
 
-@quick
-def test_constant_target():
-    """A target without scale keeps its units; the noise does not fall to zero."""
-    X, _ = wave(30)
-    model = BayesianMLPRegressor(
-        hidden_layer_sizes=(),
-        max_iter=60,
-        solver=Stochastic(learning_rate=0.1),
-        random_state=0,
-        **ONE,
+def observe(means, n_observations, warm_up=0, noise=0.01):
+    """Step sizes after each observation, until the schedule is done; and itself."""
+    generator, rates = torch.Generator().manual_seed(0), []
+    schedule = StableDecay(
+        Adam(torch.zeros(1), 1.0), n_observations, 1e-5, 100, warm_up
     )
-    with pytest.warns(SkviWarning, match="30 rows with equal values of y"):
-        model.fit(X, np.full(30, 5.0))
-    assert np.allclose(model.predict(X), 5, atol=0.01)
-    assert 0 < model.noise_scale_ < 0.01
+    for mean in means:
+        if schedule.done:
+            break
+        schedule.observe(mean + noise * torch.randn(100, generator=generator))
+        rates.append(schedule.optimizer.rate)
+    return np.array(rates), schedule
 
 
-@quick
-def test_huge_scales_and_one_row():
-    X, y = wave(40)
-    model = BayesianMLPRegressor(**(ONE | FAST)).fit(X, 1e12 * y)
-    assert np.all(np.isfinite(model.predict(X, return_std=True)))
-    one = BayesianMLPRegressor(**(ONE | FAST))
-    with pytest.warns(SkviWarning, match=r"one row .* give both, as in .*noise_scale"):
-        one.fit(X[:1], y[:1])
-    assert np.all(np.isfinite(one.predict(X, return_std=True)))
-    given = BayesianMLPRegressor(**(ONE | FAST | known(2.0)), normalize_y=False)
-    _, std = given.fit(X[:1], y[:1]).predict(X[:1], return_std=True)
-    assert std[0] > 2
+@pytest.mark.parametrize("kind", [Plateau, Patience])
+def test_early_stops_count_from_the_end_of_the_warm_up(kind):
+    """Wrong variants: they count from the first observation; the divergence has its
+    whole weight at once."""
+    optimizer, validation = Adam(torch.zeros(1), 1.0), Validation(lambda state: 0.0, 0)
+    given = (1, 1e-3) if kind is Plateau else (validation, 5)
+    schedule, shares = kind(optimizer, *given, warm_up=7), []
+    while not schedule.done:
+        shares.append(schedule.share)
+        validation.judge(None, schedule.share == 1.0)
+        schedule.observe(torch.tensor([1.0, 1.1]))
+        assert not schedule.converged or len(shares) > 7
+    # A hundredth for the first half, then by equal factors.
+    rising = 0.01 ** (1 - np.arange(0.5, 3.5) / 3.5)
+    assert shares[:4] == [0.01] * 4
+    assert shares[4:7] == pytest.approx(rising)
+    assert shares[7:] == [1.0] * (len(shares) - 7)
+    # The first of them is progress; a sixth halving goes below 1/32.
+    assert len(shares) == 7 + 1 + (6 if kind is Plateau else 5)
 
 
-@quick
-@pytest.mark.parametrize(
-    ("objective", "loss"),
-    [("elbo", "beta"), ("eubo", "log"), (RenyiBound(-0.5), "log")],
-)
-def test_single_precision_with_weights_and_full_covariances(objective, loss):
-    """Networks stay in float32.
+def test_a_start_that_is_wide_beside_the_prior():
+    """Wrong variant: limits after steps only, so that the first one ends the fit."""
+    source = np.random.default_rng(0)
+    X = source.standard_normal((40, 2))
+    model = BayesianMLPRegressor(
+        posterior="mean_field",
+        hidden_layer_sizes=(5,),
+        divergence=RenyiDivergence(1.5),
+        prior=Normal(1.0),
+        max_iter=10,
+        warm_start=True,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, X[:, 0]).set_params(prior=Normal(0.02)).fit(X, X[:, 0])
+    assert model.n_iter_ == 10
+    assert np.isfinite(model.lower_bound_)
 
-    Wrong variants: losses in float32 times weights in float64; the existence of a
-    bound decided with a prior in float64 and a posterior in float32.
+
+@pytest.mark.parametrize(("fall", "end"), [(1.9, 48), (2.1, 96)])
+def test_last_round_is_one_after_which_another_would_gain_less_than_tol(fall, end):
+    """A round gains half of the one before: the first is 24 long, and falls to 0.
+
+    Wrong variant: the gain of the round itself is compared.
     """
-    X, y = (array[::4] for array in load_iris(return_X_y=True))
-    X, weight = X.astype(np.float32), np.linspace(0, 2, len(y))
-    parts = {"objective": objective, "loss": loss, "posterior": "full_rank"}
-    for estimator in (BayesianMLPRegressor, BayesianMLPClassifier):
-        model = estimator(
-            hidden_layer_sizes=2, max_iter=1, solver=Stochastic(n_draws=20), **parts
-        )
-        model.fit(X, y, sample_weight=weight)
-        assert model.posterior_.params.numpy().dtype == np.float32
-        assert np.isfinite(model.lower_bound_)
-        assert np.isfinite(model.predict(X)).all()
-    assert model.predict_proba(X).dtype == np.float32
+    schedule = StableDecay(Adam(torch.zeros(1), 0.1), 1000, tol=1.0)
+    while not schedule.done:
+        value = -fall if schedule.n_seen >= 24 else 0.0
+        schedule.observe(torch.full((2,), value))
+    assert schedule.converged
+    assert schedule.n_seen == end
+
+
+#: One network with the whole divergence and the plainest noise.
+ONE_OF_NOISE = {
+    "divergence": "kl",
+    "posterior": "mean_field",
+    "likelihood": "gaussian",
+    "activation": "softplus",
+    "skip_connection": False,
+}
+
+quiet = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
+SETTINGS = {
+    "hidden_layer_sizes": 20,
+    "activation": "relu",  # needs the fewest iterations
+    "likelihood": "heteroscedastic",
+    "solver": Stochastic(learning_rate=0.02),
+    "max_iter": 150,
+    "random_state": 0,
+}
+
+
+def varying(scale):
+    """Normal noise of a known level, of which the scales of rows are multiples."""
+    return {"likelihood": HeteroscedasticLikelihood(GaussianLikelihood(scale))}
+
+
+def spread(X):
+    """Scale of the noise, which doubles seven times from left to right."""
+    return 10 * np.exp(-1 + 0.8 * X[:, 0])
+
+
+def make_data(n, seed, heavy=False):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 1))
+    noise = rng.standard_t(3, n) if heavy else rng.standard_normal(n)
+    return X, 30 + 10 * np.sin(2 * X[:, 0]) + spread(X) * noise
+
+
+@pytest.fixture(scope="module")
+def fitted_of_noise():
+    X, y = make_data(600, 0)
+    return (
+        BayesianMLPRegressor(**(ONE_OF_NOISE | SETTINGS)).fit(X, y),
+        X,
+        y,
+    )
+
+
+@quiet
+def test_predictions_follow_from_the_likelihood(fitted_of_noise, z_score):
+    """All answers are those of one mixture of normals with scales of rows.
+
+    Wrong variants: squares of means of scales; the noise at the level.
+    """
+    model, X, y = fitted_of_noise
+    draws = model._drawn()
+    f = draws.by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
+    units = model._model.units
+    means = units.y_mean + units.y_scale * f[..., 0]
+    stds = model.noise_scale_ * np.exp(6 * np.tanh(f[..., 1] / 6))
+    mean, std = model.predict(X, return_std=True)
+    assert np.allclose(mean, means.mean(0))
+    variance = means.var(0, ddof=1) + (stds**2).mean(0)
+    assert np.allclose(std, np.sqrt(variance))
+    density = stats.norm.pdf(y, means, stds).mean(0)
+    assert np.allclose(model.predict_log_density(X, y), np.log(density))
+    quantile = model.predict_quantiles(X, 0.2)[:, 0]
+    assert np.allclose(stats.norm.cdf(quantile, means, stds).mean(0), 0.2)
+    sample = model.sample_y(X[:4], 4000, random_state=0)
+    ends = model.predict_quantiles(X[:4], [0.1, 0.9])
+    # The predictions average over 100 networks, the draws over all.
+    assert np.allclose((sample < ends[:, :1]).mean(1), 0.1, atol=0.03)
+    assert np.allclose((sample > ends[:, 1:]).mean(1), 0.1, atol=0.03)
+    components = model._predictive_normals(X)
+    assert np.allclose(components[0], means.T)
+    assert np.allclose(components[1], stds.T)
+
+
+@quiet
+def test_a_fixed_level_is_in_units_of_y():
+    """Wrong variants: not divided by the unit of y; that of a later time."""
+    X, y = make_data(60, 0)
+    options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
+    first = BayesianMLPRegressor(**(ONE_OF_NOISE | options | varying(4.0))).fit(X, y)
+    other = BayesianMLPRegressor(**(ONE_OF_NOISE | options | varying(40.0)))
+    other.fit(X, 10 * y + 3)
+    shift = len(y) * math.log(10)
+    assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
+    assert np.allclose(
+        other._predictive(X).normals()[1], 10 * first._predictive(X).normals()[1]
+    )
+    assert other.noise_scale_ == 40.0
+    before = first._predictive(X).normals()[1]
+    assert np.array_equal(
+        first.set_params(**varying(8.0))._predictive(X).normals()[1], before
+    )
+
+
+@quiet
+def test_refused():
+    X, y = make_data(30, 0)
+    model = BayesianMLPRegressor(
+        loss=lambda f, y: (y - f[..., 0]).abs(), **(ONE_OF_NOISE | varying(1.0))
+    )
+    with pytest.raises(IncompatibleComponentsError, match="scale of the noise"):
+        model.fit(X, y)
+
+
+@quiet
+def test_long_paths_are_refused_at_once(monkeypatch):
+    """As the default network has one: the reason says what to do.
+
+    Wrong variant: hours, whatever `max_seconds` is.
+    """
+    monkeypatch.setattr("skvi.evidence._bounds.tempered_sides", None)  # not reached
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    model = BayesianMLPRegressor(max_iter=2, divergence="kl", random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, X[:, 0])
+    assert model.posterior_.layout.size * len(X) > 3e5
+    monkeypatch.setattr("skvi.evidence._importance.MAX_PATH", 3e5)
+    bounds = model.evidence_bounds(X, X[:, 0], max_seconds=5, random_state=0)
+    assert not bounds.reliable
+    assert "method='tempering'" in bounds.reason
+    with pytest.raises(TypeError, match="not callable"):
+        model.evidence_bounds(X, X[:, 0], method="tempering")
+
+
+@quiet
+def test_networks_have_a_time_limit_by_default(monkeypatch):
+    """Wrong variant: five minutes without a word, with three units on 308 rows."""
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    shape = {"hidden_layer_sizes": 2, "divergence": "kl", "max_iter": 2}
+    model = BayesianMLPRegressor(**shape, random_state=0).fit(X, X[:, 0])
+    monkeypatch.setattr("skvi.evidence._bounds.PATH_SECONDS", 0.5)
+    bounds = model.evidence_bounds(X, X[:, 0], random_state=0)
+    assert not bounds.reliable
+    assert "max_seconds" in bounds.reason
+
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(120, 2))
+GRADES = np.round(5 + X[:, 0] + 0.5 * RNG.normal(size=120))
+SHORT = {"hidden_layer_sizes": 5, "divergence": "kl", "max_iter": 3, "random_state": 0}
+
+
+def grid(y, weight=None):
+    return coarse_grid(np.asarray(y, dtype=float), weight)
+
+
+@quiet
+def test_which_targets_have_a_coarse_grid():
+    """Integers in any units and precision, and binary ones.
+
+    Not numbers that do not repeat, one value, decimals, or many steps; one row far away
+    changes nothing. Wrong variants: numbers up to digits of the largest; any number of
+    steps.
+    """
+    ages = np.round(40 + 15 * RNG.normal(size=2000))
+    assert grid(GRADES) == (1.0, GRADES.min())
+    assert grid(GRADES % 2) == (1.0, 0.0)
+    step, origin = grid(0.4536 * GRADES + 1e4)
+    assert (step, origin) == pytest.approx((0.4536, 0.4536 * GRADES.min() + 1e4))
+    assert grid(np.float32(0.1) * GRADES.astype(np.float32))[0] == pytest.approx(0.1)
+    for far in (900, 1023, 9999, 1234567, -1e9):
+        step, origin = grid(np.r_[GRADES, far])
+        assert (step, origin) == (1.0, min(GRADES.min(), far))
+        assert grid(np.r_[X[:, 0], far]) is None
+    for other in (X[:, 0], np.repeat(X[:, 0], 2), np.ones(50), [1.0, 2.0], [1.0]):
+        assert grid(other) is None
+    for other in (ages, 1000 * ages, RNG.integers(0, 100_000, 10_000)):
+        assert grid(other) is None
+    assert grid(np.round(GRADES + RNG.normal(size=120), 2)) is None
+
+
+@quiet
+def test_weights_are_repetitions():
+    """Rows without weight show no step. Wrong variant: the number of rows."""
+    y, weight = np.arange(6.0), np.array([2.0, 2, 2, 2, 2, 3])
+    assert grid(y) is None
+    assert grid(y, weight) == grid(np.repeat(y, weight.astype(int))) == (1.0, 0.0)
+    assert grid(np.r_[y, 0.5], np.r_[weight, 0]) == (1.0, 0.0)
+
+
+@quiet
+def test_wide_noise_has_a_density():
+    """To (step / scale)^2 / 24, whatever the units. Wrong variant: probabilities."""
+    f, y = torch.zeros(1, 9, 1).double(), 0.5 * torch.arange(-4, 5).double()
+    smooth = GaussianLikelihood(5.0)
+    found = RoundedLikelihood(smooth, 0.5).log_prob(f, y)
+    torch.testing.assert_close(found, smooth.log_prob(f, y), rtol=0, atol=5e-4)
+
+
+@quiet
+def test_batches_keep_the_grid_of_a_fit():
+    """A batch alone has none. Wrong variant: that of the batch."""
+    model = BayesianMLPRegressor(**SHORT | {"divergence": "auto"}).fit(
+        X[:100], GRADES[:100]
+    )
+    before = model.likelihood_
+    after = model.partial_fit(X[100:], GRADES[100:] // 2 * 2).likelihood_
+    assert (after.step, after.origin) == (before.step, before.origin)
+    assert type(after.noise.noise) is type(before.noise.noise)
+    model = BayesianMLPRegressor(**SHORT).partial_fit(X, GRADES)
+    assert not isinstance(model.likelihood_, RoundedLikelihood)

@@ -80,9 +80,3 @@ def replicate(n_replicates, *args, **kwargs):
     """Values and gradients of run with as many seeds."""
     pairs = [run(*args, seed=s, **kwargs) for s in range(n_replicates)]
     return [torch.stack(parts) for parts in zip(*pairs, strict=True)]
-
-
-def small_problem():
-    """Rows and labels of a logistic regression."""
-    X = randn(60, 3).numpy()
-    return X, (X @ [2.0, -1.0, 0.0] + 0.5 * randn(60, seed=1).numpy() > 0).astype(int)

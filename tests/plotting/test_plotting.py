@@ -1,32 +1,36 @@
-"""The displays show exactly the data they were given, and say what they are."""
+"""What the pictures show: their data, not their pixels."""
 
-import builtins
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from matplotlib import markers
+from matplotlib.figure import Figure
+from scipy import stats
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
-from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skvi
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._table import NamedBound, elbo_row
-from skvi.linear_model import BayesianLogisticRegression
+from skvi.evidence._estimates import summarize_weights
+from skvi.evidence._table import NamedBound
+from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.plotting import (
+    CornerDisplay,
     EvidenceBoundsDisplay,
+    EvidenceSearchDisplay,
     LossCurveDisplay,
     PosteriorDisplay,
     WeightsDisplay,
 )
+from skvi.priors import Normal
 
 matplotlib.use("Agg")
 
@@ -72,22 +76,6 @@ def legend_texts(ax):
 # Loss curves
 
 
-def test_loss_curve_shows_the_estimators_values(fitted):
-    display = LossCurveDisplay.from_estimator(fitted)
-    x, y = display.line_.get_data()
-    np.testing.assert_array_equal(y, fitted.loss_curve_)
-    np.testing.assert_array_equal(x, np.arange(1, fitted.n_iter_ + 1))
-    assert display.line_.get_markevery() == [-1]  # the end is marked
-    assert display.ax_.get_xlabel() == "iteration"
-    assert display.ax_.get_ylabel() == "negative ELBO [nats]"
-    assert display.figure_ is display.ax_.figure
-    (text,) = legend_texts(display.ax_)
-    assert text.startswith("BayesianLogisticRegression: from ")
-    assert float(text.split(" to ")[1]) == pytest.approx(
-        -fitted.lower_bound_, abs=0.005
-    )
-
-
 @pytest.mark.parametrize(
     ("params", "label"),
     [
@@ -119,58 +107,9 @@ def test_legend_tells_the_ends_of_a_curve_apart():
     assert legend_texts(display.ax_) == ["from 89.40716 to 89.40702"]
 
 
-def test_several_loss_curves_share_axes():
-    displays = [LossCurveDisplay([9.0, 5.0, 4.0 + i], name=f"fit {i}") for i in (0, 1)]
-    ax = displays[0].plot().ax_
-    assert displays[1].plot(ax, linewidth=3).ax_ is ax
-    lines = [display.line_ for display in displays]
-    assert len(legend_texts(ax)) == len(ax.get_lines()) == 2
-    # Color is not the only difference.
-    assert lines[0].get_linestyle() != lines[1].get_linestyle()
-    assert lines[0].get_marker() != lines[1].get_marker()
-    assert lines[1].get_linewidth() == 3
-
-
-def test_different_quantities_do_not_share_axes():
-    ax = LossCurveDisplay([2.0, 1.0], loss_name="negative ELBO").plot().ax_
-    with pytest.raises(ValueError, match=r"'negative ELBO'.*'EUBO'.*other axes"):
-        LossCurveDisplay([2.0, 1.0], loss_name="EUBO").plot(ax)
-    # Lines of other origin are no obstacle.
-    _, other = plt.subplots()
-    other.plot([0, 1])
-    LossCurveDisplay([2.0, 1.0], loss_name="EUBO").plot(other)
-
-
-def test_huge_early_values_are_cut_and_named():
-    """Fails where the later values are squeezed, or where any of them is cut."""
-    curve = np.r_[1e6, 1e4, np.linspace(70.0, 60.0, 18)]
-    display = LossCurveDisplay(curve).plot()
-    low, high = display.ax_.get_ylim()
-    assert low < 60
-    assert curve[5:].max() < high < 100
-    assert "from 1,000,000.00 to 60.00" in legend_texts(display.ax_)
-    assert LossCurveDisplay(curve).plot(cut=False).ax_.get_ylim()[1] > 1e6
-
-
 def test_nothing_is_cut_without_need():
     curve = [56.0, 55.8, 55.5, 55.5, 55.5, 55.5, 55.5, 55.5]
     assert LossCurveDisplay(curve).plot().ax_.get_ylim()[1] > 56
-
-
-def test_a_second_curve_widens_the_cut():
-    first = LossCurveDisplay(np.r_[1e6, np.full(9, 50.0)]).plot()
-    assert first.ax_.get_ylim()[1] < 60
-    second = LossCurveDisplay(np.linspace(90.0, 80.0, 10)).plot(first.ax_)
-    low, high = second.ax_.get_ylim()
-    assert low < 50
-    assert 87 < high < 200
-
-
-@pytest.mark.parametrize("curve", [[3.0], [math.nan], [math.inf, 2.0, 1.0]])
-def test_short_and_non_finite_curves(curve):
-    display = LossCurveDisplay(curve).plot()
-    display.figure_.canvas.draw()
-    np.testing.assert_array_equal(display.line_.get_ydata(), curve)
 
 
 @pytest.mark.parametrize("curve", [[], [[1.0, 2.0]]])
@@ -178,22 +117,6 @@ def test_curves_without_values_are_refused(curve):
     with pytest.raises(ValueError, match="one dimension and at least one value"):
         LossCurveDisplay(curve).plot()
     assert not plt.get_fignums()
-
-
-def test_loss_curve_of_wrong_estimators(data):
-    for unfitted in (
-        BayesianLogisticRegression(),
-        make_pipeline(StandardScaler(), BayesianLogisticRegression()),
-        GridSearchCV(BayesianLogisticRegression(), {}),
-    ):
-        with pytest.raises(NotFittedError):
-            LossCurveDisplay.from_estimator(unfitted)
-    with pytest.raises(TypeError, match="LogisticRegression has no loss_curve_"):
-        LossCurveDisplay.from_estimator(LogisticRegression().fit(*data))
-    # Its loss curve is a mean over rows, with a penalty: not in nats.
-    mlp = MLPClassifier(tol=10, n_iter_no_change=1)
-    with pytest.raises(TypeError, match="MLPClassifier has no loss_curve_ and"):
-        LossCurveDisplay.from_estimator(mlp.fit(*data))
 
 
 # Evidence bounds
@@ -227,102 +150,10 @@ def test_bounds_on_the_artists():
     assert display.figure_ is ax.figure
 
 
-def test_printed_intervals():
-    """What `print` shows. Wrong variant: unreliable ends, in brackets."""
-    minus = "\N{MINUS SIGN}"
-    table = {"ELBO of q": elbo_row((-56.5, 0.0))}
-    certain = replace(make_bounds(reliable=False), table=table)
-    bounds = {
-        "wide": make_bounds(),
-        "exact": make_bounds(lower=-3.0, upper=-3.0, lower_se=0.0, upper_se=0.0),
-        "bad": make_bounds(reliable=False),
-        "ELBO": certain,
-        "labels": certain.of_probability(),
-    }
-    display = EvidenceBoundsDisplay.from_bounds(bounds)
-    texts = [label.get_text() for label in display.values_.get_yticklabels()]
-    assert texts == [
-        f"{minus}55.040 to {minus}54.960",
-        f"{minus}3.00",
-        "unknown",
-        f"at least {minus}56.50",
-        f"{minus}56.50 to 0.00",
-    ]
-    for text, one in zip(texts, bounds.values(), strict=True):
-        for end in text.replace(minus, "-").removeprefix("at least ").split(" to "):
-            assert end in str(one)
-    assert EvidenceBoundsDisplay(bounds).plot(values=False).values_ is None
-
-
-def test_unreliable_bounds_are_hollow_and_labeled():
-    """Wrong variants: a bar between bounds that mean nothing, with an estimate; a
-    legend for an estimate that nothing shows.
-    """
-    bounds = {"good": make_bounds(), "bad": make_bounds(-57.0, reliable=False)}
-    display = EvidenceBoundsDisplay.from_bounds(bounds)
-    good, bad = display.bars_
-    assert (good.get_facecolor()[3], bad.get_facecolor()[3]) == (1, 0)
-    assert (bool(good.get_hatch()), bool(bad.get_hatch())) == (False, True)
-    labels = [label.get_text() for label in display.ax_.get_yticklabels()]
-    assert labels == ["good", "bad\n(not reliable)"]
-    assert {"lower to upper bound", "not reliable"} <= set(legend_texts(display.ax_))
-    assert bad.get_width() != bad.get_width()
-    assert math.isnan(display.estimates_.get_xdata()[1])
-    # No whiskers: the standard errors mean nothing there.
-    assert set(display.whiskers_.get_ydata()) == {0.0}
-    alone = EvidenceBoundsDisplay.from_bounds({"bad": bounds["bad"]})
-    assert "estimate" not in legend_texts(alone.ax_)
-
-
-def test_differences_from_a_reference():
-    """All marks move by its estimate. Wrong variant: bars that stay."""
-    bounds = {"a": make_bounds(-102.0), "b": make_bounds(-100.0)}
-    display = EvidenceBoundsDisplay(bounds).plot(reference="b")
-    np.testing.assert_allclose(display.estimates_.get_xdata(), [-2.0, 0.0])
-    lower = [bar.get_x() for bar in display.bars_]
-    expected = [value.lower - bounds["b"].estimate for value in bounds.values()]
-    np.testing.assert_allclose(lower, expected)
-    assert display.ax_.get_xlabel() == "log evidence minus that of b [nats]"
-    low, high = display.ax_.get_xlim()
-    assert low < min(lower)
-    assert high > display.bars_[1].get_x() + display.bars_[1].get_width()
-    with pytest.raises(ValueError, match="reference must be one of"):
-        display.plot(reference="c")
-
-
-def test_missing_parts():
-    display = EvidenceBoundsDisplay.from_bounds(make_bounds(table=False), name="m")
-    assert display.elbo_ is display.eubo_ is None
-    assert "ELBO of the fit" not in legend_texts(display.ax_)
-    assert list(display.bounds) == ["m"]
-    hidden = EvidenceBoundsDisplay.from_bounds(make_bounds(), fit_bounds=False)
-    assert hidden.elbo_ is None
-    bad = EvidenceBoundsDisplay.from_bounds(make_bounds(reliable=False))
-    assert bad.whiskers_ is None
-
-
 def test_learned_hyperparameters_are_named():
     bounds = make_bounds(plug_in=("noise_scale",), reliable=False)
     (label,) = EvidenceBoundsDisplay.from_bounds(bounds).ax_.get_yticklabels()
     assert label.get_text() == "model\n(not reliable; given learned noise_scale)"
-
-
-def test_non_finite_bounds_can_be_drawn():
-    bad = make_bounds(
-        lower=-math.inf, upper=math.inf, estimate=math.nan, reliable=False, table=False
-    )
-    display = EvidenceBoundsDisplay.from_bounds({"bad": bad, "good": make_bounds()})
-    display.figure_.canvas.draw()
-    assert np.isfinite(display.ax_.get_xlim()).all()
-
-
-def test_quantities_are_not_mixed():
-    bounds = {"a": make_bounds(), "b": make_bounds(quantity="generalized log evidence")}
-    with pytest.raises(ValueError, match=r"different quantities.*generalized"):
-        EvidenceBoundsDisplay.from_bounds(bounds)
-    assert not plt.get_fignums()
-    display = EvidenceBoundsDisplay.from_bounds(bounds["b"])
-    assert display.ax_.get_xlabel() == "generalized log evidence [nats]"
 
 
 def test_wrong_bounds_are_refused():
@@ -330,45 +161,6 @@ def test_wrong_bounds_are_refused():
         EvidenceBoundsDisplay.from_bounds({})
     with pytest.raises(TypeError, match=r"bounds\['a'\] must be EvidenceBounds"):
         EvidenceBoundsDisplay.from_bounds({"a": -55.0})
-
-
-def test_axes_and_keywords_of_the_user():
-    _, ax = plt.subplots()
-    display = EvidenceBoundsDisplay.from_bounds(
-        make_bounds(),
-        ax=ax,
-        bar_kwargs={"height": 0.2},
-        whisker_kwargs={"lw": 4},
-        estimate_kwargs={"ms": 11},
-        fit_kwargs={"color": "k"},
-    )
-    assert display.ax_ is ax
-    assert display.bars_[0].get_height() == pytest.approx(0.2)
-    assert display.whiskers_.get_linewidth() == 4
-    assert display.estimates_.get_markersize() == 11
-    assert display.elbo_.get_color() == display.eubo_.get_color() == "k"
-    assert plt.get_fignums() == [ax.figure.number]
-
-
-@pytest.mark.parametrize("n", [1, 6, 10])
-def test_labels_do_not_overlap(n):
-    bounds = {f"{i}": make_bounds(-50.0 * i, reliable=i % 3 > 0) for i in range(n)}
-    display = EvidenceBoundsDisplay.from_bounds(bounds)
-    display.figure_.canvas.draw()
-    ax, below = display.ax_, display.ax_.get_legend().get_window_extent()
-    groups = [
-        [label.get_window_extent() for label in ax.get_yticklabels()],
-        [label.get_window_extent() for label in display.values_.get_yticklabels()],
-        [ax.xaxis.label.get_window_extent(), below],
-    ]
-    for boxes in groups:
-        for upper, lower in pairwise(boxes):
-            assert upper.y0 >= lower.y1
-    width, height = display.figure_.canvas.get_width_height()
-    right = max(box.x1 for box in groups[1])
-    assert max(right, below.x1) <= width
-    assert min(below.x0, below.y0) >= 0
-    assert groups[0][0].y1 <= height
 
 
 def test_evidence_from_estimator(data):
@@ -390,39 +182,231 @@ def test_evidence_from_estimator(data):
 # Without matplotlib
 
 
+pytest.importorskip("matplotlib")
+
+
+def test_pairs_are_where_their_names_are():
+    """Wrong variants: rows for columns; a reference in the order of its own dict."""
+    rng = np.random.default_rng(0)
+    draws = {"a": rng.normal(5, 1, 300), "b": rng.normal([0, 50], 1, (300, 2))}
+    reference = {"b": draws["b"] + 3, "a": draws["a"] + 100}
+    display = CornerDisplay.from_draws(
+        draws, names=["b[1]", "a"], reference=reference, figure=Figure()
+    )
+    assert display.names == ["b[1]", "a"]
+    below, mine = display.axes_[1, 0].get_lines()
+    x, y = mine.get_data()
+    assert np.mean(x) == pytest.approx(50, abs=0.3)
+    assert np.mean(y) == pytest.approx(5, abs=0.3)
+    x, y = below.get_data()
+    assert np.mean(x) == pytest.approx(53, abs=0.3)
+    assert np.mean(y) == pytest.approx(105, abs=0.3)
+    assert not display.axes_[0, 1].get_visible()
+    assert display.axes_[1, 0].get_xlabel() == "b[1]"
+    assert display.axes_[1, 0].get_ylabel() == "a"
+
+
+def test_what_cannot_be_drawn():
+    draws = {"a": np.zeros((10, 11))}
+    with pytest.raises(ValueError, match="at most 10 parameters; got 11"):
+        CornerDisplay.from_draws(draws, figure=Figure())
+    with pytest.raises(ValueError, match="Got 'c'"):
+        CornerDisplay.from_draws(draws, names=["c"], figure=Figure())
+
+
 @pytest.mark.parametrize(
-    ("call", "caller"),
+    ("draws", "reference", "words"),
     [
-        (lambda f, d: LossCurveDisplay([1.0]).plot(), "LossCurveDisplay.plot"),
-        (
-            lambda f, d: LossCurveDisplay.from_estimator(f),
-            "LossCurveDisplay.from_estimator",
-        ),
-        (
-            lambda f, d: EvidenceBoundsDisplay({"a": make_bounds()}).plot(),
-            "EvidenceBoundsDisplay.plot",
-        ),
-        (
-            lambda f, d: EvidenceBoundsDisplay.from_bounds(make_bounds()),
-            "EvidenceBoundsDisplay.plot",
-        ),
-        (
-            lambda f, d: EvidenceBoundsDisplay.from_estimator(f, *d),
-            "EvidenceBoundsDisplay.from_estimator",
-        ),
-        (lambda f, d: WeightsDisplay({}).plot(), r"WeightsDisplay\.\w+"),
-        (lambda f, d: WeightsDisplay.from_estimator(f, *d), r"WeightsDisplay\.\w+"),
-        (lambda f, d: PosteriorDisplay.from_estimator(f), r"PosteriorDisplay\.\w+"),
+        (np.zeros((10, 2)), None, "draws must be a dict"),
+        ({}, None, "draws must be a dict"),
+        ({"a": np.zeros(9), "b": np.zeros(10)}, None, r"\{'a': 9, 'b': 10\}"),
+        ({"a": 3.0}, None, r"\{'a': 0\}"),
+        ({"a": np.r_[np.zeros(9), np.nan]}, None, r"infinite: \['a'\]"),
+        ({"a": np.zeros(9)}, {"b": np.zeros(9)}, r"draws of \['a'\]"),
+        ({"a": np.zeros((9, 2))}, {"a": np.zeros(9)}, r"draws of \['a\[0\]'"),
     ],
 )
-def test_without_matplotlib(monkeypatch, fitted, data, call, caller):
-    real = builtins.__import__
+def test_wrong_draws_are_named(draws, reference, words):
+    with pytest.raises(ValueError, match=words):
+        CornerDisplay.from_draws(draws, reference=reference, figure=Figure())
 
-    def without(name, *args, **kwargs):
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError("no module named matplotlib")
-        return real(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=rf"{caller} needs.*skvi\[examples\]"):
-        call(fitted, data)
+def test_estimators_without_draws_are_refused():
+    with pytest.raises(TypeError, match="LinearRegression has no sample_posterior"):
+        CornerDisplay.from_estimator(LinearRegression())
+
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(scope="module")
+def data_of_displays_of_fits():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    return X, (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+# Weights
+
+
+@pytest.mark.parametrize("value", [0.0, -math.inf, math.nan])
+def test_summary_of_constant_and_impossible_weights(value):
+    forward = torch.full((100,), -3.0)
+    forward[:5] = value if value else -3.0
+    found = summarize_weights(forward, forward[None])
+    assert found["lower"].ess == pytest.approx(95 if value else 100)
+    WeightsDisplay(found).plot().figure_.canvas.draw()
+
+
+# Posterior against prior
+
+
+def test_a_prior_of_each_coefficient_is_drawn(data_of_displays_of_fits):
+    """Also of "auto" with another divergence. Wrong variant: in units of the fit."""
+    for parts in ({"prior": Normal([2.0, 0.5], [0.0, 1.0])}, {"divergence": "renyi"}):
+        model = BayesianLogisticRegression(**parts).fit(
+            np.array(data_of_displays_of_fits[0]) * 3, data_of_displays_of_fits[1]
+        )
+        display, prior = PosteriorDisplay.from_estimator(model), model.prior_["coef"]
+        loc = np.broadcast_to(prior.loc, 2)
+        for values, at, width in zip(display.prior, loc, prior.scale, strict=True):
+            np.testing.assert_allclose(values, stats.norm(at, width).pdf(display.grid))
+
+
+@pytest.mark.parametrize("scale", [1.0, "learn"])
+def test_densities_of_regressions_are_in_units_of_y(data_of_displays_of_fits, scale):
+    """y a thousand times as large: both densities are. Wrong variant: prior in the
+    units of the fit."""
+    X, y = data_of_displays_of_fits
+    y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
+    model = BayesianLinearRegression(prior=Normal(scale)).fit(X, y)
+    display = PosteriorDisplay.from_estimator(model)
+    width = (scale if scale != "learn" else model.prior_scale_) * y.std()
+    for values in display.prior:
+        np.testing.assert_allclose(values, stats.norm(0, width).pdf(display.grid))
+    peak = display.grid[display.posterior.argmax(1)]
+    step = np.diff(display.grid)[0]
+    np.testing.assert_allclose(peak, model.coef_, atol=step)
+    # Against draws, which are in units of y by themselves.
+    draws = model.sample_posterior(4000, random_state=0)["coef"]
+    mean = np.trapezoid(display.posterior * display.grid, display.grid)
+    assert np.abs(draws.mean(0) - mean).max() < 5 * draws.std(0).max() / 60
+
+
+def test_a_posterior_as_prior_is_drawn(data_of_displays_of_fits):
+    X, y = data_of_displays_of_fits
+    first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
+    second = BayesianLogisticRegression(
+        fit_intercept=False, prior=first.posterior_
+    ).fit(X[30:], y[30:])
+    display = PosteriorDisplay.from_estimator(second)
+    for i in range(2):
+        expected = stats.norm(first.coef_[0, i], first.coef_std_[0, i])
+        np.testing.assert_allclose(display.prior[i], expected.pdf(display.grid))
+
+
+def test_posterior_of_wrong_estimators(data_of_displays_of_fits):
+    X, y = data_of_displays_of_fits
+    with pytest.raises(NotFittedError):
+        PosteriorDisplay.from_estimator(BayesianLogisticRegression())
+    with pytest.raises(TypeError, match="has no coef_std_"):
+        PosteriorDisplay.from_estimator(LogisticRegression().fit(X, y))
+    both = BayesianLinearRegression().fit(X, np.column_stack([y, -y]) + X)
+    with pytest.raises(ValueError, match="one of `outputs_`"):
+        PosteriorDisplay.from_estimator(both)
+
+
+def mixture_density(model, row, column, grid):
+    """Of a coefficient, from the fits at the scales of the prior."""
+    q, found = model.posterior_, 0.0
+    for weight, normal in zip(q.log_weights.exp(), q.normals(), strict=True):
+        moments = q.layout.unpack(torch.stack([normal.mean, normal.variance]))
+        mean, variance = moments["coef"][:, row, column].numpy()
+        unit = q.units.x_scale[column]
+        at = stats.norm(mean, math.sqrt(variance)).pdf(unit * grid)
+        found = found + float(weight) * unit * at
+    return found
+
+
+def test_classes_lie_over_each_other():
+    """Wrong variants: rows of another class; a choice that is not told; a normal."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    labels = np.array(["a", "b", "c"])[np.arange(80) % 3]
+    model = BayesianLogisticRegression().fit(X, labels)
+    display = PosteriorDisplay.from_estimator(
+        model, coefficients=[1], classes=["c", "a"]
+    )
+    for k, row in enumerate([2, 0]):
+        expected = mixture_density(model, row, 1, display.grid)
+        np.testing.assert_allclose(display.posterior[k, 0], expected, atol=1e-12)
+    assert texts(display.ax_) == [
+        "class c",
+        "class a",
+        "prior at the inferred scale",
+    ]
+    label = display.ax_.get_xlabel()
+    assert "1 of 2 coefficients" in label
+    assert "2 of 3 classes" in label
+    with pytest.raises(ValueError, match="classes must be"):
+        PosteriorDisplay.from_estimator(model, classes=["d"])
+
+
+matplotlib.use("Agg")
+
+
+def make_results(**changes):
+    """Four models: the best, one that is left, one far below, one not reliable."""
+    center = np.array([-20.0, -10.0, -40.0, -10.05])
+    results = {
+        "params": [{"a__x": k, "a__fixed": 1} for k in range(4)],
+        "model": np.arange(4),
+        "rank_evidence": np.array([3, 1, 4, 2]),
+        "estimate": center,
+        "lower": center - 0.1,
+        "upper": center + 0.1,
+        "interval_lower": center - 0.2,
+        "interval_upper": center + 0.2,
+        "probability_lower": np.array([0.0, 0.4, 0.0, 0.4]),
+        "probability_upper": np.array([0.0001, 0.6, 0.0, 0.4]),
+        "log_prior": np.zeros(4),
+        "contender": np.array([False, True, False, True]),
+        "reliable": np.array([True, True, True, True]),
+    }
+    return results | changes
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_yticklabels()]
+
+
+def test_the_axis_is_cut_on_the_left():
+    display = EvidenceSearchDisplay(make_results(), 0.5).plot(reach=12)
+    low, high = display.ax_.get_xlim()
+    assert -24 < low < -22.7
+    assert -9.8 < high < -9
+    np.testing.assert_array_equal(display.arrows_.get_ydata(), [3])
+    whole = EvidenceSearchDisplay(make_results(), 0.5).plot(reach=None)
+    assert whole.arrows_ is None
+    assert whole.ax_.get_xlim()[0] < -40.2
+    few = EvidenceSearchDisplay(make_results(), 0.5).plot(max_models=2, values=False)
+    assert few.rows_ == [1, 3]
+    assert few.values_ is None
+
+
+def test_failed_and_merged_candidates_have_no_row():
+    results = make_results(model=np.array([0, 1, -1, 1]))
+    assert EvidenceSearchDisplay(results, 0.1).plot().rows_ == [1, 0]
+
+
+def test_prior_weights_shift_the_rows():
+    results = make_results(log_prior=np.array([0.0, 2.0, 0.0, 0.0]))
+    display = EvidenceSearchDisplay(results, 0.1).plot()
+    assert display.estimates_["best"].get_xdata()[0] == -8.0
+    assert display.ax_.get_xlabel() == "log evidence + log prior weight [nats]"
+    printed = labels(display.values_)[0].replace("\N{MINUS SIGN}", "-")
+    assert printed.startswith("-10.00 ")

@@ -1,17 +1,33 @@
-"""Families: draws, densities, variational parameters, pickles."""
+"""Families: densities, draws, moments."""
 
-import inspect
+import math
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+from scipy.sparse import csr_matrix
+from scipy.special import logsumexp
+from torch.func import functional_call
 
 import skvi.posteriors
 from skvi.base import Layout, NormalForm
-from skvi.linear_model import BayesianLogisticRegression
-from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
+from skvi.posteriors import (
+    Ensemble,
+    Family,
+    FullRankNormal,
+    LowRankNormal,
+    MeanFieldNormal,
+    NormalizingFlow,
+)
 from skvi.posteriors._ensemble import GaussianDropout
+from skvi.posteriors._flow import InverseAutoregressive
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.posteriors._normal import INITIAL_SCALE
+from skvi.predictors import LinearPredictor
+from skvi.priors._blocks import build_prior
+from skvi.utils._rows import SparseRows
+from skvi.utils._tensors import randn
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
 # Product is what its blocks are; Gamma and Beta, which are for other blocks, are in
@@ -24,11 +40,6 @@ FAMILIES.append(GaussianDropout())
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
-every_normal_family = pytest.mark.parametrize(
-    "family",
-    [f for f in FAMILIES if f.build(LAYOUT, torch.Generator()).as_normal() is not None],
-    ids=repr,
-)
 #: Those that have every diagonal covariance; for the others see test_network_families.
 every_free_family = pytest.mark.parametrize(
     "family",
@@ -55,50 +66,6 @@ def build(make_normal):
     return run
 
 
-def independent(normal):
-    return torch.distributions.MultivariateNormal(normal.mean, normal.covariance())
-
-
-@every_family
-def test_draws_and_log_density_agree(family, build, generator):
-    # Wrong variants: the log determinant of the covariance not halved; eps as theta.
-    posterior = build(family)
-    draw = posterior.draw(50, generator)
-    theta, log_q = draw.theta, draw.log_q
-    assert theta.shape == (50, SIZE)
-    torch.testing.assert_close(log_q, posterior.log_prob(theta), rtol=1e-10, atol=1e-10)
-    normal = posterior.as_normal()
-    if posterior.side == "exact" and normal is not None:
-        expected = independent(normal).log_prob(theta)
-        torch.testing.assert_close(log_q, expected, rtol=1e-10, atol=1e-10)
-
-
-@every_family
-def test_density_integrates_to_one(family, build, generator, z_score):
-    """By importance sampling from independent Cauchy variables."""
-    posterior = build(family)
-    shape = 60_000, SIZE
-    uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
-    theta = torch.tan(torch.pi * (uniform - 0.5))
-    log_cauchy = -torch.log(torch.pi * (1 + theta**2)).sum(1)
-    weights = (posterior.log_prob(theta).detach() - log_cauchy).exp()
-    assert z_score(weights, 1.0) < 5
-    assert z_score(weights, 1.1) > 5
-
-
-@every_normal_family
-def test_draws_have_the_moments(family, build, generator, z_score):
-    # Wrong variant: eps @ L in place of eps @ L'.
-    posterior = build(family)
-    theta = posterior.draw(1_000_000, generator).theta.detach()
-    normal = posterior.as_normal()
-    deviation = theta - normal.mean
-    assert z_score(theta, normal.mean) < 5
-    products = deviation[:, :, None] * deviation[:, None]
-    assert z_score(products, normal.covariance()) < 5
-    assert z_score(products, 1.02 * normal.covariance()) > 5
-
-
 @every_family
 def test_draws_are_differentiable_in_the_parameters(family, build, numeric_gradient):
     """The path derivative, with the noise held fixed, against finite differences."""
@@ -116,41 +83,6 @@ def test_draws_are_differentiable_in_the_parameters(family, build, numeric_gradi
     (gradient,) = torch.autograd.grad(draw(leaf), leaf)
     numeric = numeric_gradient(lambda p: draw(p).detach(), start)
     torch.testing.assert_close(gradient, numeric, rtol=5e-6, atol=1e-8)
-
-
-@every_family
-def test_log_prob_with_other_parameters(family, build, generator):
-    """Detached parameters leave the path only; other ones are really used."""
-    posterior = build(family)
-    theta = posterior.draw(5, generator).theta
-    fixed = posterior.params.detach()
-    leaf = theta.detach().requires_grad_()
-    # Wrong variant: `params` ignored, so that gradients reach the own parameters.
-    log_q = posterior.log_prob(leaf, fixed)
-    log_q.sum().backward()
-    assert posterior.params.grad is None
-    assert float(leaf.grad.abs().min()) > 0
-    torch.testing.assert_close(log_q, posterior.log_prob(leaf))
-    moved = (fixed + 0.3).requires_grad_()
-    other = posterior.log_prob(leaf.detach(), moved)
-    posterior.params = fixed + 0.3
-    torch.testing.assert_close(other, posterior.log_prob(leaf.detach()))
-    other.sum().backward()
-    assert float(moved.grad.abs().min()) > 0
-
-
-@every_family
-def test_score_has_zero_mean(family, build, generator, z_score):
-    """E_q[d log q / d lambda] = 0, with theta held fixed."""
-    posterior = build(family)
-    theta = posterior.draw(20_000, generator).theta.detach()
-    params = posterior.params.detach()
-    score = torch.vmap(
-        torch.func.grad(lambda p, t: posterior.log_prob(t[None], p)[0]), (None, 0)
-    )(params, theta)
-    assert score.shape == (20_000, len(params))
-    assert z_score(score, 0.0) < 5
-    assert z_score(score**2, 0.0) > 5
 
 
 @every_free_family
@@ -190,42 +122,11 @@ def test_near_a_normal(family, kind, make_normal):
     assert posterior.normal().scale.requires_grad
 
 
-def test_numbers_of_variational_parameters():
-    assert len(MeanFieldNormal().build(LAYOUT).params) == 2 * SIZE
-    assert len(FullRankNormal().build(LAYOUT).params) == SIZE + SIZE * (SIZE + 1) // 2
-
-
-@every_family
-def test_only_the_local_generator_advances(family, build):
-    before, posterior = torch.get_rng_state(), build(family)
-    draws = [
-        posterior.draw(3, torch.Generator().manual_seed(s)).theta for s in (1, 1, 2)
-    ]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-    assert torch.equal(torch.get_rng_state(), before)
-    signature = inspect.signature(posterior.draw)
-    assert signature.parameters["generator"].default is inspect.Parameter.empty
-
-
 def test_full_rank_refuses_what_it_cannot_afford():
     FullRankNormal().check_size(10_000)
     MeanFieldNormal().check_size(10**9)
     with pytest.raises(ValueError, match=r"10001 parameters .* posterior='mean_field'"):
         FullRankNormal().check_size(10_001)
-
-
-def test_moment_projections_are_the_best_fits(make_normal):
-    """Marginal variances minimize KL(p || q) over factorized q."""
-    full = make_normal(SIZE, "full", seed=5)
-    posterior = MeanFieldNormal().build(LAYOUT)
-    posterior = posterior.near(full)
-    params = posterior.params.clone().requires_grad_()
-    q = posterior.normal(params)
-    diagonal = NormalForm(q.mean, torch.diag(q.scale))
-    kl = torch.distributions.kl_divergence(independent(full), independent(diagonal))
-    (gradient,) = torch.autograd.grad(kl, params)
-    assert float(gradient.abs().max()) < 1e-12
 
 
 def test_the_same_kind_of_posterior_reads_the_same():
@@ -235,18 +136,196 @@ def test_the_same_kind_of_posterior_reads_the_same():
     assert repr(first) == repr(second) == "<FullPosterior of coef(1, 2), intercept(1,)>"
 
 
-def test_the_bound_is_that_of_a_refined_posterior(monkeypatch):
-    # Fails if the value of an exact solver, before the refinement, is taken for it.
-    X, y = np.eye(3)[[0, 0, 1, 1, 2]], [0, 1, 0, 1, 1]
-    model = BayesianLogisticRegression(posterior="full_rank", prior="normal")
-    plain = model.fit(X, y)
-    best, family = plain.lower_bound_, type(plain.posterior_)
+LAYOUT_OF_ENSEMBLE = Layout({"coef": (1, 2), "intercept": (1,)})
+SIZE_OF_ENSEMBLE = LAYOUT_OF_ENSEMBLE.size
 
-    def refine(posterior, target, generator):
-        shift = torch.zeros_like(posterior.params)
-        shift[0] = 2.0  # one mean, by two prior standard deviations: about two nats
-        return posterior.at(posterior.params + shift)
 
-    monkeypatch.setattr(family, "refine", refine)
-    moved = model.fit(X, y)
-    assert moved.lower_bound_ < best - 1.0
+def apart(make_normal, base, n_members=3, distance=0.0):
+    """Members at normals of their own, and these."""
+    posterior = Ensemble(base, n_members).build(LAYOUT_OF_ENSEMBLE)
+    normals = [make_normal(SIZE_OF_ENSEMBLE, "full", seed=m) for m in range(n_members)]
+    normals = [
+        NormalForm(n.mean + distance * m, n.scale) for m, n in enumerate(normals)
+    ]
+    pairs = zip(posterior.components, normals, strict=True)
+    return posterior.with_components([c.near(n) for c, n in pairs]), normals
+
+
+def test_density_is_that_of_the_mixture(make_normal, generator):
+    """Beside scipy's. Wrong variants: the mean of the log densities; no log M."""
+    posterior, normals = apart(make_normal, "full_rank")
+    draw = posterior.draw(50, generator)
+    logs = [
+        stats.multivariate_normal(n.mean, n.covariance()).logpdf(draw.theta)
+        for n in normals
+    ]
+    expected = logsumexp(logs, axis=0) - math.log(3)
+    np.testing.assert_allclose(posterior.log_prob(draw.theta), expected, rtol=1e-10)
+    np.testing.assert_allclose(draw.log_q, expected, rtol=1e-10)
+    assert posterior.side == draw.side == "exact"
+    assert posterior.as_normal() is None
+
+
+def test_derivatives_of_a_pass_are_finite_differences(generator):
+    """In noise and all parameters, of coordinates and log determinant.
+
+    Wrong variant: the determinant of a bend moves the noise the other way.
+    """
+    flow = InverseAutoregressive(4, 2, 5).double()
+    names, start = zip(*flow.named_parameters(), strict=True)
+    # None of them 0, where derivatives of tails and weights vanish.
+    values = [randn(generator, *p.shape).requires_grad_() for p in start]
+    noise = randn(generator, 3, 4).requires_grad_()
+
+    def run(noise, *values):
+        return functional_call(flow, dict(zip(names, values, strict=True)), noise)
+
+    assert torch.autograd.gradcheck(run, (noise, *values))
+
+
+def test_log_determinant_of_a_pass(generator):
+    """That of its Jacobian.
+
+    Wrong variant: bends without the slope of asinh.
+    """
+    flow = InverseAutoregressive(4, 2, 5).double()
+    for p in flow.parameters():
+        p.data.copy_(randn(generator, *p.shape))
+    noise = randn(generator, 4)
+    jacobian = torch.autograd.functional.jacobian(lambda x: flow(x[None])[0][0], noise)
+    _, log_det = flow(noise[None])
+    torch.testing.assert_close(log_det[0], torch.linalg.slogdet(jacobian)[1])
+
+
+def test_log_density_that_changes_along_the_path_only(generator):
+    """Its gradient is that of the density by the inverse, at parameters that are fixed.
+
+    Wrong variants: log scales without their share of the Jacobian; the slopes of a
+    bend's determinant added.
+    """
+    family = NormalizingFlow(n_layers=3, n_hidden=8)
+    start = family.build(Layout({"coef": (1, 5)}), generator)
+    factor = randn(generator, 5, 5).tril(-1) + torch.eye(5).double()
+    start = start.near(NormalForm(randn(generator, 5), factor))
+    params = (start.params + 0.3 * randn(generator, *start.params.shape)).clone()
+    params.requires_grad_()
+    q = start.at(params)
+    draw = q.draw(20, generator)
+    found, exact = q.path_log_q(draw), q.log_prob(draw.theta, params.detach())
+    torch.testing.assert_close(found, exact)
+    weights = randn(generator, 20)
+    slopes = [
+        torch.autograd.grad((weights * log_q).sum(), params, retain_graph=True)[0]
+        for log_q in (found, exact)
+    ]
+    torch.testing.assert_close(*slopes)
+
+
+SIZE_OF_LOW_RANK, RANK = 6, 2
+LAYOUT_OF_LOW_RANK = Layout({"coef": (1, SIZE_OF_LOW_RANK - 1), "intercept": (1,)})
+
+
+def dense(normal):
+    return torch.distributions.MultivariateNormal(normal.mean, normal.covariance())
+
+
+@pytest.fixture
+def posterior(generator):
+    """Away from its start, with factors larger than the own deviations."""
+    out = LowRankNormal(RANK).build(LAYOUT_OF_LOW_RANK)
+    out.params = torch.randn(len(out.params), generator=generator).double()
+    return out
+
+
+def test_projections_between_ranks(posterior):
+    """More columns hold the same normal, to be left by gradients; fewer the best."""
+    normal, wide = (
+        posterior.as_normal(),
+        LowRankNormal(RANK + 2).build(LAYOUT_OF_LOW_RANK),
+    )
+    wide = wide.near(normal)
+    found = wide.as_normal()
+    torch.testing.assert_close(found.covariance(), normal.covariance())
+    # Wrong variant: columns of zeros, where the gradient of every objective is zero.
+    assert float(found.factor.abs().amax(0).min()) > 0
+    same = LowRankNormal(RANK).build(LAYOUT_OF_LOW_RANK)
+    same = same.near(normal)
+    assert torch.equal(same.as_normal().mean, normal.mean)
+    torch.testing.assert_close(same.params, posterior.params)
+    narrow = LowRankNormal(1).build(LAYOUT_OF_LOW_RANK)
+    narrow = narrow.near(normal)
+    kl = torch.distributions.kl_divergence
+    diagonal = NormalForm(normal.mean, normal.variance.sqrt())
+    best = kl(dense(normal), dense(narrow.as_normal()))
+    assert 0 < best < kl(dense(normal), dense(diagonal))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_moments_of_f(n_outputs, fit_intercept, sparse, generator):
+    """Against the design matrix and the dense covariance, with gradients.
+
+    Wrong variants: the own variances without the square of X; `both` halved; the
+    columns of f inside those of the factor.
+    """
+    predictor = LinearPredictor(4, n_outputs, fit_intercept)
+    size = predictor.layout.size
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).double()
+
+    X, rows = random(30, 4), torch.eye(size).double()
+    leaves = [random(size), random(size).exp(), random(size, 2)]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    normal = NormalForm(*leaves)
+    A = torch.stack([predictor.project(X, e[:, None])[..., 0] for e in rows], -1)
+    A = A.reshape(30, n_outputs, size)
+    mean, covariance = A @ normal.mean, A @ normal.covariance() @ A.mT
+    if n_outputs == 1:
+        mean, covariance = mean[:, 0], covariance[:, 0, 0]
+    features = SparseRows(csr_matrix(X.numpy())) if sparse else X
+    found = predictor.moments(features, normal)
+    torch.testing.assert_close(found, (mean, covariance))
+    by_mean, by_covariance = random(*mean.shape), random(*covariance.shape)
+
+    def gradients(moments):
+        value = (by_mean * moments[0]).sum() + (by_covariance * moments[1]).sum()
+        return torch.autograd.grad(value, leaves)
+
+    expected = gradients((mean, covariance))
+    torch.testing.assert_close(gradients(found), expected)
+
+
+LAYOUT_OF_OVER_SCALES = Layout({"coef": (1, 2), "intercept": (1,)})
+WEIGHTS = np.array([0.2, 0.5, 0.3])
+
+
+def mixture(family):
+    rng, nodes = np.random.default_rng(0), []
+    base = family.build(LAYOUT_OF_OVER_SCALES, torch.Generator().manual_seed(0))
+    for k in range(3):
+        root = np.tril(0.5 * rng.uniform(size=(3, 3))) + (1 + k) * np.eye(3)
+        mean = torch.from_numpy(rng.normal(size=3) + k)
+        nodes.append(base.near(NormalForm(mean, torch.from_numpy(root))))
+    return MixtureOverScales(nodes, np.log(WEIGHTS), [-1.0, 0.0, 1.0])
+
+
+def moments(q):
+    means = np.array([n.mean.numpy() for n in q.normals()])
+    covs = np.array([n.covariance().numpy() for n in q.normals()])
+    mean = WEIGHTS @ means
+    moved = means - mean
+    return mean, np.tensordot(WEIGHTS, covs, 1) + moved.T @ (WEIGHTS[:, None] * moved)
+
+
+@pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
+def test_as_a_prior_it_is_the_normal_of_its_moments(family):
+    """Wrong variant: without the variance of the means of the nodes."""
+    q = mixture(family)
+    mean, cov = moments(q)
+    normal = build_prior(q, LAYOUT_OF_OVER_SCALES).as_one().as_normal()
+    np.testing.assert_allclose(normal.mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(normal.variance, np.diag(cov), rtol=1e-10)
+    if isinstance(family, FullRankNormal):
+        np.testing.assert_allclose(normal.covariance(), cov, rtol=1e-10)

@@ -1,24 +1,16 @@
 """Refined samples: closed forms, the bound, and what a fit does with them."""
 
-import math
-import pickle
-
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_iris, make_classification
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
 from skvi.evidence._summarize import lower_bound
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.inference import VariationalInference
 from skvi.likelihoods import GaussianLikelihood
-from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.linear_model import BayesianLinearRegression
 from skvi.losses import LogLoss
-from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import (
-    Ensemble,
     FullRankNormal,
     LowRankNormal,
     MeanFieldNormal,
@@ -244,48 +236,6 @@ def test_steps_of_networks_by_their_passes(case, monkeypatch):
         torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=0)
 
 
-def test_four_modes(monkeypatch):
-    """The bound is above that of the best normal; the samples' own ELBO is higher.
-
-    That one by quadrature, from the normals that the last variable was drawn from: at
-    least 45 % of the gap to log Z. Wrong variant: steps that descend.
-    """
-    ends, fit = [], _Density.fit
-
-    def recorded(*args):
-        ends.append(fit(*args))
-        return ends[-1]
-
-    monkeypatch.setattr(_Density, "fit", recorded)
-    target, split = FourModes(), Refinement(6000, 2, 0.8)
-    found = split.samples(target, best_normal(), generator())
-    values = target.log_joint(found.theta) - found.log_q
-    error = float(values.std()) / len(values) ** 0.5
-    bound = float(values.mean())
-    assert BEST_ELBO + 3 * error < bound < LOG_Z
-    line = torch.linspace(-4, 4, 801, dtype=torch.float64)
-    q = ends[0][0]
-    each = torch.distributions.Normal(q.mean, q.scale).log_prob(line)
-    log_q = torch.logsumexp(each, 0) - math.log(len(each))
-    terms = log_q.exp() * (target.log_joint(line[:, None]) - log_q)
-    own = float(torch.trapezoid(terms, line))
-    assert bound - 3 * error < own < LOG_Z
-    assert own > BEST_ELBO + 0.45 * (LOG_Z - BEST_ELBO)
-
-
-def test_a_density_without_a_prior():
-    """Wrong variant: the normal around the start, as wide as it, twice."""
-    target = FourModes(has_prior=False)
-    found = Refinement(2000, 5, 0.7).samples(target, best_normal(), generator())
-    values = target.log_joint(found.theta) - found.log_q
-    error = float(values.std()) / len(values) ** 0.5
-    bound = float(values.mean())
-    assert BEST_ELBO + 0.45 * (LOG_Z - BEST_ELBO) < bound < LOG_Z + 3 * error
-    steps = found.curve.reshape(4, -1)
-    assert float(steps[-1, -20:].mean()) == pytest.approx(bound, abs=4 * error)
-    assert (steps[:, -20:].mean(1) > steps[:, :5].mean(1) - 0.02).all()
-
-
 def test_four_stored_samples():
     """The error of the bound is that of two pairs, however many draws are taken.
 
@@ -300,128 +250,6 @@ def test_four_stored_samples():
     bound = lower_bound(target, found, generator(), 1000)
     assert bound.value == pytest.approx(float(values.mean()))
     assert bound.se == pytest.approx(float(values.std()) / 2**0.5)
-
-
-def correlated():
-    X, y = make_classification(80, 4, random_state=1)
-    X[:, 1:] += 2 * X[:, :1]
-    return X, y
-
-
-@pytest.mark.parametrize("prior", ["normal", "laplace", "auto"])
-def test_linear_models(prior):
-    """Samples are kept, averaged over, and better; evidences start at their start.
-
-    Wrong variants: the bound of the start; draws of the start in predictions.
-    """
-    X, y = correlated()
-    parts = {"prior": prior, "intercept_prior": "normal", "random_state": 0}
-    plain = BayesianLogisticRegression(posterior="mean_field", **parts).fit(X, y)
-    fit = BayesianLogisticRegression(posterior=RefinedNormal(n_draws=40), **parts).fit(
-        X, y
-    )
-    assert fit.converged_
-    assert fit.diagnostics_["khat"] is None
-    gain, error = fit.lower_bound_ - plain.lower_bound_, fit.lower_bound_se_
-    assert gain > 3 * error
-    draws = fit.sample_posterior(80, random_state=0)
-    assert (np.unique(draws["coef"], axis=0, return_counts=True)[1] == 2).all()
-    if prior == "normal":
-        theta = fit.posterior_.params.reshape(40, -1)[:, :4]
-        once = np.sort(draws["coef"][:, 0], 0)[::2]
-        np.testing.assert_allclose(once, theta.sort(0).values, rtol=1e-9)
-        bounds = fit.evidence_bounds(X, y, n_draws=2000, random_state=0)
-        same = plain.evidence_bounds(X, y, n_draws=2000, random_state=0)
-        assert bounds.estimate == same.estimate
-        assert fit.lower_bound_ < bounds.upper + 3 * error
-    copied = pickle.loads(pickle.dumps(fit))
-    np.testing.assert_array_equal(copied.predict_proba(X), fit.predict_proba(X))
-    logits = draws["coef"][:, 0] @ X.T + draws["intercept"]
-    mean = (1 / (1 + np.exp(-logits))).mean(0)
-    np.testing.assert_allclose(fit.predict_proba(X)[:, 1], mean, rtol=1e-9)
-
-
-def test_warm_starts_and_priors_are_the_normal():
-    """Wrong variant: samples in place of variational parameters."""
-    X, y = correlated()
-    parts = {"prior": "normal", "intercept_prior": "normal", "random_state": 0}
-    fit = BayesianLogisticRegression(posterior="refined", warm_start=True, **parts)
-    first = fit.fit(X, y).posterior_.unrefined.params
-    assert fit.fit(X, y).n_iter_ <= 2
-    torch.testing.assert_close(
-        fit.posterior_.unrefined.params, first, atol=1e-3, rtol=0
-    )
-    parts["prior"] = fit.posterior_
-    parts.pop("intercept_prior")
-    after = BayesianLogisticRegression(**parts).fit(X, y)
-    parts["prior"] = fit.posterior_.unrefined
-    same = BayesianLogisticRegression(**parts).fit(X, y)
-    np.testing.assert_allclose(after.coef_, same.coef_)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_eight_schools():
-    """Standardized effects, times their deviation: samples gain three errors and more.
-
-    Wrong variant: the value of the solver, which the start has.
-    """
-    y = torch.tensor([28, 8, -3, 7, -1, 1, 18, 12]).double()
-    error = torch.tensor([15, 10, 16, 11, 9, 11, 10, 18]).double()
-
-    def log_density(p):
-        theta = p["mu"][:, None] + p["tau"][:, None] * p["eta"]
-        prior = torch.distributions.Normal(0.0, 5.0).log_prob(p["mu"])
-        prior = prior + torch.distributions.HalfCauchy(5.0).log_prob(p["tau"])
-        prior = prior - 0.5 * (p["eta"].square() + math.log(2 * math.pi)).sum(1)
-        return prior + torch.distributions.Normal(theta, error).log_prob(y).sum(1)
-
-    shapes, supports = {"mu": (), "tau": (), "eta": (8,)}, {"tau": "positive"}
-    start, fit = (
-        VariationalInference(
-            log_density, shapes, supports, posterior=family, random_state=0
-        ).fit()
-        for family in ("mean_field", RefinedNormal(n_draws=60))
-    )
-    gain = fit.lower_bound_ - start.lower_bound_
-    assert gain > 3 * math.hypot(fit.lower_bound_se_, start.lower_bound_se_)
-    assert fit.lower_bound_ < -31.2 + 3 * fit.lower_bound_se_  # log Z is near -31.3
-    values = fit.sample_posterior(60, random_state=0)["tau"]
-    assert fit.mean_["tau"] == pytest.approx(values.mean())
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_networks():
-    """Predictions average over the samples; the next batch starts at the normal.
-
-    Wrong variant: as many draws as of other posteriors, each sample ten times.
-    """
-    source = np.random.default_rng(0)
-    X = source.standard_normal((90, 2))
-    y = np.sin(2 * X[:, 0]) + 0.1 * source.standard_normal(90)
-    family = RefinedNormal(n_auxiliary=3, n_draws=4)
-    parts = {"hidden_layer_sizes": (5,), "max_iter": 30, "random_state": 0}
-    parts["divergence"] = "kl"
-    fit = BayesianMLPRegressor(posterior=family, early_stopping=False, **parts)
-    fit.partial_fit(X, y)
-    assert len(fit._theta) == 4
-    draws = [fit.sample_function(seed)(X) for seed in range(30)]
-    different = np.unique(np.round(draws, 9), axis=0)
-    assert len(different) == 4
-    np.testing.assert_allclose(different.mean(0), fit.predict(X), rtol=1e-6)
-    assert fit.partial_fit(X, y).posterior_.n_stored == 4
-    members = BayesianMLPRegressor(posterior=Ensemble(family, n_members=2), **parts)
-    assert members.fit(X, y).posterior_.n_stored == len(members._theta) == 8
-    assert np.isfinite(members.lower_bound_)
-
-
-def test_what_has_no_refinement_says_so():
-    X, y = load_iris(return_X_y=True)
-    fit = BayesianLinearRegression(
-        posterior="refined", noise_scale=0.5, prior="normal", random_state=0
-    ).fit(X, y)
-    with pytest.raises(IncompatibleComponentsError, match="density is unknown"):
-        fit.posterior_.log_prob(torch.zeros(1, 5))
 
 
 def test_a_weight_of_the_divergence():

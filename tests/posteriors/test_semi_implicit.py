@@ -1,28 +1,22 @@
 """Families that are normal given noise, against quadrature in 1 and 2 dimensions."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_iris
-from sklearn.model_selection import GridSearchCV
+from sklearn.datasets import load_iris
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.inference import VariationalInference
-from skvi.linear_model import BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
 from skvi.posteriors import (
     FullRankNormal,
     HierarchicalVariational,
     MultiplicativeFlow,
-    Product,
     SemiImplicitMixture,
 )
 from skvi.posteriors._auxiliary import SHARE
@@ -182,25 +176,6 @@ def test_unbiased_gradients(size):
     assert (found[:, ~is_forward] != 0).all()
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        HierarchicalVariational(**SMALL),
-        SemiImplicitMixture(**SMALL),
-        SemiImplicitMixture(proposal="prior", **SMALL),
-        SemiImplicitMixture(gradient="unbiased", **SMALL),
-        MultiplicativeFlow(**SMALL),
-    ],
-)
-def test_every_parameter_has_a_gradient(family):
-    q, target = perturbed(family, 2), Bent(2)
-    _, found = ELBO().value_and_gradient(
-        target, q, KLDivergence(), None, 20, make_generator(0)
-    )
-    assert (found != 0).all()
-    assert found.isfinite().all()
-
-
 LAYERS = [
     LinearPredictor(2, 3).layout,
     MLPPredictor(2, 1, hidden_layer_sizes=(3,)).layout,
@@ -242,17 +217,6 @@ def test_inputs_are_multiplied(layout, make_normal):
     assert abs(mean) < N_SE * error
 
 
-def test_layers_are_needed():
-    with pytest.raises(
-        IncompatibleComponentsError, match="'hierarchical_variational' or 'flow'"
-    ):
-        VariationalInference(
-            lambda theta: -theta["x"].square(),
-            {"x": ()},
-            posterior="multiplicative_flow",
-        ).fit()
-
-
 def test_coordinates_of_a_normal_fit():
     """Whitened, or in units of the best factorized normal, of variances 1 / precision.
 
@@ -276,40 +240,6 @@ def test_what_has_no_density_is_refused():
     assert FullRankNormal().build(q.layout).draw_below(3, make_generator(0)) is None
     with pytest.raises(ValueError, match="posterior='mean_field'"):
         SemiImplicitMixture().check_size(10**6)
-
-
-def classes():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2)).astype(np.float32)
-    return X, (X @ [1.0, -0.5] + 0.5 * rng.logistic(size=60) > 0).astype(int)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_estimators():
-    """Copies, pickles, refits, searches, float32, and continued fits."""
-    X, y = classes()
-    model = BayesianLogisticRegression(
-        posterior=SemiImplicitMixture(n_mixture=2, **SMALL),
-        prior="normal",
-        max_iter=2,
-        random_state=0,
-    ).fit(X, y)
-    given = model.diagnostics_["elbo_upper"], model.diagnostics_["elbo_upper_se"]
-    assert given[0] > model.lower_bound_ - N_SE * (given[1] + model.lower_bound_se_)
-    proba = model.predict_proba(X)
-    assert proba.dtype == np.float32
-    for other in (clone(model).fit(X, y), pickle.loads(pickle.dumps(model)).fit(X, y)):
-        assert np.array_equal(other.predict_proba(X), proba)
-    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), proba)
-    params = model.posterior_.params
-    model.set_params(warm_start=True, max_iter=1).fit(X, y)
-    assert float((model.posterior_.params - params).abs().max()) < 1.0
-    names = ["hierarchical_variational", "multiplicative_flow"]
-    grid = {"posterior": names, "posterior__n_hidden": [2]}
-    search = GridSearchCV(clone(model).set_params(max_iter=1), grid, cv=2).fit(X, y)
-    assert search.best_estimator_.posterior_family_.n_hidden == 2
-    with pytest.raises(IncompatibleComponentsError, match="objective='elbo'"):
-        clone(model).set_params(objective="eubo").fit(X, y)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -336,49 +266,3 @@ def test_networks_start_at_a_factorized_fit():
     assert bent.posterior_.params.dtype == torch.float32
     error = model.fit(X, y).lower_bound_se_ + bent.lower_bound_se_
     assert bent.lower_bound_ > model.lower_bound_ - N_SE * error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "least"),
-    [
-        # Of the 12.24 nats between the best factorized normal and the evidence.
-        (SemiImplicitMixture(whiten=False), 10.0),
-        (HierarchicalVariational(whiten=False), 9.0),
-        (SemiImplicitMixture(), 11.9),
-        (MultiplicativeFlow(), 10.0),
-    ],
-)
-def test_correlations_of_breast_cancer(family, least):
-    """Both bounds of a factorized conditional, below log p(D) = -55.224."""
-    X, y = load_breast_cancer(return_X_y=True)
-    model = BayesianLogisticRegression(
-        posterior=family, prior="normal", intercept_prior="normal", random_state=0
-    ).fit(scale(X), y)
-    assert model.converged_
-    assert model.lower_bound_ > -67.46 + least
-    assert model.lower_bound_ < -55.22 + N_SE * model.lower_bound_se_
-    assert model.diagnostics_.get("elbo_upper", 0.0) > model.lower_bound_
-
-
-def test_product_keeps_its_parts():
-    """Each part in its own coordinates, and the lower side of all together.
-
-    Wrong variant: of a new part only the parameters.
-    """
-    layout = Layout({"coef": (1, 2), "intercept": (1,)})
-    q = Product({"coef": SemiImplicitMixture(**SMALL)}).build(layout)
-    mean = torch.tensor([3.0, -2.0, 1.0]).double()
-    q = q.near(NormalForm(mean, torch.full((3,), 0.1).double()))
-    draws = q.draw(500, make_generator(0)), q.draw_below(500, make_generator(0))
-    assert [draw.side for draw in draws] == ["upper", "lower"]
-    for draw in draws:
-        error = draw.theta.std(0) / 500**0.5
-        assert ((draw.theta.mean(0) - mean).abs() < N_SE * error).all()
-        assert draw.log_q.mean() == pytest.approx(-q_entropy(0.1, 3), abs=0.3)
-    exact = Product({}).build(layout)
-    assert exact.draw_below(3, make_generator(0)) is None
-
-
-def q_entropy(scale, size):
-    return size * (np.log(scale) + 0.5 * np.log(2 * np.pi * np.e))

@@ -1,8 +1,8 @@
-"""Priors: densities, draws, gradients and blocks of every prior."""
+"""Priors: densities, expectations, unknown scales."""
 
 import math
-import pickle
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -10,13 +10,9 @@ from scipy import special
 
 import skvi.priors
 from skvi.base import Layout
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.expectations._log_square import log_scaled_e1, log_scaled_e1_slope
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import ARD, Horseshoe, Laplace, Normal, Prior, StudentT
-from skvi.priors._blocks import build_prior
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
+from skvi.priors import ARD, HalfCauchy, Horseshoe, Laplace, Normal, Prior, StudentT
 from skvi.priors._heavy_tailed import LogUniform
-from skvi.testing import check_part
 
 CLASSES = [getattr(skvi.priors, name) for name in skvi.priors.__all__]
 CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Prior)]
@@ -30,12 +26,6 @@ REGULAR = [
     Horseshoe(0.3),
     ARD(0.5, 2.0),
 ]
-SPECS = [c() for c in CLASSES if c is not Prior] + REGULAR
-SCALED = [spec for spec in SPECS if hasattr(spec, "scale")]
-LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)}, roles={"intercept": "intercept"})
-BLOCKS = {"intercept": Normal(3.0), "coef": Laplace(0.5)}  # not in the layout's order
-MIXED = {"intercept": Normal(3.0), "coef": Horseshoe(0.5)}
-every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
 every_regular = pytest.mark.parametrize("spec", REGULAR, ids=repr)
 THETA = torch.tensor([[0.5, -1.2, 2.0], [-0.1, 0.3, -4.0]], dtype=torch.float64)
 # Edges of panels in log(theta): poles at 0 and heavy tails are smooth there.
@@ -60,15 +50,6 @@ def expect_even(integrate):
     return run
 
 
-@pytest.mark.parametrize("spec", [*REGULAR, LogUniform()], ids=repr)
-def test_contract(spec):
-    """Density, gradient, draws, matching normal, expectations and pickles.
-
-    Wrong variants: the scale for the standard deviation of a Laplace; df for df / 2.
-    """
-    check_part(spec)
-
-
 @every_regular
 def test_density_integrates_to_one(spec, expect_even):
     # Wrong variants: the constant without the scale; Gamma(df) for Gamma(df / 2).
@@ -83,50 +64,6 @@ def test_matching_normal_has_the_moments(spec, expect_even):
     prior = build_one(spec)
     variance = expect_even(prior, torch.square)
     assert float(prior.matching_normal().variance) == pytest.approx(variance, rel=1e-8)
-
-
-@every_regular
-def test_coordinates_are_independent(spec, generator, z_score):
-    prior, one = spec.build(LAYOUT), build_one(spec)
-    each = torch.stack([one.log_prob(THETA[:, [j]]) for j in range(3)])
-    torch.testing.assert_close(prior.log_prob(THETA), each.sum(0))
-    draws = prior.sample(50_000, generator)
-    assert draws.shape == (50_000, 3)
-    assert z_score(draws[:, 0].sign() * draws[:, 1].sign(), 0.0) < 5
-    small = (draws.abs() < one.matching_normal().scale).double()
-    assert z_score(small[:, 1] - small[:, 2], 0.0) < 5
-    centered = small - small.mean(0)
-    assert z_score(centered[:, 0] * centered[:, 1], 0.0) < 5
-
-
-@every_spec
-def test_natural_sizes_multiply_the_scale(spec):
-    """theta / size has the density of a block of size 1, but for LogUniform's unit."""
-    prior = spec.build(Layout({"coef": (1, 2)}, scales={"coef": 0.1}))
-    unit = spec.build(Layout({"coef": (1, 2)})).log_prob(THETA[:, :2] / 0.1)
-    expected = unit - 2 * math.log(0.1)
-    torch.testing.assert_close(prior.log_prob(THETA[:, :2]), expected)
-
-
-@every_spec
-def test_density_at_extremes(spec):
-    """Poles and far tails: no NaN, and finite gradients."""
-    sizes = torch.tensor([0.0, 1e-300, 1e-20, 1e20, 1e150], dtype=torch.float64)
-    theta = torch.cat([sizes, -sizes])[:, None]
-    prior = build_one(spec)
-    assert not prior.log_prob(theta).isnan().any()
-    gradient = prior.log_prob_gradient(theta)
-    assert torch.isfinite(gradient).all()
-    assert (gradient * theta <= 0).all()
-
-
-@every_regular
-def test_tails(spec):
-    """The quadratic decay far out is the one that is said. Wrong variant: Laplace 1."""
-    prior = build_one(spec)
-    far = torch.tensor([[1e6]], dtype=torch.float64)
-    decay = -2 * float(prior.log_prob(far)) / 1e12
-    assert float(prior.tail_precision()) == pytest.approx(decay, rel=1e-3, abs=1e-5)
 
 
 def test_ard_integrates_the_precisions_out(integrate):
@@ -147,155 +84,166 @@ def test_ard_integrates_the_precisions_out(integrate):
         assert actual == pytest.approx(expected, rel=1e-10)
 
 
-def test_horseshoe_integrates_the_local_scales_out(integrate):
-    """Against quadrature over lambda. Wrong variant: t = theta^2 / s^2."""
-    scale = 0.4
-    prior = build_one(Horseshoe(scale))
-    for w in (1e-3, 0.3, 5.0):
-
-        def joint(x, w=w):
-            local = x.exp()
-            cauchy = 2 / (math.pi * (1 + local.square()))
-            normal = torch.exp(-0.5 * (w / (scale * local)).square())
-            return cauchy * normal / (scale * math.sqrt(2 * math.pi))
-
-        expected = float(integrate(joint, -40, -8, -3, 0, 3, 8, 40))
-        actual = float(prior.log_prob(torch.tensor([[w]], dtype=torch.float64)).exp())
-        assert actual == pytest.approx(expected, rel=1e-9)
+SPECS = [
+    Normal(0.3),
+    Laplace(0.3),
+    StudentT(),
+    StudentT(1.0, 0.3),
+    ARD(),
+    ARD(0.5, 2.0),
+    Horseshoe(),
+    Horseshoe(0.03),
+    LogUniform(),
+]
+every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
 
 
-def test_scaled_exponential_integral():
-    """Where scipy has it, at the joint of both formulas, and by its series."""
-    t = torch.tensor([1e-8, 0.3, 20.0, 600.0], dtype=torch.float64)
-    expected = np.log(special.exp1(t.numpy())) + t.numpy()
-    torch.testing.assert_close(log_scaled_e1(t), torch.from_numpy(expected))
-    joint = torch.tensor([500 - 1e-9, 500 + 1e-9], dtype=torch.float64)
-    for function in (log_scaled_e1, log_scaled_e1_slope):
-        below, above = function(joint)
-        assert float(below) == pytest.approx(float(above), rel=1e-10)
-    large = torch.tensor([1e5, 1e200], dtype=torch.float64)
-    torch.testing.assert_close(
-        log_scaled_e1(large), -torch.log1p(large), rtol=1e-9, atol=0
-    )
-    torch.testing.assert_close(
-        log_scaled_e1_slope(large), -1 / large, rtol=1e-4, atol=0
-    )
+def build(spec, size):
+    return spec.build(Layout({"coef": (1, size)}))
 
 
-def test_log_uniform_is_improper():
-    prior = build_prior({"coef": LogUniform(), "intercept": Normal()}, LAYOUT)
-    assert not prior.is_proper
-    assert build_prior(MIXED, LAYOUT).is_proper
-    with pytest.raises(IncompatibleComponentsError, match=r"improper.*Horseshoe"):
-        prior.sample(2, torch.Generator())
+@pytest.fixture
+def expect(integrate):
+    """Expectation of log_prob under N(mean, std^2), on panels that shrink around 0."""
+
+    def run(prior, mean, std):
+        low, high = mean - 13 * std, mean + 13 * std
+        powers = [sign * 10.0**k for k in range(-24, 12) for sign in (1, -1)]
+        edges = [mean + k * std for k in range(-12, 13, 2)] + powers + [0.0]
+        inside = [e for e in edges if low < e < high]
+
+        def integrand(t):
+            density = torch.exp(-0.5 * ((t - mean) / std) ** 2)
+            return prior.log_prob(t[:, None]) * density / (std * math.sqrt(2 * math.pi))
+
+        return float(integrate(integrand, low, *inside, high, n_nodes=60))
+
+    return run
 
 
-def test_blocks_follow_the_layout():
-    # Wrong variant: the order of the mapping.
-    prior = build_prior(BLOCKS, LAYOUT)
-    coef = Laplace(0.5).build(Layout({"coef": (1, 2)})).log_prob(THETA[:, :2])
-    intercept = build_one(Normal(3.0)).log_prob(THETA[:, 2:])
-    torch.testing.assert_close(prior.log_prob(THETA), coef + intercept)
-    expected = torch.tensor([0.5 * math.sqrt(2)] * 2 + [3.0], dtype=torch.float64)
-    torch.testing.assert_close(prior.matching_normal().scale, expected)
-    assert prior.as_normal() is None
-    normal = build_prior({"coef": Normal(0.5), "intercept": Normal(3.0)}, LAYOUT)
-    torch.testing.assert_close(
-        normal.as_normal().scale, torch.tensor([0.5, 0.5, 3.0], dtype=torch.float64)
-    )
+@every_spec
+@pytest.mark.parametrize("std", [1e-8, 1e-3, 0.4, 1e4])
+def test_expected_log_prob(spec, std, expect):
+    """Against quadrature, for every ratio of mean, width and scale.
+
+    Wrong variants: |mean| for E|theta|; variance for std; no tail beyond the last
+    node; the mean of lambda left out.
+    """
+    ratios = torch.tensor([0.0, -0.3, 2.0, 9.0, 28.0, 1e3, -1e6], dtype=torch.float64)
+    mean = std * ratios
+    prior = build(spec, len(mean))
+    actual = prior.expected_log_prob(mean, torch.full_like(mean, std))
+    one = build(spec, 1)
+    values = [expect(one, float(m), std) for m in mean]
+    expected = torch.tensor(values, dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("spec", [BLOCKS, MIXED], ids=repr)
-def test_blocks_have_gradients_and_pickles(spec):
-    prior, theta = build_prior(spec, LAYOUT), THETA.clone().requires_grad_()
-    (exact,) = torch.autograd.grad(prior.log_prob(theta).sum(), theta)
-    torch.testing.assert_close(prior.log_prob_gradient(THETA), exact)
-    data = pickle.dumps(prior)
-    assert b"torch" not in data  # numpy only
-    assert torch.equal(pickle.loads(data).log_prob(THETA), prior.log_prob(THETA))
+def built(size, scale=1.0):
+    return Normal(HalfCauchy(scale)).build(Layout({"coef": (1, size)}))
 
 
-def test_blocks_by_role():
-    """Of a torch module; wrong variant: normalizations shrunk as weights are."""
-    shapes = {"a.weight": (2,), "a.bias": (1,), "norm": (1,), "head": (1,)}
-    roles = {"a.bias": "intercept", "norm": "affine"}
-    layout = Layout(shapes, roles=roles)
-    spec = {"a.weight": Normal(1.0), "coef": Normal(2.0), "intercept": Normal(3.0)}
-    scale = build_prior(spec, layout).as_normal().scale
-    assert scale.tolist() == [1.0, 1.0, 3.0, 3.0, 2.0]
-    spec = {"weight": Normal(1.0), "affine": Normal("learn"), "intercept": Normal(3.0)}
-    layout = layout.without("head")
-    prior = build_prior(spec, layout)
-    assert prior.learned == ("prior_scale",)
-    scale = prior.bind(torch.tensor([math.log(5.0)]).double()).as_normal().scale
-    torch.testing.assert_close(scale, torch.tensor([1.0, 1.0, 3.0, 5.0]).double())
-    with pytest.raises(IncompatibleComponentsError, match=r"a\.bias"):
-        build_prior({"coef": Normal(2.0)}, layout)
+def data(n=120, d=6, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, (X[:, 0] - 0.5 * X[:, 1] + rng.logistic(size=n) > 0).astype(int)
 
 
-def test_draws_of_blocks(generator, z_score):
-    draws = build_prior(BLOCKS, LAYOUT).sample(400_000, generator)
-    variance = torch.tensor([0.5, 0.5, 9.0], dtype=torch.float64)
-    assert z_score(draws**2, variance) < 5
+@pytest.mark.parametrize("size", [1, 2, 7, 200])
+def test_density_is_the_integral_over_the_scale(size):
+    """Closed form, with the confluent hypergeometric function U, near 0 as well.
+
+    Wrong variants: a uniform log scale, or the Jacobian of log s left out; nodes that
+    end a few widths from the top of the integrand, which has a flat side near 0.
+    """
+    lengths = np.array([1e-140, 1e-20, 1e-5, 0.02, 1.3, 40.0, 1e6])
+    theta = np.outer(lengths, np.full(size, size**-0.5))
+    a = mpmath.mpf(size + 1) / 2
+    constant = mpmath.loggamma(a) - mpmath.log(mpmath.pi)
+    constant -= size * mpmath.log(mpmath.sqrt(2 * mpmath.pi) * 0.7)
+    halves = [(mpmath.mpf(x) / 0.7) ** 2 / 2 for x in lengths]
+    expected = [float(constant + mpmath.log(mpmath.hyperu(a, a, z))) for z in halves]
+    found = built(size, 0.7).log_prob(torch.from_numpy(theta))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "spec", [{"coef": Normal()}, {**BLOCKS, "scale": Normal()}, {"weights": Normal()}]
-)
-def test_blocks_must_match(spec):
-    with pytest.raises(IncompatibleComponentsError, match=r"\['coef', 'intercept'\]"):
-        build_prior(spec, LAYOUT)
+@pytest.mark.parametrize("size", [1, 2, 50])
+def test_gradient_is_that_of_the_density(size):
+    """Wrong variant: the precision at the median scale."""
+    prior, rng = built(size, 0.7), np.random.default_rng(size)
+    lengths = np.array([1e-20, 1e-5, 0.02, 1.3, 40.0, 1e6])
+    theta = torch.from_numpy(lengths[:, None] * rng.normal(size=(6, size)))
+    by_hand = prior.log_prob_gradient(theta)
+    leaf = theta.requires_grad_()
+    (expected,) = torch.autograd.grad(prior.log_prob(leaf).sum(), leaf)
+    assert torch.allclose(by_hand, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("spec", SCALED, ids=repr)
-@pytest.mark.parametrize("scale", [0, -1.0, "wide"])
-def test_bad_scale(spec, scale):
-    with pytest.raises(ValueError, match=f"'scale' parameter of {type(spec).__name__}"):
-        type(spec)(scale=scale).build(LAYOUT)
+def at_scale(X, y, log_scale, posterior):
+    """The fit under a normal prior of a known scale, relative to the columns."""
+    return BayesianLogisticRegression(
+        prior=Normal(math.exp(log_scale) / X.std(0)),
+        intercept_prior=Normal(10.0),
+        posterior=posterior,
+    ).fit(X, y)
 
 
-@pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
-def test_posterior_as_prior(family, make_normal, generator, numeric_gradient):
-    posterior = family.build(LAYOUT)
-    posterior = posterior.near(make_normal(3, "full"))
-    prior = build_prior(posterior, LAYOUT)
-    expected = posterior.log_prob(THETA)
-    torch.testing.assert_close(prior.log_prob(THETA), expected)
-    numeric = numeric_gradient(lambda t: prior.log_prob(t[None])[0], THETA[0])
-    gradient = prior.log_prob_gradient(THETA)[0]
-    torch.testing.assert_close(gradient, numeric, rtol=5e-6, atol=1e-8)
-    normal, around = prior.as_normal(), prior.matching_normal()
-    torch.testing.assert_close(normal.log_prob(THETA), expected)
-    assert around.is_diagonal
-    torch.testing.assert_close(around.variance, normal.variance)
-    assert prior.sample(5, generator).shape == (5, 3)
-    # A copy: what happens to the posterior later does not matter.
-    posterior = posterior.near(make_normal(3, "diag", seed=1))
-    torch.testing.assert_close(prior.log_prob(THETA), expected)
+@pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
+def test_the_posterior_is_the_mixture_of_the_fits_at_all_scales(posterior):
+    """Against a sum over 71 scales, each fitted by itself.
+
+    Wrong variants: weights without the density of the scale; the variance without that
+    of the means; the bound without the step.
+    """
+    X, y = data()
+    model = BayesianLogisticRegression(prior="auto", posterior=posterior).fit(X, y)
+    grid = np.linspace(-6.0, 4.5, 71)
+    fits = [at_scale(X, y, z, posterior) for z in grid]
+    logs = np.array([f.lower_bound_ for f in fits]) - np.log(math.pi * np.cosh(grid))
+    weights = np.exp(logs - np.logaddexp.reduce(logs))
+    means = np.array([f.coef_[0] for f in fits])
+    variances = np.array([f.coef_std_[0] for f in fits]) ** 2
+    mean = weights @ means
+    std = np.sqrt(weights @ (variances + (means - mean) ** 2))
+    assert model.converged_
+    np.testing.assert_allclose(model.coef_[0], mean, atol=0.01 * std.max())
+    np.testing.assert_allclose(model.coef_std_[0], std, rtol=0.01)
+    scales = np.log(model.prior_scale_ * X.std(0))
+    np.testing.assert_allclose(scales, weights @ grid, atol=0.01)
+    bound = np.logaddexp.reduce(logs) + math.log(grid[1] - grid[0])
+    # Less the tails, of five nats below the top.
+    assert bound - 0.02 < model.lower_bound_ < bound + 1e-3
+    proba = weights @ [f.predict_proba(X[:5])[:, 1] for f in fits]
+    np.testing.assert_allclose(model.predict_proba(X[:5])[:, 1], proba, atol=1e-3)
 
 
-def test_posterior_of_another_layout():
-    posterior = FullRankNormal().build(Layout({"coef": (1, 3)}))
-    with pytest.raises(IncompatibleComponentsError, match="is over Layout"):
-        build_prior(posterior, LAYOUT)
-    inexact = FullRankNormal().build(LAYOUT)
-    inexact.side = "lower"
-    with pytest.raises(IncompatibleComponentsError, match="full_rank"):
-        build_prior(inexact, LAYOUT)
+@pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
+@pytest.mark.parametrize("effect", [0.4, 0.7])
+def test_two_likely_scales_are_both_integrated_over(effect):
+    """One column in a large unit: its scale, and that of the others, 12 away in logs.
 
-
-def test_rows_learn_scales():
-    """Wrong variants: scales of columns; unequal numbers of rows share scales."""
-    layout = Layout({"coef_0": (2, 3), "intercept_0": (3,), "coef_1": (3, 1)})
-    rows = Normal("learn_rows")
-    spec = {"coef_0": rows, "intercept_0": Normal(7.0), "coef_1": Normal("learn")}
-    built = build_prior(spec, layout)
-    names = ("prior_scale[coef_0, 0]", "prior_scale[coef_0, 1]", "prior_scale[coef_1]")
-    assert built.learned == names
-    hyper = torch.tensor([2.0, 3.0, 5.0], dtype=torch.float64).log()
-    scale = built.bind(hyper).as_normal().scale
-    expected = [2.0] * 3 + [3.0] * 3 + [7.0] * 3 + [5.0] * 3
-    assert scale.tolist() == pytest.approx(expected)
-    assert built.learned_scales().tolist() == [0] * 3 + [1] * 3 + [-1] * 3 + [2] * 3
-    with pytest.raises(IncompatibleComponentsError, match="numbers of rows"):
-        build_prior({"coef": rows, "intercept_0": Normal()}, layout)
+    The bound is that of the sum over both, also from a warm start, and the evidence is.
+    Wrong variants: nodes around the higher of both alone (by .5 and .3 nat); the
+    likelier one by losses that are quadratic around the mode of the other one; a warm
+    start in the valley.
+    """
+    X = np.random.default_rng(3).normal(size=(60, 3))
+    f, rng = X @ [effect, -0.8 * effect, 0], np.random.default_rng(1)
+    X, model = X * [1.0, 1.0, 3e4], BayesianLogisticRegression
+    if effect == 0.4:
+        y, model = rng.poisson(np.exp(0.5 + f)), BayesianPoissonRegressor
+    else:
+        y = 3 * f + rng.logistic(size=60) > 0
+    found = model(prior=Normal(HalfCauchy()), warm_start=True)
+    unit = math.sqrt(X.var(0).mean())
+    grid, step = np.linspace(-7, 15, 45, retstep=True)
+    fits = [model(prior=Normal(math.exp(z) / unit)).fit(X, y) for z in grid]
+    logs = [
+        m.lower_bound_ - math.log(math.pi * math.cosh(z))
+        for m, z in zip(fits, grid, strict=True)
+    ]
+    bound = np.logaddexp.reduce(logs) + math.log(step)
+    for _ in range(2):
+        assert bound - 0.02 < found.fit(X, y).lower_bound_ < bound + 5e-3
+    low, high = found.evidence_bounds(X, y, random_state=0).interval()
+    assert low - 0.02 < bound < high  # ELBOs given the scale are that close

@@ -1,6 +1,5 @@
 """Members of a stochastic fit: each gets what it would get alone."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -9,17 +8,15 @@ from sklearn.base import clone
 
 from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
-from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import LogLoss
-from skvi.objectives import ELBO, EUBO
+from skvi.objectives import ELBO
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.objectives._steps import SurrogateSteps
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
-from skvi.solvers._solution import Ending
 from skvi.solvers._stochastic._optimizers import Adam, AdamStack
 from skvi.solvers._stochastic._solver import solve_members
 from skvi.targets import SupervisedTarget
@@ -68,54 +65,6 @@ def assert_same(found, alone, rtol=1e-7):
     for own, expected in pairs:
         torch.testing.assert_close(own, expected, rtol=rtol, atol=rtol)
     assert found.value == pytest.approx(alone.value, rel=1e-6)
-
-
-STACKS = {
-    # Rows of folds, whose batches are not of one size: the first has the smallest.
-    "folds": [{"n": 61}, {"n": 60}, {"n": 59}],
-    # Epochs and sweeps that end at other steps.
-    "sizes": [{"n": 60}, {"n": 170}, {"n": 40}],
-    "weights": [{"divergence": KLDivergence(w)} for w in (0.1, 1.0, 3.0)],
-    "priors": [{"prior": Normal(s)} for s in (0.3, 1.0)],
-    "classes": [{"likelihood": CategoricalLikelihood(3)}] * 2,
-    "learned": [{"prior": Normal("learn")}, {"prior": Normal("learn")}],
-    # Not of one structure: side by side all the same.
-    "mixed": [{}, {"hidden": (3,)}, {"family": FullRankNormal()}, {}],
-}
-
-
-@pytest.mark.parametrize("name", STACKS)
-def test_members_get_what_they_get_alone(name):
-    """Wrong variants: one generator for the noise of all; all that are left end with
-    the first; scales of the first member for all."""
-    parts = STACKS[name]
-    options = [replace(OPTIONS, max_iter=6)] * len(parts)
-
-    def make():
-        return [make_problem(seed, **part) for seed, part in enumerate(parts)]
-
-    together = solve(make(), options)
-    for problem, option, found in zip(make(), options, together, strict=True):
-        assert_same(found, SOLVER.solve(problem, option))
-
-
-def test_options_of_their_own():
-    """Step sizes, lengths and schedules; who is done leaves the stack.
-
-    Wrong variants: the step size of the first; noise that starts anew when a member
-    leaves.
-    """
-    options = [
-        replace(OPTIONS, max_iter=3),
-        replace(OPTIONS, max_iter=45),
-        replace(OPTIONS, early_stopping=True, tol=1e9, n_iter_no_change=1),
-        replace(OPTIONS, max_iter=45, warm_up=0.6),
-    ]
-    solvers = [SOLVER, with_rate(0.1), SOLVER, with_rate(0.005)]
-    together = solve([make_problem(seed) for seed in range(4)], options, solvers)
-    assert len({found.n_iter for found in together}) > 2
-    for seed, (option, found) in enumerate(zip(options, together, strict=True)):
-        assert_same(found, solvers[seed].solve(make_problem(seed), option))
 
 
 def test_warm_ups_end(monkeypatch):
@@ -248,94 +197,6 @@ def test_automatic_gradients_weigh_the_divergence():
     torch.testing.assert_close(found[0][0], found[1][0])
     assert not torch.allclose(found[0][0], found[2][0], rtol=1e-3)
     assert found[0][1] == found[2][1]
-
-
-def test_stacks_are_used(monkeypatch):
-    """Wrong variant: the members one after the other."""
-    counts = []
-    original = AnalyticSteps.__init__
-
-    def count(self, members, *args, **kwargs):
-        counts.append(len(members))
-        original(self, members, *args, **kwargs)
-
-    monkeypatch.setattr(AnalyticSteps, "__init__", count)
-    problems = [make_problem(seed) for seed in range(3)]
-    solve(problems, [replace(OPTIONS, max_iter=2)] * 3)
-    assert counts == [3]
-
-
-def test_problems_are_not_changed():
-    """Wrong variant: the posterior is trained in place."""
-    problem = make_problem(0)
-    before = problem.posterior.params.clone(), problem.target.hyper.clone()
-    found = SOLVER.solve(problem, OPTIONS)
-    assert torch.equal(problem.posterior.params, before[0])
-    assert torch.equal(problem.target.hyper, before[1])
-    assert not torch.equal(found.posterior.params, before[0])
-
-
-@pytest.mark.parametrize("objective", [ELBO(), ELBO("reparam"), EUBO()], ids=repr)
-def test_a_callback_ends_its_own_member_only(objective):
-    """At the epoch where it says so, with the state of that epoch.
-
-    Wrong variant: the state at the end of the steps that were made at once.
-    """
-    states = []
-
-    def stop(value, state):
-        states.append(state())
-        return len(states) == 4
-
-    size = "auto" if objective.kind == "weights" else 20
-    solver = clone(SOLVER).set_params(batch_size=size)
-    options = replace(OPTIONS, max_iter=8, steps_per_iter=3)
-    problems = [make_problem(seed, objective=objective) for seed in range(2)]
-    both = [replace(options, progress=stop), options]
-    found = solve(problems, both, [solver, solver])
-    assert found[0].ending is Ending.STOPPED
-    assert found[0].n_iter == len(states) == 4
-    assert torch.equal(found[0].posterior.params, states[-1].posterior.params)
-    problem = make_problem(0, objective=objective)
-    shorter = solver.solve(problem, replace(options, max_iter=4))
-    torch.testing.assert_close(found[0].posterior.params, shorter.posterior.params)
-    assert found[1].n_iter == 8
-    problem = make_problem(1, objective=objective)
-    assert_same(found[1], solver.solve(problem, options))
-
-
-def test_a_member_that_goes_non_finite_leaves_the_others_alone():
-    """Wrong variants: its last state is returned; all members end."""
-    options = [OPTIONS, replace(OPTIONS, max_iter=12)]
-    problems, solvers = [make_problem(0), make_problem(1)], [with_rate(1e200), SOLVER]
-    found = solve(problems, options, solvers)
-    assert "went non-finite" in found[0].message
-    assert not found[0].converged
-    assert torch.isfinite(found[0].posterior.params).all()
-    assert_same(found[1], SOLVER.solve(make_problem(1), options[1]))
-
-
-def test_ctrl_c_keeps_what_every_member_has(monkeypatch):
-    """One is done, the others are interrupted. Wrong variant: nothing is returned."""
-    original, calls = AnalyticSteps.differentiate, []
-
-    def differentiate(self, step):
-        calls.append(len(self.members))
-        if len(calls) == 210:
-            raise KeyboardInterrupt
-        original(self, step)
-
-    monkeypatch.setattr(AnalyticSteps, "differentiate", differentiate)
-    options = [replace(OPTIONS, max_iter=5), OPTIONS, replace(OPTIONS, max_iter=80)]
-    found = solve(
-        [make_problem(seed) for seed in range(3)],
-        [replace(option, max_iter=10 * option.max_iter) for option in options],
-    )
-    assert calls[0] == 3
-    assert calls[209] == 2
-    assert not found[0].interrupted
-    assert all(solution.interrupted for solution in found[1:])
-    assert all(math.isfinite(solution.value) for solution in found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -11,13 +11,11 @@ from torch.distributions import (
     Bernoulli,
     Beta,
     Binomial,
-    Dirichlet,
     Gamma,
     Geometric,
     HalfCauchy,
     InverseGamma,
     Kumaraswamy,
-    LKJCholesky,
     LogNormal,
     Normal,
     Pareto,
@@ -28,8 +26,7 @@ from torch.distributions import (
     transforms,
 )
 
-from skvi.targets._density import DensityTarget, unchecked
-from skvi.targets._density_checks import lost_digits
+from skvi.targets._density import DensityTarget
 from skvi.targets._maps import SUPPORTS, find_transform
 
 
@@ -211,73 +208,6 @@ def test_relative_precision_at_both_ends(kind):
     assert slope.isfinite().all()
 
 
-def test_what_is_written_in_place():
-    """Wrong variant: the logs of values that are no longer there."""
-    x = SUPPORTS["unit_interval"](number([-50.0, 0.0, 50.0]))
-    changed = x.clone()
-    changed[1] = 0.25
-    expected = number([0.0, math.log(0.75), -50.0])
-    torch.testing.assert_close(torch.log1p(-changed), expected)
-    torch.testing.assert_close(x.clone().mul_(0.5)[2].log(), number(math.log(0.5)))
-    torch.testing.assert_close((1 - x)[2].log(), number(-50.0))
-
-
-def test_vmap():
-    """Densities of one draw have all digits, too. Wrong variant: values alone."""
-    z = number([-500.0, 0.0, 500.0])
-
-    def density(u):
-        with unchecked():
-            return Beta(SMALL, SMALL).log_prob(SUPPORTS["unit_interval"](u))
-
-    torch.testing.assert_close(torch.func.vmap(density)(z), density(z))
-    slopes = torch.func.vmap(torch.func.grad(density))(z)
-    torch.testing.assert_close(slopes, number([-0.95, 0.0, 0.95]))
-
-
-def test_dirichlet_far_out():
-    """Its sticks are independent betas. Wrong variant: clamped logits of sticks."""
-    a = number([0.05, 50.0, 0.05, 3.0])
-    target = DensityTarget(
-        lambda p: Dirichlet(a).log_prob(p["x"]) + 0 * torch.log1p(-p["x"]).sum(-1),
-        {"x": (4,)},
-        {"x": "simplex"},
-    )
-    theta = torch.linspace(-500.0, 500.0, 11, dtype=torch.float64)[:, None]
-    theta = (theta * number([1.0, -0.7, 0.4])).requires_grad_()
-    rest = a.flip(0).cumsum(0).flip(0)[1:]
-    u = theta - number([3.0, 2.0, 1.0]).log()
-    expected = (
-        a[:3] * torch.nn.functional.logsigmoid(u)
-        + rest * torch.nn.functional.logsigmoid(-u)
-        - torch.special.gammaln(a[:3])
-        - torch.special.gammaln(rest)
-        + torch.special.gammaln(a[:3] + rest)
-    ).sum(1)
-    found = target.log_joint(theta)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-10)
-    assert torch.autograd.grad(found.sum(), theta)[0].isfinite().all()
-
-
-def test_correlations_far_out():
-    """Partial correlations of LKJ are independent. Wrong variant: 1 - tanh(x)^2."""
-    eta, n = 0.05, 4
-    target = DensityTarget(
-        lambda p: LKJCholesky(n, number(eta)).log_prob(p["L"]),
-        {"L": (n, n)},
-        {"L": constraints.corr_cholesky},
-    )
-    theta = torch.linspace(-90.0, 90.0, 7, dtype=torch.float64)[:, None]
-    theta = theta * number([1.0, 0.2, -0.5, 0.7, 0.3, -1.0])
-    columns = torch.tril_indices(n, n, -1)[1]
-    b = eta + (n - 2 - columns) / 2
-    size = theta.abs()
-    log_sech = math.log(2) - size - torch.log1p(torch.exp(-2 * size))
-    constant = torch.special.gammaln(b) - torch.special.gammaln(b + 0.5)
-    expected = (2 * b * log_sech - constant - 0.5 * math.log(math.pi)).sum(1)
-    torch.testing.assert_close(target.log_joint(theta), expected)
-
-
 def lower(n, diagonal):
     rows, columns = torch.tril_indices(n, n, diagonal)
     return lambda y: y[..., rows, columns]
@@ -339,25 +269,3 @@ def test_directions():
     assert float(p.sum()) == pytest.approx(1.0, abs=5e-4)
     mean = float(p @ target.constrain(theta)[0]["u"][:, 0])
     assert mean == pytest.approx(special.i1(3.0) / special.i0(3.0), abs=1e-3)
-
-
-def test_lost_digits():
-    """What loses digits is named. Wrong variant: all that is near an end is."""
-
-    def blind(x):
-        return -0.95 * (torch.log(x) + torch.log(1 - torch.stack([x, 0 * x]).sum(0)))
-
-    theta = torch.linspace(-100.0, 100.0, 50, dtype=torch.float64)[:, None]
-    theta = theta.expand(-1, 2)
-    found = {}
-    for name, density in {"blind": blind, "exact": Beta(SMALL, SMALL).log_prob}.items():
-        target = DensityTarget(
-            lambda p, density=density: (
-                density(p["x"]) + Normal(0.0, 1.0).log_prob(p["m"])
-            ),
-            {"m": (), "x": ()},
-            {"x": "unit_interval"},
-        )
-        found[name] = lost_digits(target, theta)
-    assert "digits of 'x'" in found["blind"]
-    assert not found["exact"]

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, PoissonLikelihood
-from skvi.losses import BetaLoss, LogLoss
+from skvi.losses import LogLoss
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal
 from skvi.priors._blocks import build_prior
 from skvi.targets import (
     SupervisedTarget,
-    Target,
     _whitened,
 )
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
@@ -69,37 +68,3 @@ def test_linear_models(kind, prior, likelihood, is_weighted, make_normal, monkey
     normal = make_normal(D + 1, kind, seed=2)
     found = assert_same(target, normal, randn(5, D + 1, seed=3))
     assert isinstance(found, WhitenedLinear)
-
-
-@kinds
-def test_other_designs(kind, make_normal):
-    """Without an intercept, in single precision."""
-    bernoulli, normal = BernoulliLikelihood(), make_normal(D, kind, seed=2)
-    bare = LinearPredictor(D, fit_intercept=False)
-    target = make_target(make_normal, PRIORS[0], bernoulli, predictor=bare)
-    assert_same(target, normal, randn(5, D, seed=3))
-    normal, position = make_normal(D + 1, kind, seed=2), randn(5, D + 1, seed=3)
-    target = make_target(make_normal, PRIORS[0], bernoulli, X=randn(N, D).float())
-    assert target.whitened(normal).slope(position).dtype == torch.float64
-    assert_same(target, normal, position)
-
-
-def test_where_there_is_no_fast_form(make_normal):
-    """Other losses and users' densities go through theta."""
-    normal, position = make_normal(D + 1, "full", seed=2), randn(5, D + 1, seed=3)
-    target = make_target(
-        make_normal, PRIORS[0], BernoulliLikelihood(), loss=BetaLoss(1.5)
-    )
-    assert not isinstance(assert_same(target, normal, position), WhitenedLinear)
-
-    class Banana(Target):
-        def log_joint(self, theta, rows=None):
-            return -0.5 * theta[:, 0] ** 2 - (theta[:, 1] - theta[:, 0] ** 2) ** 2
-
-    normal, position = make_normal(2, "full", seed=2), randn(5, 2, seed=3)
-    value, slope = Banana().whitened(normal).value_and_slope(position)
-    theta = normal.transform(position)
-    torch.testing.assert_close(value, Banana().log_joint(theta))
-    torch.testing.assert_close(
-        slope, Banana().log_joint_gradient(theta) @ normal.scale, rtol=1e-12, atol=1e-12
-    )
