@@ -93,6 +93,7 @@ def test_leave_one_out_does_not_depend_on_units():
     """Wrong variant: a prior at the origin of the features, not at their means."""
     stats = pytest.importorskip("arviz_stats")
     pytest.importorskip("arviz_base")
+    pytest.importorskip("xarray_einstats")  # of the summary
     found = []
     for x in (X, X * [1e3, 1e-2] - [5.0, 7.0]):
         model = BayesianLogisticRegression().fit(x, CLASSES)
