@@ -112,7 +112,7 @@ def test_rows_standardized_where_they_are_read():
     assert Rows(shifted, torch.zeros(N)).width == 3
 
 
-N_OF_DENSE_ROWS, D = 53, 4
+N_DENSE, D = 53, 4
 intercepts = pytest.mark.parametrize("with_ones", [True, False])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
@@ -136,14 +136,12 @@ def _counts(request, monkeypatch):
 
 def problem(with_ones, dtype, generator):
     """X, the design matrix, weights, and a lower triangular matrix."""
-    X = torch.randn(N_OF_DENSE_ROWS, D, dtype=torch.float64, generator=generator).to(
-        dtype
-    )
-    ones = torch.ones(N_OF_DENSE_ROWS, int(with_ones), dtype=torch.float64)
+    X = torch.randn(N_DENSE, D, dtype=torch.float64, generator=generator).to(dtype)
+    ones = torch.ones(N_DENSE, int(with_ones), dtype=torch.float64)
     design = torch.cat([X.double(), ones], 1)
     size = design.shape[1]
     scale = torch.randn(size, size, dtype=torch.float64, generator=generator).tril()
-    h = torch.rand(N_OF_DENSE_ROWS, dtype=torch.float64, generator=generator)
+    h = torch.rand(N_DENSE, dtype=torch.float64, generator=generator)
     h[3] = 0
     return X, design, h, scale
 
@@ -169,7 +167,7 @@ def test_standardized_rows(with_ones, dtype, generator):
     X, _, h, scale = problem(with_ones, dtype, generator)
     X, unit = 1000 + X, torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
     rows = ShiftedRows(X, torch.full_like(unit, 1000.0), unit)
-    ones = torch.ones(N_OF_DENSE_ROWS, int(with_ones), dtype=torch.float64)
+    ones = torch.ones(N_DENSE, int(with_ones), dtype=torch.float64)
     design = torch.cat([(X.double() - 1000.0) / unit, ones], 1)
     assert is_dense(rows)
     expected = design.T @ (h[:, None] * design)

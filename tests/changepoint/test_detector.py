@@ -54,16 +54,14 @@ def test_dates_are_kept():
         detector.predict_next()
 
 
-def jump_of_display(n=80, d=1):
+def shown_jump(n=80, d=1):
     X = np.random.default_rng(0).standard_normal((n, d))
     X[n // 2 :] += 5.0
     return X
 
 
 def test_dates_and_the_end_of_a_stream():
-    X = pd.DataFrame(
-        jump_of_display(120, 7), index=pd.date_range("2024-01-01", periods=120)
-    )
+    X = pd.DataFrame(shown_jump(120, 7), index=pd.date_range("2024-01-01", periods=120))
     detector = BayesianChangepointDetector(burn_in=50, history=30)
     detector.partial_fit(X)
     last = X.iloc[-25:]
@@ -76,7 +74,7 @@ def test_dates_and_the_end_of_a_stream():
 
 
 def test_one_row_is_drawn(recwarn):
-    X = jump_of_display(1)
+    X = shown_jump(1)
     ChangepointDisplay.from_estimator(BayesianChangepointDetector().fit(X), X)
     assert not recwarn
 

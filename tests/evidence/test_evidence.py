@@ -314,7 +314,7 @@ def nearly_constant(size, seed=0, most=0.9):
     return torch.log1p(most * tail / tail.max()).reshape(size)
 
 
-def bounds_of_nearly_constant(forward, reverse):
+def constant_bounds(forward, reverse):
     generator = torch.Generator().manual_seed(1)
     theta = torch.randn(64, N // 64, 1, generator=generator, dtype=torch.float64)
     sides = Sides(
@@ -342,12 +342,12 @@ def test_nearly_constant_weights_are_exempt_and_pay(side, monkeypatch):
     tail = nearly_constant(N)
     forward = tail if side == "lower" else EVEN
     reverse = -tail if side == "upper" else EVEN
-    bounds = bounds_of_nearly_constant(forward, reverse.reshape(64, -1))
+    bounds = constant_bounds(forward, reverse.reshape(64, -1))
     assert bounds.khat == pareto_khat(tail) > 0.9
     assert bounds.weights[side].khat == bounds.khat
     assert bounds.reliable
     monkeypatch.setattr(_summarize, "_unseen_tail", lambda khat, log_weights: 0.0)
-    plain = bounds_of_nearly_constant(forward, reverse.reshape(64, -1))
+    plain = constant_bounds(forward, reverse.reshape(64, -1))
     assert not plain.reliable
     extra = {
         name: getattr(bounds, f"{name}_se") - getattr(plain, f"{name}_se")

@@ -248,7 +248,7 @@ def by_hand(p):
     return -4 * p["sigma"].log() - 0.5 * residual.square().sum(1) - p["mu"].square()
 
 
-def shares_of_messages(p):
+def ridge_shares(p):
     first = Beta(2.0, 2.0).log_prob(p["share"]) + Uniform(0.0, 1.0).log_prob(p["other"])
     return first + HalfNormal(1.0).log_prob(p["sigma"])
 
@@ -261,7 +261,7 @@ WRONG = {
     "torch's distributions": (model, SHAPES, r"supports=\{'sigma': 'positive'\}"),
     "by hand": (by_hand, SHAPES, r"supports=\{'sigma': 'positive'\}"),
     "two kinds": (
-        shares_of_messages,
+        ridge_shares,
         {"share": (), "other": (), "sigma": ()},
         "'share': 'unit_interval', 'other': 'unit_interval', 'sigma': 'positive'",
     ),
@@ -367,8 +367,8 @@ def test_densities_that_raise_far_away():
 G = torch.Generator().manual_seed(3)
 X = torch.randn(600, 3, generator=G, dtype=torch.float64)
 X[:, 2] = 100 * (X[:, 0] + 0.3 * X[:, 2])  # correlated, and of other units
-Y_OF_MINIBATCHES = X.sum(1) + torch.randn(600, generator=G, dtype=torch.float64)
-SHAPES_OF_MINIBATCHES = {"w": (3,)}
+Y_ROWS = X.sum(1) + torch.randn(600, generator=G, dtype=torch.float64)
+ROW_SHAPES = {"w": (3,)}
 
 
 def log_likelihood(p, rows):
@@ -392,8 +392,8 @@ def test_gradients_of_batches_are_unbiased(has_anchor):
     Wrong variants: rows are not scaled up by n/batch; the anchor's gradient of rows,
     or of all, is left out.
     """
-    data = {"X": X / 100, "y": (Y_OF_MINIBATCHES > 0).double()}
-    target = RowsDensityTarget(logistic, SHAPES_OF_MINIBATCHES, None, data, log_prior)
+    data = {"X": X / 100, "y": (Y_ROWS > 0).double()}
+    target = RowsDensityTarget(logistic, ROW_SHAPES, None, data, log_prior)
     point, g = torch.tensor([0.5, -0.2, 1.0], dtype=torch.float64), torch.Generator()
     theta = point + 0.1 * torch.randn(5, 3, generator=g.manual_seed(1)).double()
     if has_anchor:
@@ -415,9 +415,7 @@ def test_gradients_of_batches_are_unbiased(has_anchor):
 
 def test_many_rows_come_in_parts(monkeypatch):
     """Wrong variant: the last part, which is shorter, is left out."""
-    target = RowsDensityTarget(
-        log_likelihood, SHAPES_OF_MINIBATCHES, None, (X, Y_OF_MINIBATCHES), log_prior
-    )
+    target = RowsDensityTarget(log_likelihood, ROW_SHAPES, None, (X, Y_ROWS), log_prior)
     theta = torch.ones(4, 3, dtype=torch.float64)
     once = target.log_joint_and_gradient(theta)
     monkeypatch.setattr(_density, "AT_ONCE", 4 * 128)
@@ -429,19 +427,19 @@ def test_many_rows_come_in_parts(monkeypatch):
     [
         (
             {"batch_size": 601},
-            (X, Y_OF_MINIBATCHES),
+            (X, Y_ROWS),
             "at most the number of rows of the data, 600",
         ),
         ({}, None, "data of fit must be a tensor, or a tuple.*Got 'NoneType'"),
-        ({}, (X, Y_OF_MINIBATCHES[:5]), r"same number of rows.*Got \(600, 3\), \(5,\)"),
-        ({}, (X.numpy(), Y_OF_MINIBATCHES), "must be a tensor|numpy arrays"),
+        ({}, (X, Y_ROWS[:5]), r"same number of rows.*Got \(600, 3\), \(5,\)"),
+        ({}, (X.numpy(), Y_ROWS), "must be a tensor|numpy arrays"),
         ({"log_prior": None}, "prior", "Pass the log prior.* as log_prior"),
         ({}, "mean", "take sums, no means, over rows"),
         ({}, "rows", r"one number a draw, of shape \(3,\)"),
-        ({"objective": "renyi"}, (X, Y_OF_MINIBATCHES), "needs objective='elbo'"),
+        ({"objective": "renyi"}, (X, Y_ROWS), "needs objective='elbo'"),
         (
             {"solver": Stochastic(batch_size=9)},
-            (X, Y_OF_MINIBATCHES),
+            (X, Y_ROWS),
             "batch_size='auto'",
         ),
     ],
@@ -454,11 +452,9 @@ def test_what_has_no_batches_is_named(params, data, message):
         "rows": lambda p, rows: Normal(p["w"] @ rows[0].T, 1.0).log_prob(rows[1]),
     }
     density = wrong.get(data, log_likelihood) if isinstance(data, str) else None
-    data = (X, Y_OF_MINIBATCHES) if isinstance(data, str) else data
+    data = (X, Y_ROWS) if isinstance(data, str) else data
     params = {"log_prior": log_prior, "batch_size": 20, **params}
-    vi = VariationalInference(
-        density or log_likelihood, SHAPES_OF_MINIBATCHES, **params
-    )
+    vi = VariationalInference(density or log_likelihood, ROW_SHAPES, **params)
     with pytest.raises((ValueError, IncompatibleComponentsError), match=message):
         vi.fit(data)
 
@@ -472,9 +468,7 @@ def test_starts_of_some_rows_are_no_other_modes(monkeypatch):
     """
     monkeypatch.setattr(_beginning, "N_ROWS", 60)
     parts = {"log_prior": log_prior, "batch_size": 60, "random_state": 0}
-    model = VariationalInference(
-        log_likelihood, SHAPES_OF_MINIBATCHES, max_iter=20, **parts
-    )
-    model.fit((X, Y_OF_MINIBATCHES))
+    model = VariationalInference(log_likelihood, ROW_SHAPES, max_iter=20, **parts)
+    model.fit((X, Y_ROWS))
     assert "other modes" not in model.diagnostics_["message"]
     assert model._modes == []

@@ -100,6 +100,18 @@ MEANS = [-4.0, 0.2, 1.0, 3.0, 5.0]
 TARGETS = [0.0, 0.0, 7.0, 15.0, 150.0]
 
 
+@pytest.mark.parametrize("f", [9.19, 9.23, 13.8, 25.0])
+@pytest.mark.parametrize("c", [1.1, 2.0])
+def test_power_sums_of_large_rates(f, c):
+    """The normal's integral, and continuity where the expansion takes over."""
+    found = float(PoissonLikelihood().log_power_integral(column([f]), c))
+    normal = 0.5 * (1 - c) * (math.log(2 * math.pi) + f) - 0.5 * math.log(c)
+    assert found == pytest.approx(normal + (c - 1 / c) / 24 * math.exp(-f), abs=1e-9)
+    wide = float(NegativeBinomialLikelihood(1e-7).log_power_integral(column([9.2]), c))
+    poisson = float(PoissonLikelihood().log_power_integral(column([9.2]), c))
+    assert wide == pytest.approx(poisson, abs=1e-3)  # dispersion 1e-7 * 10^4
+
+
 @every_loss
 @every_likelihood
 @pytest.mark.parametrize("std", [0.0, 1e-3, 2.0])

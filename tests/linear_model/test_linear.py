@@ -79,16 +79,16 @@ def test_probabilities_are_posterior_averages(scale, posterior):
 
 
 @pytest.fixture(params=[2, 3], ids=["two classes", "three classes"])
-def data_of_class_weight(request):
+def unbalanced(request):
     """Unbalanced, with labels that are strings."""
     X, y = load_iris(return_X_y=True)
     rows = np.r_[0:20, 50:95, 110:150] if request.param == 3 else np.r_[50:95, 110:130]
     return scale(X[rows]), np.array(["setosa", "versicolor", "virginica"])[y[rows]]
 
 
-def fit_of_class_weight(data_of_class_weight, weight=None, **parts):
+def fit_unbalanced(unbalanced, weight=None, **parts):
     model = BayesianLogisticRegression(tol=1e-9, **{"prior": "normal", **parts})
-    return model.fit(*data_of_class_weight, sample_weight=weight)
+    return model.fit(*unbalanced, sample_weight=weight)
 
 
 def assert_same(a, b):
@@ -96,14 +96,12 @@ def assert_same(a, b):
     assert np.abs((a.coef_ - b.coef_) / b.coef_std_).max() < 1e-4
 
 
-def test_balanced_counts_weights_as_repetitions(data_of_class_weight):
+def test_balanced_counts_weights_as_repetitions(unbalanced):
     """Wrong variant: class frequencies by rows, whatever their weights."""
-    X, y = data_of_class_weight
+    X, y = unbalanced
     weight = 1 + np.arange(len(y)) % 3
-    weighted = fit_of_class_weight(
-        data_of_class_weight, weight, class_weight="balanced"
-    )
-    repeated = fit_of_class_weight(
+    weighted = fit_unbalanced(unbalanced, weight, class_weight="balanced")
+    repeated = fit_unbalanced(
         (np.repeat(X, weight, 0), np.repeat(y, weight)), class_weight="balanced"
     )
     assert_same(weighted, repeated)
@@ -118,7 +116,7 @@ def test_balanced_counts_weights_as_repetitions(data_of_class_weight):
 N_DRAWS = 20_000
 
 
-def data_of_mixtures_over_scales(n=16, d=3):
+def scale_data(n=16, d=3):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d))
     return X, X[:, 0] + rng.logistic(size=n)
@@ -127,7 +125,7 @@ def data_of_mixtures_over_scales(n=16, d=3):
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_intervals_are_quantiles_of_draws(n_classes):
     """Wrong variant: all scales equally likely in quantiles."""
-    X, f = data_of_mixtures_over_scales()
+    X, f = scale_data()
     y = np.digitize(f, [0.0] if n_classes == 2 else [-0.7, 0.7])
     model = BayesianLogisticRegression().fit(X, y)
     draws = model.sample_posterior(N_DRAWS, random_state=0)
@@ -147,7 +145,7 @@ def test_intervals_are_quantiles_of_draws(n_classes):
 
 def test_counts_are_those_of_draws():
     """Wrong variant: all scales equally likely in a mixture by quadrature."""
-    X, f = data_of_mixtures_over_scales()
+    X, f = scale_data()
     y = np.random.default_rng(1).poisson(np.exp(np.clip(f, -3, 2)))
     likelihood = NegativeBinomialLikelihood(dispersion=0.3)
     model = BayesianPoissonRegressor(likelihood=likelihood).fit(X, y)
@@ -158,7 +156,7 @@ def test_counts_are_those_of_draws():
 
 def test_another_divergence_is_that_under_the_scale():
     """Wrong variant: the scale is reported, and 1 is used."""
-    X, f = data_of_mixtures_over_scales()
+    X, f = scale_data()
     X = 0.1 * X
     model = BayesianLogisticRegression(divergence="renyi").fit(X, f > 0)
     plain = BayesianLogisticRegression(divergence="renyi", prior=model.prior_["coef"])
@@ -216,22 +214,20 @@ def test_a_family_beside_an_unknown_noise():
 
 
 @pytest.fixture(scope="module")
-def data_of_priors():
+def prior_data():
     X, y = load_breast_cancer(return_X_y=True)
     return scale(X)[::3, :6], y[::3]
 
 
 @pytest.mark.parametrize("prior", ["ard", "laplace", Horseshoe(0.1)], ids=str)
-def test_divergences_without_a_closed_form(prior, data_of_priors):
+def test_divergences_without_a_closed_form(prior, prior_data):
     """By nodes: a converged fit, wider than KL's on average. Wrong variant: KL."""
     shared = {"prior": prior, "posterior": "mean_field", "random_state": 0}
     model = BayesianLogisticRegression(
         divergence=RenyiDivergence(0.5), **{"prior": "normal", **shared}
-    ).fit(*data_of_priors)
+    ).fit(*prior_data)
     assert model.converged_
-    plain = BayesianLogisticRegression(**{"prior": "normal", **shared}).fit(
-        *data_of_priors
-    )
+    plain = BayesianLogisticRegression(**{"prior": "normal", **shared}).fit(*prior_data)
     assert np.log(model.coef_std_ / plain.coef_std_).mean() > 0.1
 
 

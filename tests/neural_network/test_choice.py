@@ -189,7 +189,7 @@ ONE = {
 
 N = 100
 # As many draws as score a state: then the scores are what predictions have.
-SMALL_OF_VALIDATION = {
+SMALL_NET = {
     "hidden_layer_sizes": (4,),
     "solver": Stochastic(n_draws=4),
     "n_predict_draws": 20,
@@ -197,7 +197,7 @@ SMALL_OF_VALIDATION = {
     "validation_fraction": 0.2,
     "random_state": 0,
 }
-MLP = BayesianMLPRegressor(**(ONE | {"activation": "relu"} | SMALL_OF_VALIDATION))
+MLP = BayesianMLPRegressor(**(ONE | {"activation": "relu"} | SMALL_NET))
 
 
 def numbers():
@@ -236,7 +236,7 @@ def test_scores_of_classes_and_of_columns():
     _, out = split(y=codes)
     for kind in (BayesianMLPClassifier, BayesianModuleClassifier):
         names = {"hidden_layer_sizes"} if kind is BayesianModuleClassifier else set()
-        model = kind(**{k: v for k, v in SMALL_OF_VALIDATION.items() if k not in names})
+        model = kind(**{k: v for k, v in SMALL_NET.items() if k not in names})
         if kind is BayesianModuleClassifier:
             model.set_params(module=relu_network)
         model.set_params(class_weight="balanced").fit(X, codes)

@@ -265,7 +265,7 @@ def test_what_has_no_distribution():
 
 
 #: One network with the whole divergence and the plainest noise.
-ONE_OF_FLAT_FITS = {
+ONE_FLAT = {
     "divergence": "kl",
     "posterior": "mean_field",
     "likelihood": "gaussian",
@@ -274,7 +274,7 @@ ONE_OF_FLAT_FITS = {
 }
 
 
-def wave_of_flat_fits(n=100, seed=0):
+def flat_wave(n=100, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-3, 3, size=(n, 1))
     return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
@@ -301,9 +301,9 @@ def test_weights_equal_repetition():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_huge_weights_are_only_relative():
     """Wrong variant: squares of sums of weights as they are, which overflow."""
-    X, y = wave_of_flat_fits(30)
+    X, y = flat_wave(30)
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=(), max_iter=2, random_state=0, **ONE_OF_FLAT_FITS
+        hidden_layer_sizes=(), max_iter=2, random_state=0, **ONE_FLAT
     )
     model.fit(X, y, sample_weight=np.full(30, 1e200))
     assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))

@@ -215,7 +215,7 @@ def test_last_round_is_one_after_which_another_would_gain_less_than_tol(fall, en
 
 
 #: One network with the whole divergence and the plainest noise.
-ONE_OF_NOISE = {
+ONE_NOISE = {
     "divergence": "kl",
     "posterior": "mean_field",
     "likelihood": "gaussian",
@@ -255,22 +255,22 @@ def make_data(n, seed, heavy=False):
 
 
 @pytest.fixture(scope="module")
-def fitted_of_noise():
+def fitted_noise():
     X, y = make_data(600, 0)
     return (
-        BayesianMLPRegressor(**(ONE_OF_NOISE | SETTINGS)).fit(X, y),
+        BayesianMLPRegressor(**(ONE_NOISE | SETTINGS)).fit(X, y),
         X,
         y,
     )
 
 
 @quiet
-def test_predictions_follow_from_the_likelihood(fitted_of_noise, z_score):
+def test_predictions_follow_from_the_likelihood(fitted_noise, z_score):
     """All answers are those of one mixture of normals with scales of rows.
 
     Wrong variants: squares of means of scales; the noise at the level.
     """
-    model, X, y = fitted_of_noise
+    model, X, y = fitted_noise
     draws = model._drawn()
     f = draws.by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
     units = model._model.units
@@ -299,8 +299,8 @@ def test_a_fixed_level_is_in_units_of_y():
     """Wrong variants: not divided by the unit of y; that of a later time."""
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
-    first = BayesianMLPRegressor(**(ONE_OF_NOISE | options | varying(4.0))).fit(X, y)
-    other = BayesianMLPRegressor(**(ONE_OF_NOISE | options | varying(40.0)))
+    first = BayesianMLPRegressor(**(ONE_NOISE | options | varying(4.0))).fit(X, y)
+    other = BayesianMLPRegressor(**(ONE_NOISE | options | varying(40.0)))
     other.fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
@@ -318,7 +318,7 @@ def test_a_fixed_level_is_in_units_of_y():
 def test_refused():
     X, y = make_data(30, 0)
     model = BayesianMLPRegressor(
-        loss=lambda f, y: (y - f[..., 0]).abs(), **(ONE_OF_NOISE | varying(1.0))
+        loss=lambda f, y: (y - f[..., 0]).abs(), **(ONE_NOISE | varying(1.0))
     )
     with pytest.raises(IncompatibleComponentsError, match="scale of the noise"):
         model.fit(X, y)

@@ -134,7 +134,7 @@ def test_evidence_is_that_of_the_last_batch():
 
 
 #: One network with the whole divergence and the plainest noise.
-ONE_OF_CHECKPOINTS = {
+STORED_ONE = {
     "divergence": "kl",
     "posterior": "mean_field",
     "likelihood": "gaussian",
@@ -143,13 +143,13 @@ ONE_OF_CHECKPOINTS = {
 }
 
 N = 120
-SMALL_OF_CHECKPOINTS = {
+STORED_SMALL = {
     "hidden_layer_sizes": (3,),
     "solver": Stochastic(n_draws=4),
     "random_state": 0,
 }
-MLP_OF_CHECKPOINTS = BayesianMLPRegressor(
-    batch_size=13, max_iter=15, **(ONE_OF_CHECKPOINTS | SMALL_OF_CHECKPOINTS)
+STORED_MLP = BayesianMLPRegressor(
+    batch_size=13, max_iter=15, **(STORED_ONE | STORED_SMALL)
 )
 
 
@@ -191,7 +191,7 @@ def fit_until(number, model, path, monkeypatch, **params):
 def test_other_fits_are_refused(tmp_path):
     """By name, before any training. Wrong variants: some rows of X are looked at; a
     component is described by its class."""
-    path, model = tmp_path / "fit.npz", MLP_OF_CHECKPOINTS
+    path, model = tmp_path / "fit.npz", STORED_MLP
     model = fit(model, path)
     X, y = data(model)
 
@@ -214,7 +214,7 @@ def test_other_fits_are_refused(tmp_path):
 
 
 def test_a_warm_start_is_another_fit(tmp_path):
-    model = fit(MLP_OF_CHECKPOINTS, tmp_path / "fit.npz", warm_start=True)
+    model = fit(STORED_MLP, tmp_path / "fit.npz", warm_start=True)
     with pytest.raises(ValueError, match="warm start was none, and is"):
         model.fit(*data(model))
 
@@ -239,8 +239,8 @@ def test_iterations_are_counted_on(tmp_path, monkeypatch, capsys):
     """Wrong variants: the first line after a checkpoint is of iteration 1; none says
     that there is a checkpoint."""
     path = tmp_path / "fit.npz"
-    fit_until(4, MLP_OF_CHECKPOINTS, path, monkeypatch)
-    fit(MLP_OF_CHECKPOINTS, path, verbose=2)
+    fit_until(4, STORED_MLP, path, monkeypatch)
+    fit(STORED_MLP, path, verbose=2)
     first, *lines = capsys.readouterr().out.splitlines()
     assert re.search(r"resumes after iteration \d+ of '.*fit\.npz'", first)
     assert "iteration 1/15" not in lines[0]

@@ -240,7 +240,7 @@ def make_target(kind, predictor=None, weight=None, loss=None, rows=None, scale=N
 TARGETS = {kind: make_target(kind) for kind in ("gaussian", "bernoulli")}
 
 
-def make_posterior_of_alpha_energy(family, target=TARGETS["gaussian"]):
+def alpha_posterior(family, target=TARGETS["gaussian"]):
     posterior = family.build(target.layout)
     size = target.layout.size
     root = 0.4 * torch.eye(size).double() + 0.1 * randn(size, size, seed=4).tril()
@@ -319,7 +319,7 @@ def test_the_forms_meet_for_many_rows(kind):
     distances = []
     for copies in (1, 10, 100):
         target = make_target(kind, rows=torch.arange(N).repeat(copies))
-        posterior = make_posterior_of_alpha_energy(MeanFieldNormal())
+        posterior = alpha_posterior(MeanFieldNormal())
         large = run(AlphaEnergy(), target, posterior)[0]
         exact = exact_form(target, posterior.as_normal(), 0.5)
         distances.append(abs(float(large - exact)) / float(large))
@@ -331,7 +331,7 @@ def test_the_forms_meet_for_many_rows(kind):
 @families
 def test_small_alpha_is_the_elbo(kind, family):
     """Value and gradient, with an error of O(alpha). Wrong variant: the sign."""
-    target, posterior = TARGETS[kind], make_posterior_of_alpha_energy(family)
+    target, posterior = TARGETS[kind], alpha_posterior(family)
     elbo, slope = run(ELBO(), target, posterior)
     for alpha in (1e-2, 1e-3, 1e-6):
         value, gradient = run(AlphaEnergy(alpha), target, posterior)
@@ -345,7 +345,7 @@ def test_small_alpha_is_the_elbo(kind, family):
 
 
 def test_one_draw_is_the_elbo():
-    posterior = make_posterior_of_alpha_energy(MeanFieldNormal())
+    posterior = alpha_posterior(MeanFieldNormal())
     for kind, target in TARGETS.items():
         elbo = run(ELBO("reparam"), target, posterior, 1)
         found = run(AlphaEnergy(2.0, "exact"), target, posterior, 1)

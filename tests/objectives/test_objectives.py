@@ -188,9 +188,7 @@ def exact_gradient(posterior, weight=1.0):
     return torch.autograd.grad(value, posterior.params)[0]
 
 
-def run_of_score_gradient(
-    objective, posterior, seed=0, divergence=None, n_draws=S, **kwargs
-):
+def score_run(objective, posterior, seed=0, divergence=None, n_draws=S, **kwargs):
     return conjugate.run(
         objective, posterior, n_draws, seed, divergence=divergence, **kwargs
     )
@@ -240,8 +238,8 @@ def test_few_draws(n_draws, z_score):
     if n_draws == 1:
         plain = ELBO("score", True, control_variate=False)
         pair = (
-            run_of_score_gradient(objective, posterior, n_draws=1),
-            run_of_score_gradient(plain, posterior, n_draws=1),
+            score_run(objective, posterior, n_draws=1),
+            score_run(plain, posterior, n_draws=1),
         )
         torch.testing.assert_close(*pair, rtol=1e-12, atol=1e-14)
         return
@@ -256,9 +254,9 @@ def test_minibatches_average_to_all_rows(rao_blackwell, control):
     posterior = make_posterior(MeanFieldNormal())
     objective = ELBO("score", rao_blackwell, control)
     parts = [
-        run_of_score_gradient(objective, posterior, rows=torch.tensor(rows))
+        score_run(objective, posterior, rows=torch.tensor(rows))
         for rows in ([0, 3], [1, 7], [2, 6], [4, 5])
     ]
-    for i, full in enumerate(run_of_score_gradient(objective, posterior)):
+    for i, full in enumerate(score_run(objective, posterior)):
         mean = torch.stack([part[i] for part in parts]).mean(0)
         torch.testing.assert_close(mean, full, rtol=1e-10, atol=1e-10)

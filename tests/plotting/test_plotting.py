@@ -240,7 +240,7 @@ matplotlib.use("Agg")
 
 
 @pytest.fixture(scope="module")
-def data_of_displays_of_fits():
+def fit_data():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
     return X, (X[:, 0] + rng.normal(size=60) > 0).astype(int)
@@ -265,11 +265,11 @@ def test_summary_of_constant_and_impossible_weights(value):
 # Posterior against prior
 
 
-def test_a_prior_of_each_coefficient_is_drawn(data_of_displays_of_fits):
+def test_a_prior_of_each_coefficient_is_drawn(fit_data):
     """Also of "auto" with another divergence. Wrong variant: in units of the fit."""
     for parts in ({"prior": Normal([2.0, 0.5], [0.0, 1.0])}, {"divergence": "renyi"}):
         model = BayesianLogisticRegression(**parts).fit(
-            np.array(data_of_displays_of_fits[0]) * 3, data_of_displays_of_fits[1]
+            np.array(fit_data[0]) * 3, fit_data[1]
         )
         display, prior = PosteriorDisplay.from_estimator(model), model.prior_["coef"]
         loc = np.broadcast_to(prior.loc, 2)
@@ -278,10 +278,10 @@ def test_a_prior_of_each_coefficient_is_drawn(data_of_displays_of_fits):
 
 
 @pytest.mark.parametrize("scale", [1.0, "learn"])
-def test_densities_of_regressions_are_in_units_of_y(data_of_displays_of_fits, scale):
+def test_densities_of_regressions_are_in_units_of_y(fit_data, scale):
     """y a thousand times as large: both densities are. Wrong variant: prior in the
     units of the fit."""
-    X, y = data_of_displays_of_fits
+    X, y = fit_data
     y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
     model = BayesianLinearRegression(prior=Normal(scale)).fit(X, y)
     display = PosteriorDisplay.from_estimator(model)
@@ -297,8 +297,8 @@ def test_densities_of_regressions_are_in_units_of_y(data_of_displays_of_fits, sc
     assert np.abs(draws.mean(0) - mean).max() < 5 * draws.std(0).max() / 60
 
 
-def test_a_posterior_as_prior_is_drawn(data_of_displays_of_fits):
-    X, y = data_of_displays_of_fits
+def test_a_posterior_as_prior_is_drawn(fit_data):
+    X, y = fit_data
     first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
     second = BayesianLogisticRegression(
         fit_intercept=False, prior=first.posterior_
@@ -309,8 +309,8 @@ def test_a_posterior_as_prior_is_drawn(data_of_displays_of_fits):
         np.testing.assert_allclose(display.prior[i], expected.pdf(display.grid))
 
 
-def test_posterior_of_wrong_estimators(data_of_displays_of_fits):
-    X, y = data_of_displays_of_fits
+def test_posterior_of_wrong_estimators(fit_data):
+    X, y = fit_data
     with pytest.raises(NotFittedError):
         PosteriorDisplay.from_estimator(BayesianLogisticRegression())
     with pytest.raises(TypeError, match="has no coef_std_"):

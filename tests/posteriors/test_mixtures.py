@@ -177,7 +177,7 @@ class Coupled(Target):
         return pair - 0.5 * (x - z[:, 1] - k).square()
 
 
-def product_of_factors():
+def factor_product():
     q = Product({"x": MeanFieldNormal()}).build(LAYOUT)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(len(q.params), generator=generator, dtype=torch.float64)
@@ -186,7 +186,7 @@ def product_of_factors():
 
 def exact_elbo(params):
     """By enumeration, and in x by the moments that its quadratic needs."""
-    q = product_of_factors().at(params)
+    q = factor_product().at(params)
     mean, variance = q.part("x").normal().mean, q.part("x").normal().variance
     entropy = 0.5 * torch.log(2 * math.pi * math.e * variance).sum()
     total = entropy
@@ -207,11 +207,11 @@ def test_gradients_sum_over_the_values_of_each_coordinate(gradient):
     Wrong variants: each coordinate's sum over the number of coordinates; other draws of
     the other parameters for each value.
     """
-    leaf = product_of_factors().params.clone().requires_grad_()
+    leaf = factor_product().params.clone().requires_grad_()
     value = exact_elbo(leaf)
     (exact,) = torch.autograd.grad(value, leaf)
     n_runs = 200
-    parts = Coupled(), product_of_factors(), KLDivergence(), None, 20
+    parts = Coupled(), factor_product(), KLDivergence(), None, 20
     found = [
         ELBO(gradient).value_and_gradient(*parts, torch.Generator().manual_seed(i))
         for i in range(n_runs)

@@ -136,14 +136,14 @@ def test_the_same_kind_of_posterior_reads_the_same():
     assert repr(first) == repr(second) == "<FullPosterior of coef(1, 2), intercept(1,)>"
 
 
-LAYOUT_OF_ENSEMBLE = Layout({"coef": (1, 2), "intercept": (1,)})
-SIZE_OF_ENSEMBLE = LAYOUT_OF_ENSEMBLE.size
+ENSEMBLE_LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
+ENSEMBLE_SIZE = ENSEMBLE_LAYOUT.size
 
 
 def apart(make_normal, base, n_members=3, distance=0.0):
     """Members at normals of their own, and these."""
-    posterior = Ensemble(base, n_members).build(LAYOUT_OF_ENSEMBLE)
-    normals = [make_normal(SIZE_OF_ENSEMBLE, "full", seed=m) for m in range(n_members)]
+    posterior = Ensemble(base, n_members).build(ENSEMBLE_LAYOUT)
+    normals = [make_normal(ENSEMBLE_SIZE, "full", seed=m) for m in range(n_members)]
     normals = [
         NormalForm(n.mean + distance * m, n.scale) for m, n in enumerate(normals)
     ]
@@ -221,8 +221,8 @@ def test_log_density_that_changes_along_the_path_only(generator):
     torch.testing.assert_close(*slopes)
 
 
-SIZE_OF_LOW_RANK, RANK = 6, 2
-LAYOUT_OF_LOW_RANK = Layout({"coef": (1, SIZE_OF_LOW_RANK - 1), "intercept": (1,)})
+LOW_RANK_SIZE, RANK = 6, 2
+LOW_RANK_LAYOUT = Layout({"coef": (1, LOW_RANK_SIZE - 1), "intercept": (1,)})
 
 
 def dense(normal):
@@ -232,7 +232,7 @@ def dense(normal):
 @pytest.fixture
 def posterior(generator):
     """Away from its start, with factors larger than the own deviations."""
-    out = LowRankNormal(RANK).build(LAYOUT_OF_LOW_RANK)
+    out = LowRankNormal(RANK).build(LOW_RANK_LAYOUT)
     out.params = torch.randn(len(out.params), generator=generator).double()
     return out
 
@@ -241,18 +241,18 @@ def test_projections_between_ranks(posterior):
     """More columns hold the same normal, to be left by gradients; fewer the best."""
     normal, wide = (
         posterior.as_normal(),
-        LowRankNormal(RANK + 2).build(LAYOUT_OF_LOW_RANK),
+        LowRankNormal(RANK + 2).build(LOW_RANK_LAYOUT),
     )
     wide = wide.near(normal)
     found = wide.as_normal()
     torch.testing.assert_close(found.covariance(), normal.covariance())
     # Wrong variant: columns of zeros, where the gradient of every objective is zero.
     assert float(found.factor.abs().amax(0).min()) > 0
-    same = LowRankNormal(RANK).build(LAYOUT_OF_LOW_RANK)
+    same = LowRankNormal(RANK).build(LOW_RANK_LAYOUT)
     same = same.near(normal)
     assert torch.equal(same.as_normal().mean, normal.mean)
     torch.testing.assert_close(same.params, posterior.params)
-    narrow = LowRankNormal(1).build(LAYOUT_OF_LOW_RANK)
+    narrow = LowRankNormal(1).build(LOW_RANK_LAYOUT)
     narrow = narrow.near(normal)
     kl = torch.distributions.kl_divergence
     diagonal = NormalForm(normal.mean, normal.variance.sqrt())
@@ -297,13 +297,13 @@ def test_moments_of_f(n_outputs, fit_intercept, sparse, generator):
     torch.testing.assert_close(gradients(found), expected)
 
 
-LAYOUT_OF_OVER_SCALES = Layout({"coef": (1, 2), "intercept": (1,)})
+SCALES_LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 WEIGHTS = np.array([0.2, 0.5, 0.3])
 
 
 def mixture(family):
     rng, nodes = np.random.default_rng(0), []
-    base = family.build(LAYOUT_OF_OVER_SCALES, torch.Generator().manual_seed(0))
+    base = family.build(SCALES_LAYOUT, torch.Generator().manual_seed(0))
     for k in range(3):
         root = np.tril(0.5 * rng.uniform(size=(3, 3))) + (1 + k) * np.eye(3)
         mean = torch.from_numpy(rng.normal(size=3) + k)
@@ -324,7 +324,7 @@ def test_as_a_prior_it_is_the_normal_of_its_moments(family):
     """Wrong variant: without the variance of the means of the nodes."""
     q = mixture(family)
     mean, cov = moments(q)
-    normal = build_prior(q, LAYOUT_OF_OVER_SCALES).as_one().as_normal()
+    normal = build_prior(q, SCALES_LAYOUT).as_one().as_normal()
     np.testing.assert_allclose(normal.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(normal.variance, np.diag(cov), rtol=1e-10)
     if isinstance(family, FullRankNormal):

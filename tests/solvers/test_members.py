@@ -10,7 +10,6 @@ from skvi.divergences import KLDivergence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
-from skvi.objectives._analytic import AnalyticSteps
 from skvi.objectives._steps import SurrogateSteps
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import MLPPredictor
@@ -67,41 +66,6 @@ def assert_same(found, alone, rtol=1e-7):
     assert found.value == pytest.approx(alone.value, rel=1e-6)
 
 
-def test_warm_ups_end(monkeypatch):
-    """A hundredth of the divergence, rising, for a share of the iterations of each.
-
-    Wrong variants: shares by the block of steps, not by the stretch; a member that
-    leaves takes the shares of the others with it.
-    """
-    seen, original = [], AnalyticSteps.differentiate
-
-    def differentiate(self, step):
-        seen.append(
-            tuple(self.divergence.shares[0][:, 0] / self.divergence.precision[:, 0])
-        )
-        original(self, step)
-
-    monkeypatch.setattr(AnalyticSteps, "differentiate", differentiate)
-    # Stretches of 34 epochs of 3 steps.
-    options = [
-        replace(OPTIONS, max_iter=340, warm_up=0.3),
-        replace(OPTIONS, max_iter=68, warm_up=0.5, long_steps=True),
-        replace(OPTIONS, max_iter=34, warm_up=0.5),
-        replace(OPTIONS, max_iter=34, warm_up=0.5, early_stopping=True),
-    ]
-    solve([make_problem(seed) for seed in range(4)], options)
-    found = torch.tensor([row[0] for row in seen]).double()
-    assert len(found) == 1020
-    expected = torch.ones(1020).double()
-    expected[:204], expected[204:306] = 0.01, 0.01 ** (2 / 3)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-    torch.testing.assert_close(
-        torch.stack(seen[0]).double(), torch.tensor([0.01, 0.03, 1.0, 1.0]).double()
-    )
-    assert len(seen[150]) == 2
-    assert float(seen[150][1]) == 1.0
-
-
 def test_step_sizes_follow_from_the_width():
     """Half of one over the largest number of inputs, at most 0.05.
 
@@ -142,33 +106,6 @@ def test_a_given_step_is_that_of_all_parameters():
     """Wrong variant: paces whatever is given."""
     adam = with_rate(0.02)._train(make_problem(0, hidden=(50,)), LONG).optimizer
     assert adam.pace is None
-
-
-def test_paces_multiply_steps():
-    """Steps of Adam do not depend on the parameters: each is one of Adam, multiplied.
-
-    Wrong variants: paces of the first member for all; steps that add up.
-    """
-    gradients = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
-    pace = torch.tensor([[1.0, 0.1, 2.0, 1.0], [0.5, 1.0, 1.0, 0.2]])
-    for rates in ((0.1, 0.1), (0.1, 0.02)):  # one operation, or one for each member
-        paths = []
-        for paces_of in ((None, None), pace, (None, pace[1])):
-            params, gradient = torch.zeros(2, 4), torch.zeros(2, 4)
-            triples = zip(params, rates, paces_of, strict=True)
-            adams = [Adam(row, rate, own) for row, rate, own in triples]
-            stack, path = AdamStack(adams, params, gradient), []
-            updates = stack.updates(len(gradients))
-            for given in gradients:
-                gradient.copy_(given)
-                for update in updates:
-                    update()
-                path.append(params.clone())
-            paths.append(torch.stack(path))
-        torch.testing.assert_close(paths[1], pace * paths[0])
-        # A member without paces in a stack of another one that has some.
-        mixed = torch.stack([torch.ones(4), pace[1]])
-        torch.testing.assert_close(paths[2], mixed * paths[0])
 
 
 def test_automatic_gradients_weigh_the_divergence():

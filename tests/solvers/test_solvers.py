@@ -262,7 +262,7 @@ def test_the_minimum_is_that_over_all_scales(likelihood, weight):
     assert slopes[-1] < -4.5
 
 
-N_REPEATS_OF_OBJECTIVE_VALUE_SE = 16
+N_ESTIMATES = 16
 
 
 def make_data(n=20):
@@ -275,7 +275,7 @@ def repeat(weight=None, **options):
     """Values and their errors, of fits that differ in nothing but their draws."""
     X, y = make_data()
     found = []
-    for seed in range(N_REPEATS_OF_OBJECTIVE_VALUE_SE):
+    for seed in range(N_ESTIMATES):
         model = BayesianLogisticRegression(
             random_state=seed, **{"prior": "normal", **options}
         )
@@ -434,17 +434,15 @@ def make_target(prior=None, noise="learn", loss=None):
     return SupervisedTarget(model, likelihood, loss or LogLoss(), prior, *tensors)
 
 
-def make_problem_of_empirical_bayes(
-    target, family="full", objective=None, divergence=None
-):
+def learned_problem(target, family="full", objective=None, divergence=None):
     posterior = FAMILIES[family].build(target.layout)
     generator = torch.Generator().manual_seed(0)
     parts = objective or ELBO(), divergence or KLDivergence()
     return Problem(target, *parts, posterior, generator)
 
 
-def fit_of_empirical_bayes(target, family="full", tol=1e-8, **parts):
-    problem = make_problem_of_empirical_bayes(target, family, **parts)
+def learned_fit(target, family="full", tol=1e-8, **parts):
+    problem = learned_problem(target, family, **parts)
     return EmpiricalBayes().solve(problem, SolverOptions(tol=tol))
 
 
@@ -491,7 +489,7 @@ def test_interrupt_and_callbacks_keep_a_state():
         seen.append(state())
         raise KeyboardInterrupt
 
-    problem = make_problem_of_empirical_bayes(make_target())
+    problem = learned_problem(make_target())
     solution = EmpiricalBayes().solve(problem, SolverOptions(progress=interrupt))
     assert solution.interrupted
     assert len(solution.history) == solution.n_iter == 1
@@ -499,11 +497,11 @@ def test_interrupt_and_callbacks_keep_a_state():
         fixed = problem.at(State(state.posterior, state.target.frozen()))
         value = float(ELBO().surrogate(*fixed_parts(fixed))[1])
         assert value == pytest.approx(solution.value, abs=1e-9)
-    problem = make_problem_of_empirical_bayes(make_target())
+    problem = learned_problem(make_target())
     solution = EmpiricalBayes().solve(problem, SolverOptions(progress=lambda *_: True))
     assert solution.ending is Ending.STOPPED
     assert not solution.message
-    problem = make_problem_of_empirical_bayes(make_target())
+    problem = learned_problem(make_target())
     solution = EmpiricalBayes().solve(problem, SolverOptions(max_iter=1))
     assert "increase max_iter" in solution.message
     assert np.all(np.diff([math.inf, *solution.history]) < 0)
@@ -528,14 +526,10 @@ def test_several_learned_scales_are_a_mapping():
 
 def test_solver_says_what_it_lacks():
     target = make_target(Normal(), noise=1.0)
-    assert "no hyperparameters" in EmpiricalBayes.missing(
-        make_problem_of_empirical_bayes(target)
-    )
+    assert "no hyperparameters" in EmpiricalBayes.missing(learned_problem(target))
     target = make_target()
-    assert not EmpiricalBayes.missing(make_problem_of_empirical_bayes(target))
-    missing = EmpiricalBayes.missing(
-        make_problem_of_empirical_bayes(target, objective=EUBO())
-    )
+    assert not EmpiricalBayes.missing(learned_problem(target))
+    missing = EmpiricalBayes.missing(learned_problem(target, objective=EUBO()))
     assert "minimizes expectations" in missing
     with pytest.raises(IncompatibleComponentsError, match="'empirical_bayes'"):
-        choose_solver(make_problem_of_empirical_bayes(target), "natural_gradient")
+        choose_solver(learned_problem(target), "natural_gradient")

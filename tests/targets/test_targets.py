@@ -22,6 +22,7 @@ from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._hierarchical import HierarchicalTarget, beside_number
 from skvi.targets._lifted import LiftedTarget, NodeGrid
+from skvi.targets._precisions import BuiltHierarchy
 from tests.densities import randn
 
 N, D = 6, 2
@@ -207,3 +208,15 @@ def test_the_determinant_is_that_of_the_map(make):
             jacobian = torch.autograd.functional.jacobian(map_of, one)
             expected = torch.linalg.slogdet(jacobian).logabsdet
             torch.testing.assert_close(log_det, expected)
+
+
+def test_coefficients_have_the_drawn_precision(generator, z_score):
+    """Means of squares under a Gamma(6, 2) precision. Wrong variants: exp(-t) for
+    exp(-t / 2), a width that is the variance; a scale for a rate; the number first.
+    """
+    own = Normal(GammaHyperprior(6.0, 2.0)).build(Layout({"coef": (1, 2)}))
+    layout = Layout({"coef": (1, 2), "noise_precision": (1,)})
+    prior = BuiltHierarchy(layout, own, GammaHyperprior(5.0, 3.0))
+    draws = layout.unpack(prior.sample(20_000, generator))
+    assert z_score(draws["coef"][:, 0].square(), 2.0 / (6.0 - 1)) < 5
+    assert z_score(draws["noise_precision"].exp(), 5.0 / 3.0) < 5
