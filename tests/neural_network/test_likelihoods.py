@@ -107,7 +107,7 @@ def test_a_likelihood_of_ones_own():
         model.fit(X, np.where(y > 10, y, -1.0))
 
 
-quiet_of_warnings = pytest.mark.filterwarnings(
+quiet_convergence = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )
 FAST = {
@@ -127,7 +127,7 @@ def expenses(seed=0, n=300):
     return X, np.where(paid, np.exp(1 + 0.5 * X[:, 1] + 0.4 * g.normal(size=n)), 0)
 
 
-@quiet_of_warnings
+@quiet_convergence
 def test_expenses():
     """The mean, an exact value for its quantiles, and no negative interval.
 
@@ -147,7 +147,7 @@ def test_expenses():
     assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y), abs=0.05)
 
 
-@quiet_of_warnings
+@quiet_convergence
 def test_impossible_targets():
     """Messages name the value. Wrong variant: NaN from logarithms."""
     X, y = expenses()
@@ -159,7 +159,7 @@ def test_impossible_targets():
         BayesianMLPRegressor(likelihood="hurdle", **FAST).partial_fit(X, y)
 
 
-@quiet_of_warnings
+@quiet_convergence
 def test_batches_keep_a_shape_that_a_fit_chose():
     """Wrong variant: the normal noise that "hurdle" stands for outside of a fit."""
     X, y = expenses()

@@ -264,16 +264,6 @@ def test_what_has_no_distribution():
         distill(LinearSVC().fit(X, y > 100), X)
 
 
-#: One network with the whole divergence and the plainest noise.
-ONE_FLAT = {
-    "divergence": "kl",
-    "posterior": "mean_field",
-    "likelihood": "gaussian",
-    "activation": "softplus",
-    "skip_connection": False,
-}
-
-
 def flat_wave(n=100, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-3, 3, size=(n, 1))
@@ -303,7 +293,7 @@ def test_huge_weights_are_only_relative():
     """Wrong variant: squares of sums of weights as they are, which overflow."""
     X, y = flat_wave(30)
     model = BayesianMLPRegressor(
-        hidden_layer_sizes=(), max_iter=2, random_state=0, **ONE_FLAT
+        hidden_layer_sizes=(), max_iter=2, random_state=0, **ONE
     )
     model.fit(X, y, sample_weight=np.full(30, 1e200))
     assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))

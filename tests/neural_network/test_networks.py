@@ -214,19 +214,6 @@ def test_last_round_is_one_after_which_another_would_gain_less_than_tol(fall, en
     assert schedule.n_seen == end
 
 
-#: One network with the whole divergence and the plainest noise.
-ONE_NOISE = {
-    "divergence": "kl",
-    "posterior": "mean_field",
-    "likelihood": "gaussian",
-    "activation": "softplus",
-    "skip_connection": False,
-}
-
-quiet = pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning",
-    "ignore::skvi.exceptions.SkviWarning",
-)
 SETTINGS = {
     "hidden_layer_sizes": 20,
     "activation": "relu",  # needs the fewest iterations
@@ -258,13 +245,13 @@ def make_data(n, seed, heavy=False):
 def fitted_noise():
     X, y = make_data(600, 0)
     return (
-        BayesianMLPRegressor(**(ONE_NOISE | SETTINGS)).fit(X, y),
+        BayesianMLPRegressor(**(ONE | SETTINGS)).fit(X, y),
         X,
         y,
     )
 
 
-@quiet
+@quick
 def test_predictions_follow_from_the_likelihood(fitted_noise, z_score):
     """All answers are those of one mixture of normals with scales of rows.
 
@@ -294,13 +281,13 @@ def test_predictions_follow_from_the_likelihood(fitted_noise, z_score):
     assert np.allclose(components[1], stds.T)
 
 
-@quiet
+@quick
 def test_a_fixed_level_is_in_units_of_y():
     """Wrong variants: not divided by the unit of y; that of a later time."""
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
-    first = BayesianMLPRegressor(**(ONE_NOISE | options | varying(4.0))).fit(X, y)
-    other = BayesianMLPRegressor(**(ONE_NOISE | options | varying(40.0)))
+    first = BayesianMLPRegressor(**(ONE | options | varying(4.0))).fit(X, y)
+    other = BayesianMLPRegressor(**(ONE | options | varying(40.0)))
     other.fit(X, 10 * y + 3)
     shift = len(y) * math.log(10)
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
@@ -314,17 +301,17 @@ def test_a_fixed_level_is_in_units_of_y():
     )
 
 
-@quiet
+@quick
 def test_refused():
     X, y = make_data(30, 0)
     model = BayesianMLPRegressor(
-        loss=lambda f, y: (y - f[..., 0]).abs(), **(ONE_NOISE | varying(1.0))
+        loss=lambda f, y: (y - f[..., 0]).abs(), **(ONE | varying(1.0))
     )
     with pytest.raises(IncompatibleComponentsError, match="scale of the noise"):
         model.fit(X, y)
 
 
-@quiet
+@quick
 def test_long_paths_are_refused_at_once(monkeypatch):
     """As the default network has one: the reason says what to do.
 
@@ -344,7 +331,7 @@ def test_long_paths_are_refused_at_once(monkeypatch):
         model.evidence_bounds(X, X[:, 0], method="tempering")
 
 
-@quiet
+@quick
 def test_networks_have_a_time_limit_by_default(monkeypatch):
     """Wrong variant: five minutes without a word, with three units on 308 rows."""
     X = np.random.default_rng(0).normal(size=(40, 2))
@@ -366,7 +353,7 @@ def grid(y, weight=None):
     return coarse_grid(np.asarray(y, dtype=float), weight)
 
 
-@quiet
+@quick
 def test_which_targets_have_a_coarse_grid():
     """Integers in any units and precision, and binary ones.
 
@@ -391,7 +378,7 @@ def test_which_targets_have_a_coarse_grid():
     assert grid(np.round(GRADES + RNG.normal(size=120), 2)) is None
 
 
-@quiet
+@quick
 def test_weights_are_repetitions():
     """Rows without weight show no step. Wrong variant: the number of rows."""
     y, weight = np.arange(6.0), np.array([2.0, 2, 2, 2, 2, 3])
@@ -400,7 +387,7 @@ def test_weights_are_repetitions():
     assert grid(np.r_[y, 0.5], np.r_[weight, 0]) == (1.0, 0.0)
 
 
-@quiet
+@quick
 def test_wide_noise_has_a_density():
     """To (step / scale)^2 / 24, whatever the units. Wrong variant: probabilities."""
     f, y = torch.zeros(1, 9, 1).double(), 0.5 * torch.arange(-4, 5).double()
@@ -409,7 +396,7 @@ def test_wide_noise_has_a_density():
     torch.testing.assert_close(found, smooth.log_prob(f, y), rtol=0, atol=5e-4)
 
 
-@quiet
+@quick
 def test_batches_keep_the_grid_of_a_fit():
     """A batch alone has none. Wrong variant: that of the batch."""
     model = BayesianMLPRegressor(**SHORT | {"divergence": "auto"}).fit(

@@ -133,24 +133,13 @@ def test_evidence_is_that_of_the_last_batch():
         model.evidence_bounds(X, y)
 
 
-#: One network with the whole divergence and the plainest noise.
-STORED_ONE = {
-    "divergence": "kl",
-    "posterior": "mean_field",
-    "likelihood": "gaussian",
-    "activation": "softplus",
-    "skip_connection": False,
-}
-
 N = 120
 STORED_SMALL = {
     "hidden_layer_sizes": (3,),
     "solver": Stochastic(n_draws=4),
     "random_state": 0,
 }
-STORED_MLP = BayesianMLPRegressor(
-    batch_size=13, max_iter=15, **(STORED_ONE | STORED_SMALL)
-)
+STORED_MLP = BayesianMLPRegressor(batch_size=13, max_iter=15, **(ONE | STORED_SMALL))
 
 
 class Killed(BaseException):
