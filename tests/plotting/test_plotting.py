@@ -239,17 +239,6 @@ def test_estimators_without_draws_are_refused():
 matplotlib.use("Agg")
 
 
-@pytest.fixture(scope="module")
-def fit_data():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 2))
-    return X, (X[:, 0] + rng.normal(size=60) > 0).astype(int)
-
-
-def texts(ax):
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
 # Weights
 
 
@@ -265,12 +254,10 @@ def test_summary_of_constant_and_impossible_weights(value):
 # Posterior against prior
 
 
-def test_a_prior_of_each_coefficient_is_drawn(fit_data):
+def test_a_prior_of_each_coefficient_is_drawn(data):
     """Also of "auto" with another divergence. Wrong variant: in units of the fit."""
     for parts in ({"prior": Normal([2.0, 0.5], [0.0, 1.0])}, {"divergence": "renyi"}):
-        model = BayesianLogisticRegression(**parts).fit(
-            np.array(fit_data[0]) * 3, fit_data[1]
-        )
+        model = BayesianLogisticRegression(**parts).fit(np.array(data[0]) * 3, data[1])
         display, prior = PosteriorDisplay.from_estimator(model), model.prior_["coef"]
         loc = np.broadcast_to(prior.loc, 2)
         for values, at, width in zip(display.prior, loc, prior.scale, strict=True):
@@ -278,10 +265,10 @@ def test_a_prior_of_each_coefficient_is_drawn(fit_data):
 
 
 @pytest.mark.parametrize("scale", [1.0, "learn"])
-def test_densities_of_regressions_are_in_units_of_y(fit_data, scale):
+def test_densities_of_regressions_are_in_units_of_y(data, scale):
     """y a thousand times as large: both densities are. Wrong variant: prior in the
     units of the fit."""
-    X, y = fit_data
+    X, y = data
     y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
     model = BayesianLinearRegression(prior=Normal(scale)).fit(X, y)
     display = PosteriorDisplay.from_estimator(model)
@@ -297,8 +284,8 @@ def test_densities_of_regressions_are_in_units_of_y(fit_data, scale):
     assert np.abs(draws.mean(0) - mean).max() < 5 * draws.std(0).max() / 60
 
 
-def test_a_posterior_as_prior_is_drawn(fit_data):
-    X, y = fit_data
+def test_a_posterior_as_prior_is_drawn(data):
+    X, y = data
     first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
     second = BayesianLogisticRegression(
         fit_intercept=False, prior=first.posterior_
@@ -309,8 +296,8 @@ def test_a_posterior_as_prior_is_drawn(fit_data):
         np.testing.assert_allclose(display.prior[i], expected.pdf(display.grid))
 
 
-def test_posterior_of_wrong_estimators(fit_data):
-    X, y = fit_data
+def test_posterior_of_wrong_estimators(data):
+    X, y = data
     with pytest.raises(NotFittedError):
         PosteriorDisplay.from_estimator(BayesianLogisticRegression())
     with pytest.raises(TypeError, match="has no coef_std_"):
@@ -344,7 +331,7 @@ def test_classes_lie_over_each_other():
     for k, row in enumerate([2, 0]):
         expected = mixture_density(model, row, 1, display.grid)
         np.testing.assert_allclose(display.posterior[k, 0], expected, atol=1e-12)
-    assert texts(display.ax_) == [
+    assert legend_texts(display.ax_) == [
         "class c",
         "class a",
         "prior at the inferred scale",

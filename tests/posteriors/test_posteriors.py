@@ -136,14 +136,10 @@ def test_the_same_kind_of_posterior_reads_the_same():
     assert repr(first) == repr(second) == "<FullPosterior of coef(1, 2), intercept(1,)>"
 
 
-ENSEMBLE_LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
-ENSEMBLE_SIZE = ENSEMBLE_LAYOUT.size
-
-
 def apart(make_normal, base, n_members=3, distance=0.0):
     """Members at normals of their own, and these."""
-    posterior = Ensemble(base, n_members).build(ENSEMBLE_LAYOUT)
-    normals = [make_normal(ENSEMBLE_SIZE, "full", seed=m) for m in range(n_members)]
+    posterior = Ensemble(base, n_members).build(LAYOUT)
+    normals = [make_normal(SIZE, "full", seed=m) for m in range(n_members)]
     normals = [
         NormalForm(n.mean + distance * m, n.scale) for m, n in enumerate(normals)
     ]
@@ -297,13 +293,12 @@ def test_moments_of_f(n_outputs, fit_intercept, sparse, generator):
     torch.testing.assert_close(gradients(found), expected)
 
 
-SCALES_LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 WEIGHTS = np.array([0.2, 0.5, 0.3])
 
 
 def mixture(family):
     rng, nodes = np.random.default_rng(0), []
-    base = family.build(SCALES_LAYOUT, torch.Generator().manual_seed(0))
+    base = family.build(LAYOUT, torch.Generator().manual_seed(0))
     for k in range(3):
         root = np.tril(0.5 * rng.uniform(size=(3, 3))) + (1 + k) * np.eye(3)
         mean = torch.from_numpy(rng.normal(size=3) + k)
@@ -324,7 +319,7 @@ def test_as_a_prior_it_is_the_normal_of_its_moments(family):
     """Wrong variant: without the variance of the means of the nodes."""
     q = mixture(family)
     mean, cov = moments(q)
-    normal = build_prior(q, SCALES_LAYOUT).as_one().as_normal()
+    normal = build_prior(q, LAYOUT).as_one().as_normal()
     np.testing.assert_allclose(normal.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(normal.variance, np.diag(cov), rtol=1e-10)
     if isinstance(family, FullRankNormal):
