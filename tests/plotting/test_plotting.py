@@ -179,10 +179,7 @@ def test_evidence_from_estimator(data):
         EvidenceBoundsDisplay.from_estimator(LogisticRegression(), *data)
 
 
-# Without matplotlib
-
-
-pytest.importorskip("matplotlib")
+# Pairs of draws
 
 
 def test_pairs_are_where_their_names_are():
@@ -234,9 +231,6 @@ def test_wrong_draws_are_named(draws, reference, words):
 def test_estimators_without_draws_are_refused():
     with pytest.raises(TypeError, match="LinearRegression has no sample_posterior"):
         CornerDisplay.from_estimator(LinearRegression())
-
-
-matplotlib.use("Agg")
 
 
 # Weights
@@ -341,9 +335,6 @@ def test_classes_lie_over_each_other():
     assert "2 of 3 classes" in label
     with pytest.raises(ValueError, match="classes must be"):
         PosteriorDisplay.from_estimator(model, classes=["d"])
-
-
-matplotlib.use("Agg")
 
 
 def make_results(**changes):
