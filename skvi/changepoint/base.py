@@ -199,7 +199,7 @@ class ObservationModel(SegmentModel):
         dict
             Name -> array of shape (n_series, ...).
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement prior.")
 
     def log_predictive(self, state: State, row: Row) -> np.ndarray:
         """Log density of the row's values, given the segment so far.
@@ -231,7 +231,7 @@ class ObservationModel(SegmentModel):
         dict
             Name -> array of the same shape.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement update.")
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
         """State updated with a row of fractional weight.
@@ -252,7 +252,7 @@ class ObservationModel(SegmentModel):
         dict
             Name -> array of the same shape.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement update_part.")
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the prediction of a row.
@@ -268,7 +268,7 @@ class ObservationModel(SegmentModel):
         -------
         mean, variance : ndarray of shape (K, n_series)
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement moments.")
 
 
 class Hazard(Component):
@@ -302,7 +302,7 @@ class Hazard(Component):
         ndarray of shape (K,)
             In [0, 1]; each depends on its own length only.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement probability.")
 
 
 class ConstantHazard(Hazard):
