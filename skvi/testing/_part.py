@@ -71,7 +71,7 @@ def check_part(
       the mean of its score over draws is 0.
     - A solver leaves its problem as it is, and takes a normal, of the families
       "full_rank" and "mean_field" those that it can solve, closer to a normal density.
-      If it says that it has converged, the normal is the density, up to 0.1 nats.
+      If it says that it has converged, the normal is the density, up to 0.5 nats.
 
     Examples
     --------

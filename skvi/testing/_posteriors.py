@@ -91,7 +91,8 @@ def check_solver(solver: Solver, random_state: int) -> None:
         gaps = [_gap_to_bell(state) for state in (start, found.posterior)]
         check(gaps[1] < gaps[0], "solve does not decrease what is minimized.")
         check(
-            not found.converged or gaps[1] < 0.1,
+            not found.converged
+            or gaps[1] < 0.5,  # draws that stay the same have a bias
             f"the solution has converged, {gaps[1]:.3g} nats from the optimum.",
         )
 
