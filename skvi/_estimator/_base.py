@@ -6,13 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import (
-    BaseEstimator,
-    ClassifierMixin,
-    clone,
-    is_classifier,
-    is_regressor,
-)
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._arviz import draws_of, to_arviz
@@ -258,7 +252,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
 
     def _response(self, y):
         """Return the encoding of the targets: numbers, or classes of a classifier."""
-        if not isinstance(self, ClassifierMixin):
+        if not is_classifier(self):
             return Numbers()
         labels = None if self._stream is None else self._stream.response
         if labels is None:

@@ -268,16 +268,12 @@ class NormalizingFlow(Family):
         if self.module is None:
             return InverseAutoregressive(size, self.n_layers, self.n_hidden)
         if isinstance(self.module, nn.Module):
-            raise TypeError(
-                "module must be a class, or a function of the number of parameters, "
-                f"and not an instance. Got {self.module!r}."
-            )
+            raise TypeError(f"module must be a class or a function. Got {self.module}.")
         flow = self.module(size)
         if hasattr(flow, "inverse"):
             return flow
-        if any(
-            p.default is p.empty for p in signature(flow.forward).parameters.values()
-        ):
+        inputs = signature(flow.forward).parameters.values()
+        if any(p.default is p.empty for p in inputs):
             raise TypeError(f"{type(flow).__name__} must implement inverse.")
         return _OfDistribution(flow)
 

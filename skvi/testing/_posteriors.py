@@ -90,9 +90,9 @@ def check_solver(solver: Solver, random_state: int) -> None:
         check(torch.equal(problem.params, before), "solve must not change the problem.")
         gaps = [_gap_to_bell(state) for state in (start, found.posterior)]
         check(gaps[1] < gaps[0], "solve does not decrease what is minimized.")
+        # Few draws that stay the same have a bias.
         check(
-            not found.converged
-            or gaps[1] < 0.5,  # draws that stay the same have a bias
+            not found.converged or gaps[1] < 0.5,
             f"the solution has converged, {gaps[1]:.3g} nats from the optimum.",
         )
 
