@@ -1,7 +1,7 @@
 """Gradients of the ELBO without automatic differentiation, for many members."""
 
 from collections.abc import Hashable, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -17,6 +17,10 @@ from skvi.objectives._orders import (
 )
 from skvi.objectives._steps import Member
 from skvi.utils._tensors import NoiseStream
+
+
+# Variance of a weight, below which squares of single precision are 0.
+SMALLEST = 1e-30
 
 
 class DivergencePart(Protocol):
@@ -260,13 +264,17 @@ class AnalyticSteps(NetworkSteps):
         noise: NoiseStream | None = None,
     ) -> None:
         size = members[0].target.layout.size
-        super().__init__(members, params, n_draws, batch_size, size, noise)
         self._std = params.new_empty(len(members), size)
         self._mean, self._log_std = params[:, : 2 * size].split(size, 1)
-        self._layers, blocks = self._views(), self.passes.blocks
-        self._noise = [blocks(noise) for noise in self.noise.steps]
+        super().__init__(members, params, n_draws, batch_size, noise)
+        self._link()
         self.divergence = divergence_part(members, params, self._std, self.gradient)
         self.limits = VarianceLimits(members, params, self.gradient)
+
+    def _link(self) -> None:
+        """Make the views of all buffers."""
+        self._layers, blocks = self._views(), self.passes.blocks
+        self._noise = [blocks(noise) for noise in self.noise.steps]
 
     def _views(self) -> list[_Layer]:
         passes, shape = self.passes, (2, self._std.shape[1])
@@ -281,15 +289,19 @@ class AnalyticSteps(NetworkSteps):
         return [_Layer(*views) for views in zip(*by_layer, strict=True)]
 
     def differentiate(self, step: int) -> None:
-        self.noise.next()
-        noise = self._noise[self.noise.position - 1]
+        noise = self.noise.next()
         torch.exp(self._log_std, out=self._std)
-        for layer, eps in zip(self._layers, noise, strict=True):
+        self._slopes_of_loss(step, noise)
+        self.divergence.complete()
+
+    def _slopes_of_loss(self, step: int, noise: torch.Tensor) -> None:
+        """Write the gradient of the loss in means and deviations."""
+        own = self._noise[self.noise.position - 1]
+        for layer, eps in zip(self._layers, own, strict=True):
             layer.draw(eps)
         self._pull_back(step)
-        for layer, eps in zip(self._layers, noise, strict=True):
+        for layer, eps in zip(self._layers, own, strict=True):
             layer.collect(eps)
-        self.divergence.complete()
 
     def weigh_divergence(self, shares: Sequence[float]) -> None:
         self.divergence.weigh(shares)
@@ -308,3 +320,33 @@ class AnalyticSteps(NetworkSteps):
         self.noise.keep(members)
         chosen = [self.members[m] for m in members]
         return type(self)(chosen, params, self.n_draws, self.batch_size, self.noise)
+
+
+class LocalSteps(AnalyticSteps):
+    """The same from draws of the activations of each row."""
+
+    def _noise_stream(self) -> NoiseStream:
+        generators = [member.generator for member in self.members]
+        n_rows = self.batches.n_rows
+        shape = sum(self.members[0].target.predictor.sizes[1:]), n_rows
+        sizes = [n_rows] * len(self.members)
+        if self.batch_size is None:
+            sizes = [member.target.n_rows for member in self.members]
+        return NoiseStream(generators, self.n_draws, shape, self.params.dtype, sizes)
+
+    def _buffers(self, n_members: int, n_draws: int, n_rows: int) -> Any:
+        self._variance = torch.empty_like(self._std)
+        own = self.gradient[:, : 2 * self._std.shape[1]].chunk(2, 1)
+        self._in_std = own[1]
+        theta = self._mean, self._variance
+        predictor = self.members[0].target.predictor
+        return predictor.local_passes(theta, own, n_draws, n_rows)
+
+    def _link(self) -> None:
+        """Nothing: the passes write to the gradient itself."""
+
+    def _slopes_of_loss(self, step: int, noise: torch.Tensor) -> None:
+        torch.mul(self._std, self._std, out=self._variance).clamp_min_(SMALLEST)
+        self.passes.fill(noise)
+        self._pull_back(step)
+        self._in_std.mul_(self._std)

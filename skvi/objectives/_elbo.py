@@ -7,7 +7,7 @@ import torch
 
 from skvi.base import Draw
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.objectives._analytic import AnalyticSteps, structure_of
+from skvi.objectives._analytic import AnalyticSteps, LocalSteps, structure_of
 from skvi.objectives._network_steps import NormalSteps, can_train
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives._steps import Member, Steps, gain_of_normal
@@ -198,7 +198,7 @@ class ELBO(Objective):
 
     def structure(self, member: Member) -> Hashable | None:
         """Structure of networks under factorized normals; see `Objective.structure`."""
-        return structure_of(member) if self.gradient == "auto" else None
+        return structure_of(member) if self.gradient in ("auto", "local") else None
 
     def steps(
         self,
@@ -209,7 +209,8 @@ class ELBO(Objective):
     ) -> Steps:
         """Without automatic differentiation where there is a structure."""
         if self.structure(members[0]) is not None:
-            return AnalyticSteps(members, params, n_draws, batch_size)
+            kind = LocalSteps if self.gradient == "local" else AnalyticSteps
+            return kind(members, params, n_draws, batch_size)
         if self.gradient == "auto" and can_train(members[0]):
             if members[0].posterior.as_normal() is not None:
                 return NormalSteps(members, params, n_draws, batch_size)

@@ -38,25 +38,31 @@ class NetworkSteps(Steps):
         params: torch.Tensor,
         n_draws: int,
         batch_size: int | None,
-        n_noise: int,
         noise: NoiseStream | None = None,
     ) -> None:
         super().__init__(params)
         self.members, self.n_draws, self.batch_size = members, n_draws, batch_size
         targets = [member.target for member in members]
-        if noise is None:
-            generators = [member.generator for member in members]
-            noise = NoiseStream(generators, n_draws, n_noise, params.dtype)
-        self.noise = noise
         self.batches = MemberBatches(targets, batch_size, n_draws, like=params)
         first, shape = targets[0], (len(members), n_draws, self.batches.n_rows)
-        self.passes = first.predictor.passes(*shape, like=params)
+        self.noise = self._noise_stream() if noise is None else noise
+        self.passes = self._buffers(*shape)
         self._columns = [batch.X.mT for batch in self.batches.steps]
         start = len(members[0].posterior.params)
         self._noise_scale = slice(len(first.likelihood_spec.learned))
         hyper = (x[:, start:][:, self._noise_scale] for x in (params, self.gradient))
         buffers = RowBuffers(self.passes.f, self.passes.slope, *hyper)
         self._row_pass = first.loss._row_pass(first.likelihood_spec, buffers)
+
+    def _noise_stream(self) -> NoiseStream:
+        """Noise that the draws of all members are made of."""
+        generators = [member.generator for member in self.members]
+        size = self.members[0].posterior.as_normal().n_noise
+        return NoiseStream(generators, self.n_draws, (size,), self.params.dtype)
+
+    def _buffers(self, *shape: int) -> Any:
+        """Passes of so many members, draws and rows."""
+        return self.members[0].target.predictor.passes(*shape, like=self.params)
 
     @property
     def sources(self) -> list[Source]:
@@ -69,7 +75,8 @@ class NetworkSteps(Steps):
     @property
     def spans_epochs(self) -> bool:  # type: ignore[override]
         """Whether steps are so fast that progress need not be reported every epoch."""
-        n_weights = len(self.members) * self.n_draws * self.noise.block.shape[-1]
+        size = self.members[0].target.layout.size
+        n_weights = len(self.members) * self.n_draws * size
         return n_weights * self.batches.n_rows < QUICK_WORK
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
@@ -357,8 +364,7 @@ class NormalSteps(NetworkSteps):
         batch_size: int | None,
         noise: NoiseStream | None = None,
     ) -> None:
-        n_noise = members[0].posterior.as_normal().n_noise
-        super().__init__(members, params, n_draws, batch_size, n_noise, noise)
+        super().__init__(members, params, n_draws, batch_size, noise)
         self._divergences: list[torch.Tensor] = []
         self._share = 1.0
 

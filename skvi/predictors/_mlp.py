@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._local_passes import LocalPasses
 from skvi.predictors._passes import MLPPasses, Symmetry
 from skvi.predictors.base import BlockForward, Predictor
 from skvi.utils._tensors import CPU, randn
@@ -274,6 +275,17 @@ class MLPPredictor(Predictor):
         name = self.activation_name
         shape = n_members, n_draws, n_rows
         return MLPPasses(self.sizes, name, *shape, like, self.skip_outputs)
+
+    def local_passes(
+        self,
+        theta: tuple[torch.Tensor, torch.Tensor],
+        gradient: tuple[torch.Tensor, torch.Tensor],
+        n_draws: int,
+        n_rows: int,
+    ) -> LocalPasses:
+        """As `passes`, for draws of activations in place of weights."""
+        parts = self.sizes, self.activation_name, theta, gradient, n_draws, n_rows
+        return LocalPasses(*parts, self.skip_outputs)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
         """In buffers; see `Predictor.block_forward`."""

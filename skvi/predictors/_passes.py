@@ -159,15 +159,8 @@ class MLPPasses:
         self._direct = index, room, *flat, f, slope, gradients[0].flatten(2)
 
     def blocks(self, theta: torch.Tensor) -> list[torch.Tensor]:
-        """Views of theta, (..., P), as weights of every layer, intercepts last.
-
-        In its layout the intercepts of a layer directly follow its weights.
-        """
-        parts = theta.split([a * b for a, b in self._shapes], -1)
-        return [
-            part.unflatten(-1, shape)
-            for part, shape in zip(parts, self._shapes, strict=True)
-        ]
+        """Views of theta as weights of every layer; see `layer_blocks`."""
+        return layer_blocks(theta, self._shapes)
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
         """Evaluate f at `weights`: a buffer of shape (M, S, n, K).
@@ -200,6 +193,17 @@ class MLPPasses:
             self._multiply(out, values)
         slopes, gradient = self._last
         torch.bmm(self._columns, slopes, out=gradient)
+
+
+def layer_blocks(
+    theta: torch.Tensor, shapes: Sequence[tuple[int, int]]
+) -> list[torch.Tensor]:
+    """Views of theta, (..., P), as weights of every layer, intercepts last.
+
+    In its layout the intercepts of a layer directly follow its weights.
+    """
+    parts = theta.split([a * b for a, b in shapes], -1)
+    return [p.unflatten(-1, shape) for p, shape in zip(parts, shapes, strict=True)]
 
 
 def _weight_product(

@@ -184,7 +184,8 @@ class NoiseStream:
 
     A member's noise depends neither on the others nor on the number of steps. S draws
     are antithetic pairs: the stream has the first of each, in the resolution of single
-    precision for speed.
+    precision for speed. `shape` is that of one draw; if its last axis is one of rows, a
+    member has `n_rows` of them, which are followed by zeros.
     """
 
     #: Steps drawn at once, and their maximum number of elements.
@@ -194,25 +195,27 @@ class NoiseStream:
         self,
         generators: Sequence[torch.Generator],
         n_draws: int,
-        size: int,
+        shape: tuple[int, ...],
         dtype: torch.dtype,
+        n_rows: Sequence[int] | None = None,
     ) -> None:
-        steps = min(max(self.ELEMENTS // (n_draws * size), 1), self.STEPS)
+        n_elements = n_draws * math.prod(shape)
+        steps = min(max(self.ELEMENTS // n_elements, 1), self.STEPS)
         # Seeded by the members' generators: the noise must not depend on what else
         # these draw between the steps.
         self.generators, self.position = [spawn(g, 1)[0] for g in generators], steps
         self._before: list[
             torch.Tensor
         ] = []  # states of the generators when they filled it
-        shape = steps, (n_draws + 1) // 2, size
+        self._sizes = [shape[-1]] * len(generators) if n_rows is None else list(n_rows)
+        shape = steps, (n_draws + 1) // 2, *shape
         device = self.generators[0].device
-        self.block = torch.empty(len(generators), *shape, dtype=dtype, device=device)
-        self._single = torch.empty(shape, device=device)
+        self.block = torch.zeros(len(generators), *shape, dtype=dtype, device=device)
         #: The buffers of `next`; it was the one before `position` that came last.
         self.steps = self.block.unbind(1)
 
     def next(self) -> torch.Tensor:
-        """Noise of one step, (M, pairs, P): a buffer, for this step only."""
+        """Noise of one step, (M, pairs, ...): a buffer, for this step only."""
         if self.position == len(self.steps):
             self._fill()
             self.position = 0
@@ -221,8 +224,11 @@ class NoiseStream:
 
     def _fill(self) -> None:
         self._before = [generator.get_state() for generator in self.generators]
-        for block, generator in zip(self.block, self.generators, strict=True):
-            block.copy_(self._single.normal_(generator=generator))
+        for block, *own in zip(self.block, self.generators, self._sizes, strict=True):
+            generator, size = own
+            shape = *block.shape[:-1], size
+            noise = torch.empty(shape, device=block.device)
+            block[..., :size] = noise.normal_(generator=generator)
 
     def get_state(self) -> dict[str, Any]:
         """State of the stream, without its noise, which is redrawn from there."""
@@ -243,6 +249,7 @@ class NoiseStream:
         """Continue with some of the members only."""
         self.generators = [self.generators[m] for m in members]
         self._before = [self._before[m] for m in members if self._before]
+        self._sizes = [self._sizes[m] for m in members]
         self.block = self.block[list(members)]
         self.steps = self.block.unbind(1)
 

@@ -17,17 +17,23 @@ from skvi.divergences import (
     KLDivergence,
     RenyiDivergence,
 )
-from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, StudentTLikelihood
+from skvi.likelihoods import (
+    BernoulliLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    StudentTLikelihood,
+)
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.losses._callable import CallableLoss
-from skvi.objectives._analytic import AnalyticSteps, structure_of
+from skvi.objectives._analytic import AnalyticSteps, LocalSteps, structure_of
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import MLPPredictor, ModulePredictor
 from skvi.predictors._mlp import ACTIVATIONS
 from skvi.priors import Laplace, Normal, StudentT
 from skvi.priors._blocks import build_prior
 from skvi.targets import SupervisedTarget
+from skvi.targets._rows import shift
 from skvi.utils._tensors import antithetic
 
 D, S, IMAGE = 3, 5, (1, 4, 5)
@@ -55,7 +61,7 @@ def make_member(seed=0, n=31, dtype=torch.float64, hidden=(6, 4), **parts):
     if predictor is None:
         predictor = MLPPredictor(D, likelihood.n_outputs, hidden, activation)
     else:
-        shape = IMAGE
+        shape = (D,) if isinstance(predictor, MLPPredictor) else IMAGE
     y = randn(n)
     if likelihood.is_discrete:
         top = max(likelihood.n_outputs, 2)
@@ -102,6 +108,24 @@ def reference(member, params, noise, rows, share):
     return (loss + divergence).detach(), gradient
 
 
+def local_reference(member, params, noise, rows, share):
+    """The same, from draws of the activations of each row with noise (S, units, n)."""
+    leaf, size = params.double().clone().requires_grad_(), member.target.layout.size
+    mean, log_std, hyper = leaf.tensor_split([size, 2 * size])
+    target, q = member.target.at(hyper), NormalForm(mean, log_std.exp())
+    part, n_draws = target.rows.take(rows), len(noise)
+    n_rows, units = len(part.X), list(target.predictor.sizes[1:])
+    layers = iter(noise[..., :n_rows].double().mT.split(units, -1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skvi.predictors._mlp.randn", lambda *_, **__: next(layers))
+        f = target.predictor.sample_locally(q, part.X, n_draws, None)
+    losses = target.loss(target.likelihood, shift(f, part), part.y).mean(0)
+    divergence = member.divergence.closed_form(q, target.prior)
+    loss = target.total_loss(losses, rows)
+    (gradient,) = torch.autograd.grad(loss + share * divergence, leaf)
+    return (loss + divergence).detach(), gradient
+
+
 def batches_of(member, has_batches):
     if not has_batches:
         return [None] * 3
@@ -110,12 +134,15 @@ def batches_of(member, has_batches):
     return list(order.tensor_split(3))
 
 
-def compare(members, has_batches=True, rtol=1e-11, shares=None, n_draws=S):
+def compare(
+    members, has_batches=True, rtol=1e-11, shares=None, n_draws=S, kind=AnalyticSteps
+):
     """Three steps from different places."""
+    expect = local_reference if kind is LocalSteps else reference
     params = params_of(members)
     rows = [batches_of(member, has_batches) for member in members]
     most = max(len(r[0]) for r in rows) if has_batches else None
-    steps = AnalyticSteps(members, params, n_draws, most)
+    steps = kind(members, params, n_draws, most)
     if shares is None:
         shares = [1.0] * len(members)
     else:
@@ -128,9 +155,10 @@ def compare(members, has_batches=True, rtol=1e-11, shares=None, n_draws=S):
         trail.append(params.clone())
         with torch.inference_mode():
             steps.differentiate(k)
-        noise = antithetic(steps.noise.block[:, k], n_draws)
+        block = steps.noise.block[:, k]
+        noise = antithetic(block.flatten(2), n_draws).unflatten(2, block.shape[2:])
         found = [
-            reference(member, own, eps, r[k], share)
+            expect(member, own, eps, r[k], share)
             for member, own, eps, r, share in zip(
                 members, params, noise, rows, shares, strict=True
             )
@@ -206,6 +234,24 @@ def test_activations(hidden, activation, count):
     weights of the next layer with the intercepts; one member's rows for all."""
     parts = {"hidden": hidden, "activation": activation}
     compare([make_member(seed, n=30 + seed, **parts) for seed in range(count)])
+
+
+@pytest.mark.parametrize("has_batches", [True, False])
+@pytest.mark.parametrize("n_draws", [1, 2, 5])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_of_rows(activation, n_draws, has_batches):
+    """Wrong variants: the slope in a variance without the noise, or for the deviation;
+    second draws of pairs with the noise of the first; no path through variances to the
+    units below."""
+    skips = MLPPredictor(D, 2, (6, 4), activation, skip_outputs=(0,))
+    likelihood = HeteroscedasticLikelihood(GaussianLikelihood(0.4))
+    members = [
+        make_member(seed, n=30 + seed, activation=activation, divergence=divergence)
+        for seed, divergence in enumerate([KLDivergence(), KLDivergence(0.3)])
+    ]
+    compare(members, has_batches, n_draws=n_draws, kind=LocalSteps)
+    member = make_member(predictor=skips, likelihood=likelihood)
+    compare([member], has_batches, n_draws=n_draws, kind=LocalSteps)
 
 
 @pytest.mark.parametrize("count", [1, 3])
