@@ -23,6 +23,7 @@ from skvi.evidence._near_normal import ProposalFamily, near_normal_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
 from skvi.evidence._summarize import PATH_SECONDS, summarize, without_bounds
+from skvi.evidence._table import with_samples
 from skvi.evidence._tempered import (
     FROM_PRIOR,
     NEAR,
@@ -131,10 +132,11 @@ def bound_evidence(
         raise IncompatibleComponentsError(IMPROPER)
     if target.symmetry is not None and method == "auto" and max_seconds is None:
         max_seconds = PATH_SECONDS
-    asked, posterior = (n_draws, precision), posterior.unrefined
-    run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
+    asked, q = (n_draws, precision), posterior.unrefined
+    run = _Run(target, q, generator, asked, quantity, report, max_seconds)
     found = run.within(run.clock, lambda: run.suited(method, normal, modes))
-    return found or run.found or run.nothing(OVER)
+    found = found or run.found or run.nothing(OVER)
+    return with_samples(found, target, posterior, generator)
 
 
 class _Run:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from scipy.special import stdtrit
 
 from skvi.evidence._estimates import N_GROUPS, WeightSummary
-from skvi.evidence._table import ALWAYS, BoundsTable, NamedBound
+from skvi.evidence._table import ALWAYS, OF_SAMPLES, BoundsTable, NamedBound
 from skvi.utils._tables import n_decimals
 
 #: Names in `plug_in` of quantities that a prior takes from y: equal for every fit to y.
@@ -205,6 +205,17 @@ class EvidenceBounds:
             table={**self.table, "probability 1": certain},
         )
 
+    @property
+    def divergence(self) -> float:
+        """Upper bound of KL(q || posterior), the distance of the fit, in nats.
+
+        `upper` minus the ELBO of q, which is that of its samples for a `RefinedNormal`,
+        whose density nobody knows: it holds in expectation, as both do. NaN if the
+        table has no ELBO.
+        """
+        names = [name for name in (OF_SAMPLES, "ELBO of q") if name in self.table]
+        return self.upper - self.table[names[0]].value if names else math.nan
+
     def __str__(self) -> str:
         """Return lower end, estimate and upper end, and whether they are reliable.
 
@@ -221,6 +232,12 @@ class EvidenceBounds:
             lines.append(f"  at the learned {', '.join(learned)}: {_OPTIMISTIC}")
         if taken:
             lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
+        if self.reliable and OF_SAMPLES in self.table:
+            normal = self.upper - self.table["ELBO of q"].value
+            lines.append(
+                f"  KL(q || posterior) is at most {self.divergence:.2g}; {normal:.2g} "
+                "before the refinement"
+            )
         return "\n".join([*lines, f"  {self.reason}"])
 
     def stated(self) -> tuple[float, float, float]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -175,6 +176,8 @@ N_DRAWS, K_OF_Q = 4096, 16
 # least LEAST_DRAWS, or as many as the lower bound has, but not below FEWEST.
 NUMBERS_PER_DRAW, LEAST_DRAWS, FEWEST = 2**15, 512, 128
 EXPECTED = "a bound in expectation"
+#: Row of the samples of a refined posterior, whose auxiliary variables it counts.
+OF_SAMPLES = "ELBO of the samples"
 IF_EXACT = "a bound in expectation, if chains are exact"
 SELF_NORMALIZED = "no valid bound: too low if few draws of q are effective"
 #: Meaning of an estimate from draws of q, by whether the exact upper bound is finite.
@@ -183,6 +186,20 @@ OF_UPPER = {
     False: "+inf in expectation; no valid bound",
     None: "no valid bound: biased low, and perhaps +inf in expectation",
 }
+
+
+def with_samples(
+    found: Any, target: Target, samples: Posterior, generator: torch.Generator
+) -> Any:
+    """Bounds with the ELBO of refined samples in their table."""
+    if samples.unrefined is samples or not samples.n_stored:
+        return found
+    draw = samples.draw(samples.n_stored, generator)
+    log_weights = target.log_joint_batched(draw.theta) - draw.log_q
+    error = float(log_weights.std()) / math.sqrt(len(log_weights))
+    row = NamedBound(float(log_weights.mean()), error, "lower", EXPECTED)
+    rows = {"ELBO of q": found.table["ELBO of q"], OF_SAMPLES: row}
+    return replace(found, table=rows | found.table)
 
 
 def elbo_row(elbo: tuple[float, float]) -> NamedBound:

@@ -18,7 +18,6 @@ from skvi.objectives._orders import (
 from skvi.objectives._steps import Member
 from skvi.utils._tensors import NoiseStream
 
-
 # Variance of a weight, below which squares of single precision are 0.
 SMALLEST = 1e-30
 

@@ -339,6 +339,9 @@ class RefinedNormal(Family):
     relative to a point of which all rows are known, and noise comes in opposed pairs,
     whose mean is that of q: ten samples then predict better than ten draws.
 
+    How far the samples are from the posterior is certain: `evidence_bounds` prints how
+    large their divergence can be at most, the upper bound of the evidence minus theirs.
+
     References
     ----------
     Havasi, Snoek, Tran, Gordon and Hernández-Lobato (2021), *Sampling the variational

@@ -7,7 +7,7 @@ reparameterization trick*, section 2). Every row has noise of its own, which ave
 out over the rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -109,7 +109,9 @@ class LocalPasses:
         drawn = [*(h[:, :-1] for h in hidden), empty(units[-1])]
         outs = [(mean, torch.empty_like(mean)) for mean in drawn]
         slopes = [(empty(size), empty(size)) for size in units]
-        self._first = _Affine(weights[0], found[0], by_draw(outs[0]), by_draw(slopes[0]))
+        self._first = _Affine(
+            weights[0], found[0], by_draw(outs[0]), by_draw(slopes[0])
+        )
         inner = zip(weights[1:], found[1:], outs[1:], slopes[1:], hidden, strict=False)
         self._upper = [_Upper(*parts) for parts in inner]
         self._skip: _Affine | None = None

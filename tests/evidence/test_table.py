@@ -4,10 +4,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
+from torch.distributions import MultivariateNormal, kl_divergence
 
+from skvi.inference import VariationalInference
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.posteriors import RefinedNormal
 from skvi.priors import Laplace
 
 COMMON = {
@@ -59,3 +63,31 @@ def test_several_targets_without_closed_form():
     assert "IW-ELBO" in bounds.table
     assert "lower, 95 %" not in bounds.table
     assert bounds.table["IW-ELBO"].value == pytest.approx(bounds.lower)
+
+
+@pytest.mark.filterwarnings("ignore:.*not close to the density")
+@pytest.mark.parametrize("correlation", [0.5, 0.8])
+def test_distance_of_refined_samples(correlation):
+    """From the normal with the moments of the samples, which is at least as near to a
+    normal posterior as they are, to the fit before, whose distance is known.
+
+    Wrong variants: the ELBO before the refinement, or of other draws of its normal.
+    """
+    covariance = torch.eye(3).double() * (1 - correlation) + correlation
+    p = MultivariateNormal(torch.zeros(3).double(), covariance)
+    model = VariationalInference(
+        lambda theta: p.log_prob(theta["x"]),
+        {"x": 3},
+        posterior=RefinedNormal(n_draws=400),
+        random_state=0,
+    ).fit()
+    theta = model.posterior_.params.reshape(400, -1)
+    same = MultivariateNormal(theta.mean(0), theta.T.cov())
+    bounds = model.evidence_bounds(random_state=0)
+    before = -0.5 * float(torch.linalg.slogdet(torch.linalg.inv(covariance))[1])
+    before += 0.5 * float(torch.linalg.inv(covariance).diagonal().log().sum())
+    error = bounds.table["ELBO of the samples"].standard_error
+    assert float(kl_divergence(same, p)) < bounds.divergence < before - 4 * error
+    assert bounds.divergence == pytest.approx(
+        -bounds.table["ELBO of the samples"].value, abs=4 * bounds.upper_se + 1e-6
+    )
