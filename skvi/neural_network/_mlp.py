@@ -12,6 +12,7 @@ from skvi._estimator._parts import SHORTHANDS
 from skvi.base import NormalForm
 from skvi.likelihoods import Likelihood
 from skvi.neural_network._reports import remedies, spaced_rows
+from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal, Posterior
 from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS, INITIAL_SHARE
@@ -31,8 +32,8 @@ CLASS_TRAINING = TRAINING | {"n_steps": 3000, "rate": 0.01}
 # Steps for the fewest rows; passes over the rows in a fit of a chosen length, at least;
 # the fraction of it that linear models take.
 FEW_STEPS, N_PASSES, SIMPLE_SHARE = 1200, 8, 0.3
-# Epochs, or sweeps, of a fit to the optimum; draws of its steps, and of minibatches of
-# many rows, which are noisier than draws.
+# Epochs, or sweeps, of a fit to the optimum; draws of the weights in its steps, and in
+# those of minibatches of many rows, which are noisier.
 MAX_ITER, N_DRAWS, FEW_DRAWS, MANY_ROWS = 4000, 10, 4, 2000
 
 
@@ -96,11 +97,28 @@ class MLPMixin:
         return chosen
 
     def _draws_per_step(self, n_rows, has_batches):
-        """Few where predictions count, and for the ELBO of minibatches of many rows."""
-        if self._is_tempered:
+        """Few where predictions count, and where rows have noise of their own."""
+        if self._is_tempered or getattr(self.objective_, "gradient", "") == "local":
             return self._training["n_draws"]
         has_noise = has_batches and self.objective_.kind == "expectation"
         return FEW_DRAWS if has_noise and n_rows > MANY_ROWS else N_DRAWS
+
+    def _choose_family(self, data, response):
+        """Activations are drawn for a wide posterior: that of the whole divergence.
+
+        Less of it leaves q so narrow that pairs of draws of the weights are as good.
+        """
+        is_wide = self._is_factorized and not self._is_tempered
+        if is_wide and self._has_hidden_units and type(self.objective_) is ELBO:
+            if self.objective_.gradient == "auto":
+                self.objective_ = ELBO("local")
+
+    @property
+    def _is_factorized(self):
+        """Whether the posterior is a factorized normal, or an ensemble of them."""
+        family = self.posterior_family_
+        family = family._family() if isinstance(family, Ensemble) else family
+        return isinstance(family, MeanFieldNormal)
 
     def _batch_size(self, n_rows):
         if self._is_tempered and n_rows > self._training["batch_size"]:
@@ -136,9 +154,7 @@ class MLPMixin:
     @property
     def _simple_kinds(self):
         """Linear model and constant, which are networks with weights that stay 0."""
-        family = self.posterior_family_
-        family = family._family() if isinstance(family, Ensemble) else family
-        if not isinstance(family, MeanFieldNormal):
+        if not self._is_factorized:
             return ()
         has_line = self.skip_connection and self._has_hidden_units
         return ("linear", "constant") if has_line else ("constant",)
