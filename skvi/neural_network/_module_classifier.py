@@ -124,7 +124,8 @@ Prior, Posterior or dict, default="normal"
     diagnostics_ : dict
         With log loss also "explained": the fractional reduction of the log loss, on up
         to 2,000 training rows, relative to the class frequencies. A converged fit with
-        almost no reduction warns.
+        almost no reduction warns. "module"
+        says what was fixed in a module in training mode.
     posterior_ : Posterior
     point_ : dict of str to ndarray
         Fitted values of the `deterministic` parameters.

@@ -150,6 +150,7 @@ Likelihood, default="gaussian"
         With log loss also "explained", the fraction of the target's variance that the
         fit explains on up to 2,000 training rows, and "missed", an estimate of what
         neighbors share and the fit misses. A converged fit that misses much warns.
+        "module" says what was fixed in a module in training mode.
     posterior_ : Posterior
     point_ : dict of str to ndarray
         Fitted values of the `deterministic` parameters.

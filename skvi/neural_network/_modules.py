@@ -112,6 +112,7 @@ class ModuleMixin:
             shuffle=isinstance(self.posterior_family_, Ensemble) and not is_template,
             outputs=self._name_outputs(likelihood.n_outputs),
             inputs=self.inputs,
+            past=self._past_module(),
         )
         some = rows[spaced_rows(len(rows), 50)]
         f = predictor.outputs_of_random_parameters(some)
@@ -119,6 +120,20 @@ class ModuleMixin:
             self._warn(self._limit_of_outputs(f, likelihood), SkviWarning)
         names = self._deterministic_blocks(predictor.layout)
         return PartialPredictor(predictor, names) if names else predictor
+
+    def _past_module(self):
+        """Predictor whose statistics a fit that goes on keeps; None for a new fit."""
+        past = getattr(self, "_model", None)
+        if past is None or not (self._continues or self.warm_start):
+            return None
+        return getattr(past.predictor, "predictor", past.predictor)
+
+    def _judge_fit(self, target):
+        """Say, too, what was fixed in the module."""
+        numbers, *messages = super()._judge_fit(target)
+        predictor = getattr(target.predictor, "predictor", target.predictor)
+        said = {"module": predictor.settled} if predictor.settled else {}
+        return numbers | said, *messages
 
     def _make_module(self, rows, n_outputs):
         """Return a module: the template, or a new one, whose lazy layers see rows."""

@@ -2,7 +2,8 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from copy import copy, deepcopy
 from typing import Any, Self
 
@@ -25,6 +26,8 @@ MAX_ELEMENTS = 2**25
 FEW_DRAWS, LARGE_DRAW = 2, 2**17
 # Rows on which a module is checked to treat each one separately.
 PROBE_ROWS, TOLERANCE = 4, 1e-4
+# Rows, at least, whose statistics layers of batch normalization take.
+STATISTICS_ROWS = 1000
 # Scales of random parameters, in units of the natural ones, for the sizes of outputs.
 PROBE_SCALES = (1.0, 3.0, 10.0)
 AFFINE = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
@@ -50,7 +53,11 @@ class ModulePredictor(Predictor):
     independently. `outputs` says in messages what the outputs are. With `inputs`, a
     mapping of names to columns, ``forward`` takes those columns by these names.
 
-    IncompatibleComponentsError if an output depends on other rows, is random, or
+    In training mode, batch normalization takes the statistics of X at the start, and
+    keeps them, or those of a `past` fit, so that every row has a likelihood; dropout is
+    off. `settled` says what was done.
+
+    IncompatibleComponentsError if an output still depends on other rows, is random, or
     changes buffers; ValueError if there are no parameters, or another number of
     outputs.
     """
@@ -67,6 +74,7 @@ class ModulePredictor(Predictor):
         shuffle: bool = False,
         outputs: str = "one column for each number that it predicts",
         inputs: Mapping[str, Any] | None = None,
+        past: "ModulePredictor | None" = None,
     ) -> None:
         module = deepcopy(module).to(CPU)
         self.n_outputs, self.shuffle = n_outputs, shuffle
@@ -83,18 +91,31 @@ class ModulePredictor(Predictor):
         names = {id(p): name for name, p in module.named_parameters()}
         #: Parameters used in several places go by their first name.
         self._first_names = {k: names[id(p)] for k, p in every.items()}
+        self.settled = self._settled(module, X)
         fixed = {k: p for k, p in every.items() if not p.requires_grad}
         fixed |= dict(module.named_buffers(remove_duplicate=False))
         self._fixed = {name: value.detach().clone() for name, value in fixed.items()}
+        if past is not None and past._fixed.keys() == fixed.keys():
+            self._fixed = past._fixed
         self.layout = _layout(module, free, gain, output_gain)
         start = [free[name].reshape(-1).double() for name in self.layout]
         self._start = torch.cat(start).clone()
-        _refuse_batch_layers(module)
         # Its parameters come from theta; the module itself holds none.
         self.module = Function(module.to("meta"))
         self._width, self._loops = n_outputs, False
         self._probe(X, outputs)
         self._loops = not self._has_batching_rules(X[:PROBE_ROWS])
+
+    def _settled(self, module: nn.Module, X: torch.Tensor) -> str:
+        """Fix what training would change; see `_settle`."""
+
+        def run() -> None:
+            rows = X[:: max(1, len(X) // STATISTICS_ROWS)]
+            rows = rows.to(next(module.parameters()).dtype)
+            named = {name: rows[:, at] for name, at in (self.inputs or {}).items()}
+            module(*([rows] if self.inputs is None else []), **named)
+
+        return _settle(module, run, len(X))
 
     @property
     def row_width(self) -> int:
@@ -221,7 +242,8 @@ class ModulePredictor(Predictor):
             raise IncompatibleComponentsError(
                 f"The output of {name} for a row depends on the other rows of a batch, "
                 "or on chance. Use layers that treat each row separately, such as "
-                "nn.GroupNorm and nn.LayerNorm, and no random numbers."
+                "nn.GroupNorm and nn.LayerNorm, nn.BatchNorm2d for statistics that "
+                "are fixed, and no random numbers."
             )
 
     def _refuse_changes(self, theta: torch.Tensor, rows: torch.Tensor) -> None:
@@ -256,26 +278,60 @@ def _as(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return value.to(like.dtype) if value.is_floating_point() else value
 
 
-def _refuse_batch_layers(module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        kind = f"{type(layer).__name__} {name!r}".replace(" ''", "")
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
-            layer.training or not layer.track_running_stats
-        ):
-            raise IncompatibleComponentsError(
-                f"{kind} in training mode makes the output for a row depend on the "
-                "other rows of a batch, so that there is no likelihood of a row. Use "
-                "nn.GroupNorm or nn.LayerNorm, or give a trained module in eval mode: "
-                "module.eval(), whose running statistics are then kept."
-            )
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and (
-            layer.training and layer.p > 0
-        ):
-            raise IncompatibleComponentsError(
-                f"{kind} in training mode makes the output depend on chance. Leave it "
-                "out, since drawing weights from a posterior serves its purpose, "
-                "or give a module in eval mode: module.eval()."
-            )
+def _settle(module: nn.Module, run: Callable[[], object], n_rows: int) -> str:
+    """Give a row one likelihood: no chance, and statistics of the rows of the fit.
+
+    `run` evaluates the module on rows, whose statistics layers of batch normalization
+    in training mode take, and keep. Layers with hooks or parametrizations stay in their
+    mode. Returns what was done, in words.
+    """
+    modes = [(layer, layer.training) for layer in module.modules()]
+    batch = [m for m, training in modes if _takes_statistics(m, training)]
+    drops = [m for m, on in modes if on and getattr(m, "p", getattr(m, "dropout", 0.0))]
+    module.eval()
+    for layer, training in modes:
+        layer.training = training and _has_hooks(layer)
+    if batch and n_rows < 2:
+        raise ValueError(
+            f"{type(batch[0]).__name__} in training mode keeps the statistics of at "
+            f"least two rows. Got {n_rows}; give more, or module.eval()."
+        )
+    momenta = [layer.momentum for layer in batch]
+    for layer in batch:
+        _start_statistics(layer)
+    with torch.no_grad(), suppress(RuntimeError, ValueError, TypeError, IndexError):
+        if batch:  # errors are those of the probe
+            run()
+    for layer, momentum in zip(batch, momenta, strict=True):
+        layer.momentum = momentum
+        layer.eval()
+    words = ["batch normalization keeps the statistics of the start"] if batch else []
+    return "; ".join([*words, "dropout is off"] if drops else words)
+
+
+def _takes_statistics(layer: nn.Module, training: bool) -> bool:
+    if not isinstance(layer, nn.modules.batchnorm._NormBase):
+        return False
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return training or not layer.track_running_stats
+    return training and layer.track_running_stats
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(layer._forward_pre_hooks) or hasattr(layer, "power_method")
+
+
+def _start_statistics(layer: Any) -> None:
+    """Let a layer of normalization average over what it sees from now on."""
+    if not layer.track_running_stats:
+        like = {"dtype": torch.float32 if layer.weight is None else layer.weight.dtype}
+        layer.track_running_stats = True
+        layer.running_mean = torch.zeros(layer.num_features, **like)
+        layer.running_var = torch.ones(layer.num_features, **like)
+        layer.num_batches_tracked = torch.tensor(0)
+    layer.reset_running_stats()
+    layer.momentum = 1.0
+    layer.train()
 
 
 def _layout(

@@ -94,10 +94,38 @@ def test_unknown_points_and_priors():
     points = ["*.bias", "norm"]
     model = BayesianModuleRegressor(module=Net, deterministic=points, **FAST)
     assert list(model.fit(X, y).posterior_.layout) == ["first.weight", "last.weight"]
+
+    class Mixing(nn.Linear):
+        def forward(self, x):
+            return super().forward(x - x.mean(0))
+
     with pytest.raises(IncompatibleComponentsError, match="GroupNorm"):
-        BayesianModuleRegressor(
-            module=nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
-        ).fit(X, y)
+        BayesianModuleRegressor(module=Mixing(X.shape[1], 1)).fit(X, y)
+
+
+@quiet
+@pytest.mark.parametrize("tracks", [True, False])
+def test_modules_in_training_mode(tracks):
+    """As with features standardized by hand, also where a fit goes on; no chance.
+
+    Wrong variants: running statistics of the module; those of the rows of each fit;
+    dropout left on.
+    """
+    X, y = wave(60)
+    norm = nn.BatchNorm1d(X.shape[1], affine=False, track_running_stats=tracks)
+    torch.manual_seed(0)
+    rest = [nn.Linear(X.shape[1], 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1)]
+    whole = BayesianModuleRegressor(nn.Sequential(norm, *rest), **FAST).fit(X / 5, y)
+    scaled = X / 5
+    scaled = (scaled - scaled.mean(0)) / np.sqrt(scaled.var(0, ddof=1) + norm.eps)
+    alone = BayesianModuleRegressor(nn.Sequential(*rest).eval(), **FAST).fit(scaled, y)
+    assert whole.predict(X / 5) == pytest.approx(alone.predict(scaled))
+    assert "statistics" in whole.diagnostics_["module"]
+    assert "dropout is off" in whole.diagnostics_["module"]
+    assert "module" not in alone.diagnostics_
+    before = whole._model.predictor._fixed
+    whole.set_params(warm_start=True).fit(X[:30], y[:30])
+    assert whole._model.predictor._fixed == before
 
 
 @quiet
