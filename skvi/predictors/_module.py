@@ -282,13 +282,12 @@ def _settle(module: nn.Module, run: Callable[[], object], n_rows: int) -> str:
     """Give a row one likelihood: no chance, and statistics of the rows of the fit.
 
     `run` evaluates the module on rows, whose statistics layers of batch normalization
-    in training mode take, and keep. Layers with hooks or parametrizations stay in their
-    mode. Returns what was done, in words.
+    in training mode take, and keep. Spectral norms, which follow the weights, and layers
+    with hooks stay in their mode. Returns what was done, in words.
     """
     modes = [(layer, layer.training) for layer in module.modules()]
     batch = [m for m, training in modes if _takes_statistics(m, training)]
     drops = [m for m, on in modes if on and getattr(m, "p", getattr(m, "dropout", 0.0))]
-    module.eval()
     for layer, training in modes:
         layer.training = training and _has_hooks(layer)
     if batch and n_rows < 2:
@@ -310,6 +309,7 @@ def _settle(module: nn.Module, run: Callable[[], object], n_rows: int) -> str:
 
 
 def _takes_statistics(layer: nn.Module, training: bool) -> bool:
+    """Whether a layer normalizes by the rows that it sees, or would track them."""
     if not isinstance(layer, nn.modules.batchnorm._NormBase):
         return False
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
@@ -318,7 +318,8 @@ def _takes_statistics(layer: nn.Module, training: bool) -> bool:
 
 
 def _has_hooks(layer: nn.Module) -> bool:
-    return bool(layer._forward_pre_hooks) or hasattr(layer, "power_method")
+    """Whether a layer prepares its weights before each evaluation."""
+    return bool(layer._forward_pre_hooks) or hasattr(layer, "n_power_iterations")
 
 
 def _start_statistics(layer: Any) -> None:
