@@ -333,13 +333,13 @@ class LocalSteps(AnalyticSteps):
             sizes = [member.target.n_rows for member in self.members]
         return NoiseStream(generators, self.n_draws, shape, self.params.dtype, sizes)
 
-    def _buffers(self, n_members: int, n_draws: int, n_rows: int) -> Any:
+    def _buffers(self, *shape: int) -> Any:
         self._variance = torch.empty_like(self._std)
         own = self.gradient[:, : 2 * self._std.shape[1]].chunk(2, 1)
         self._in_std = own[1]
         theta = self._mean, self._variance
         predictor = self.members[0].target.predictor
-        return predictor.local_passes(theta, own, n_draws, n_rows)
+        return predictor.local_passes(theta, own, *shape[1:])
 
     def _link(self) -> None:
         """Nothing: the passes write to the gradient itself."""

@@ -282,12 +282,12 @@ def _settle(module: nn.Module, run: Callable[[], object], n_rows: int) -> str:
     """Give a row one likelihood: no chance, and statistics of the rows of the fit.
 
     `run` evaluates the module on rows, whose statistics layers of batch normalization
-    in training mode take, and keep. Spectral norms, which follow the weights, and layers
-    with hooks stay in their mode. Returns what was done, in words.
+    in training mode take, and keep. Spectral norms, which follow the weights, and
+    layers with hooks stay in their mode. Returns what was done, in words.
     """
     modes = [(layer, layer.training) for layer in module.modules()]
     batch = [m for m, training in modes if _takes_statistics(m, training)]
-    drops = [m for m, on in modes if on and getattr(m, "p", getattr(m, "dropout", 0.0))]
+    drops = [m for m, on in modes if on and _drops(m)]
     for layer, training in modes:
         layer.training = training and _has_hooks(layer)
     if batch and n_rows < 2:
@@ -317,6 +317,13 @@ def _takes_statistics(layer: nn.Module, training: bool) -> bool:
     return training and layer.track_running_stats
 
 
+def _drops(layer: Any) -> bool:
+    """Whether a layer, such as a recurrent one, leaves units out."""
+    is_layer = isinstance(layer, nn.modules.dropout._DropoutNd)
+    rate = layer.p if is_layer else getattr(layer, "dropout", 0.0)
+    return isinstance(rate, float | int) and rate > 0
+
+
 def _has_hooks(layer: nn.Module) -> bool:
     """Whether a layer prepares its weights before each evaluation."""
     return bool(layer._forward_pre_hooks) or hasattr(layer, "n_power_iterations")
@@ -325,10 +332,10 @@ def _has_hooks(layer: nn.Module) -> bool:
 def _start_statistics(layer: Any) -> None:
     """Let a layer of normalization average over what it sees from now on."""
     if not layer.track_running_stats:
-        like = {"dtype": torch.float32 if layer.weight is None else layer.weight.dtype}
+        dtype = torch.float32 if layer.weight is None else layer.weight.dtype
         layer.track_running_stats = True
-        layer.running_mean = torch.zeros(layer.num_features, **like)
-        layer.running_var = torch.ones(layer.num_features, **like)
+        layer.running_mean = torch.zeros(layer.num_features, dtype=dtype)
+        layer.running_var = torch.ones(layer.num_features, dtype=dtype)
         layer.num_batches_tracked = torch.tensor(0)
     layer.reset_running_stats()
     layer.momentum = 1.0

@@ -224,10 +224,9 @@ class NoiseStream:
 
     def _fill(self) -> None:
         self._before = [generator.get_state() for generator in self.generators]
-        for block, *own in zip(self.block, self.generators, self._sizes, strict=True):
-            generator, size = own
-            shape = *block.shape[:-1], size
-            noise = torch.empty(shape, device=block.device)
+        sources = zip(self.generators, self._sizes, strict=True)
+        for block, (generator, size) in zip(self.block, sources, strict=True):
+            noise = torch.empty(*block.shape[:-1], size, device=block.device)
             block[..., :size] = noise.normal_(generator=generator)
 
     def get_state(self) -> dict[str, Any]:
