@@ -260,7 +260,7 @@ class _Run:
     def _particles(
         self, target: SupervisedTarget, clock: Clock
     ) -> EvidenceBounds | None:
-        if target.is_extended:
+        if target.noise_hyperprior is not None:
             return None
         options = self.generator, *self.asked, self.report, clock
         sides = row_particle_sides(target, *options)

@@ -246,8 +246,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         if isinstance(numbers[-1], LikelihoodNumber):
             taken += target.likelihood_spec.learned
         parts = {"prior": known.prior_spec, "likelihood": known.likelihood_spec}
-        model = replace(self._model, **parts, taken_from_y=tuple(taken))
-        self._model = replace(model, gammas={}) if target.is_extended else model
+        if target.noise_hyperprior is not None:
+            parts["gammas"] = {}
+        self._model = replace(self._model, **parts, taken_from_y=tuple(taken))
         return known
 
     def _resolve(self, name):
@@ -341,8 +342,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _initialize(self, problem):
         """Weighted bounds, bent families and unknown numbers start at a normal fit."""
-        is_weighted = problem.objective.kind == "weights" or problem.target.is_extended
-        if is_weighted or problem.posterior.starts_at_normal:
+        is_weighted = problem.objective.kind == "weights"
+        has_precision = problem.target.noise_hyperprior is not None
+        if is_weighted or has_precision or problem.posterior.starts_at_normal:
             return start_at_normal(problem)
         return None
 

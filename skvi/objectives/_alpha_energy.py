@@ -7,6 +7,7 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives.base import Objective
+from skvi.targets import SupervisedTarget
 from skvi.targets._least_squares import with_free_energy
 from skvi.utils._validation import Interval, StrOptions
 
@@ -110,7 +111,7 @@ class AlphaEnergy(Objective):
                 f"got divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
             )
-        if not target.has_pointwise or target.prior is None:
+        if not isinstance(target, SupervisedTarget):
             raise IncompatibleComponentsError(
                 f"{self!r} takes a power mean of the likelihood of every row, and "
                 "KL to the prior, but this target has no separate rows, or "
@@ -159,7 +160,7 @@ class AlphaEnergy(Objective):
                 target, posterior, divergence, rows, n_draws, generator
             )
         else:
-            if target.has_moments and not len(target.hyper):
+            if target.has_design and not len(target.hyper):
                 value = free.expected_loss(posterior, rows)
             else:
                 losses = target.sampled_losses(posterior, rows, n_draws, generator)

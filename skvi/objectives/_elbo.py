@@ -12,6 +12,7 @@ from skvi.objectives._network_steps import NormalSteps, can_train
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives._steps import Member, Steps, gain_of_normal
 from skvi.objectives.base import Objective
+from skvi.predictors import MLPPredictor
 from skvi.utils._tensors import CPU
 from skvi.utils._validation import StrOptions
 
@@ -297,8 +298,7 @@ def _check_prior(divergence: Any, target: Any) -> None:
 
 def _check_local(posterior: Any, target: Any) -> None:
     """Raise if activations cannot be drawn row by row."""
-    predictor = getattr(target, "predictor", None)
-    has_layers = predictor is not None and predictor.has_local_draws
+    has_layers = isinstance(getattr(target, "predictor", None), MLPPredictor)
     is_factorized = posterior.is_diagonal and posterior.as_normal() is not None
     if not (has_layers and is_factorized) or target.layout.positive:
         raise IncompatibleComponentsError(

@@ -17,10 +17,10 @@ QUICK_WORK = 2**26
 
 def can_train(member: Member) -> bool:
     """Whether passes give the slopes, and the divergence has a closed form."""
-    target = member.target
-    if not target.has_row_slopes or target.prior is None:
+    predictor = getattr(member.target, "predictor", None)
+    if predictor is None or predictor.structure is None:
         return False
-    return bool(member.divergence.has_closed_form(target.prior))
+    return bool(member.divergence.has_closed_form(member.target.prior))
 
 
 class NetworkSteps(Steps):

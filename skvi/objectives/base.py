@@ -122,7 +122,7 @@ class Objective(Component):
         Parameters
         ----------
         target : Target
-            A target that `has_moments`.
+            A target that `has_design`.
 
         Returns
         -------

@@ -55,8 +55,6 @@ class ModulePredictor(Predictor):
     outputs.
     """
 
-    has_passes = True
-
     def __init__(
         self,
         module: nn.Module,
@@ -102,7 +100,7 @@ class ModulePredictor(Predictor):
         return self._width
 
     @property
-    def structure(self) -> tuple:
+    def structure(self) -> tuple:  # type: ignore[override]
         """Only the components of one ensemble share a module; see `MLPPredictor`."""
         return "module", id(self)
 
