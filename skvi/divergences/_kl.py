@@ -44,9 +44,6 @@ class KLDivergence(Divergence):
         "weight": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})]
     }
 
-    needs_proper_prior = False
-    is_additive = True
-
     def __init__(self, weight: float | str = 1.0) -> None:
         self.weight: Any = weight
 
@@ -60,10 +57,8 @@ class KLDivergence(Divergence):
                 "KLDivergence(weight=1.0), or search over it."
             )
 
-    @property
-    def is_standard(self) -> bool:  # type: ignore[override]
-        """Whether the weight is 1."""
-        return self.weight == 1
+    def check_prior(self, prior: PriorDensity) -> None:
+        """Accept improper priors: a factor of the density changes no optimum."""
 
     @property
     def kl_weight(self) -> float:  # type: ignore[override]

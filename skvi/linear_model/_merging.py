@@ -195,7 +195,7 @@ class MergingMixin:
         return (
             self._resolve("likelihood").is_normal
             and self._resolve("loss").is_log_loss
-            and not self._resolve("objective").is_by_row
+            and self._resolve("objective").kind != "rows"
             and (getattr(X, "shape", None) or (0, 0))[-1] <= MAX_QUICK
         )
 

@@ -97,7 +97,7 @@ class GaussianRegression(BayesianLinearModel):
             isinstance(prior, Normal)
             and isinstance(scale, known)
             and self._resolve("likelihood").is_normal
-            and self.divergence_.is_standard
+            and self.divergence_.kl_weight == 1
             and self.objective_.kind == "expectation"
             and self.loss_function_.is_log_loss
         )

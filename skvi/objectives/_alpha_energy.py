@@ -88,8 +88,6 @@ class AlphaEnergy(Objective):
 
     min_draws = 2
 
-    is_by_row = True
-
     def __init__(
         self, alpha: float = 0.5, form: str = "large_n", gradient: str = "auto"
     ) -> None:
@@ -105,7 +103,7 @@ class AlphaEnergy(Objective):
     def check(self, divergence: Any, target: Any) -> None:
         """Refuse divergences other than KL, and targets without rows."""
         self.validate()
-        if not divergence.is_standard:
+        if divergence.kl_weight != 1:
             raise IncompatibleComponentsError(
                 "objective=AlphaEnergy contains KLDivergence(weight=1) to the prior; "
                 f"got divergence={divergence!r}. Use objective='elbo' with this "

@@ -16,6 +16,7 @@ from skvi.objectives._orders import (
     VarianceLimits,
 )
 from skvi.objectives._steps import Member
+from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.utils._tensors import NoiseStream
 
 
@@ -177,7 +178,7 @@ class _ByAutograd:
 def structure_of(member: Member) -> Hashable | None:
     """What members must share to be trained in one stack; None for other steps."""
     target = member.target
-    if not (member.posterior.is_mean_field and can_train(member)):
+    if not (isinstance(member.posterior, _DiagonalPosterior) and can_train(member)):
         return None
     params = member.posterior.params
     return (
@@ -266,7 +267,8 @@ class AnalyticSteps(NetworkSteps):
         self._layers, blocks = self._views(), self.passes.blocks
         self._noise = [blocks(noise) for noise in self.noise.steps]
         self.divergence = divergence_part(members, params, self._std, self.gradient)
-        self.limits = VarianceLimits(members, params, self.gradient)
+        limits = VarianceLimits(members, params, self.gradient)
+        self.limits = [limits] if limits.are_finite else []
 
     def _views(self) -> list[_Layer]:
         passes, shape = self.passes, (2, self._std.shape[1])
@@ -291,15 +293,13 @@ class AnalyticSteps(NetworkSteps):
             layer.collect(eps)
         self.divergence.complete()
 
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
         self.divergence.weigh(shares)
-
-    @property
-    def confines(self) -> bool:  # type: ignore[override]
-        return bool(self.limits.are_finite)
+        return True
 
     def confine(self) -> None:
-        self.limits.confine()
+        for limits in self.limits:
+            limits.confine()
 
     def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
         return self._losses(hyper) + self.divergence.values(own, hyper)

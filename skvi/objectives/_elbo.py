@@ -90,7 +90,6 @@ class ELBO(Objective):
     kind, direction = "expectation", "lower"
     #: E_q[log joint - upper bound of log q] is still below log p(D).
     sides = frozenset({"exact", "upper"})
-    needs_full_path = False
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class ELBO(Objective):
         self.validate()
         divergence.check_regularizer()
         _check_prior(divergence, target)
-        if self.gradient == "stl" and not divergence.is_standard:
+        if self.gradient == "stl" and divergence.kl_weight != 1:
             raise IncompatibleComponentsError(
                 f"ELBO(gradient='stl') holds for KLDivergence(weight=1) only, not for "
                 f"{divergence!r}. Use gradient='reparam' or 'auto'."
@@ -240,7 +239,7 @@ class ELBO(Objective):
         theta, log_q = draw.theta, draw.log_q
         # The density at strata costs little, and mixtures get close to the posterior.
         is_quick = draw.weight is not None or posterior.has_quick_path
-        is_path = self.gradient == "auto" and is_quick and divergence.is_standard
+        is_path = self.gradient == "auto" and is_quick and divergence.kl_weight == 1
         if self.gradient == "stl" or is_path:
             log_q = posterior.path_log_q(draw)
         log_prior = prior.log_prob(theta)
@@ -288,7 +287,7 @@ def _check_prior(divergence: Any, target: Any) -> None:
     """Raise if this divergence needs a prior and there is none."""
     if target.prior is not None:
         divergence.check_prior(target.prior)
-    elif not divergence.is_standard:
+    elif divergence.kl_weight != 1:
         raise IncompatibleComponentsError(
             f"{divergence!r} compares the posterior with the prior, and this target "
             "has none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with "

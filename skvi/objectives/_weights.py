@@ -47,7 +47,7 @@ class WeightsObjective(Objective):
     def check(self, divergence: Any, target: Any) -> None:
         """Refuse every divergence except KL with weight 1, and improper priors."""
         self.validate()
-        if not divergence.is_standard:
+        if divergence.kl_weight != 1:
             name = type(self).__name__
             raise IncompatibleComponentsError(
                 f"objective={name} moves q toward the exact posterior and leaves no "

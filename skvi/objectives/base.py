@@ -39,8 +39,6 @@ class Objective(Component):
     gradient: str
     #: Sides of log q, of `Draw`, for which the objective is valid.
     sides: frozenset[str] = frozenset({"exact"})
-    #: Whether it depends on the losses of single rows, and not only on their sum.
-    is_by_row = False
     #: Fewest draws of a gradient step: two where draws are compared with one another.
     min_draws = 1
     #: Fraction of a solver's usual step size that the noise of the gradient allows.
@@ -109,7 +107,7 @@ class Objective(Component):
     @property
     def needs_full_path(self) -> bool:
         """Whether draws must move with all parameters of q; see `Posterior`."""
-        return self.gradient != "score"
+        return self.gradient != "score" and self.kind != "expectation"
 
     @property
     def needs_draws(self) -> bool:

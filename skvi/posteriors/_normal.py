@@ -119,7 +119,6 @@ class _DiagonalPosterior(NormalPosterior):
     """Variational parameters: means, log standard deviations."""
 
     is_diagonal = True
-    is_mean_field = True
     has_log_prob_terms = True
 
     def log_prob_terms(

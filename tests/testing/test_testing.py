@@ -120,7 +120,7 @@ def test_wrong_likelihoods(part):
 
 
 class Shifted(KLDivergence):
-    is_standard = False
+    kl_weight = None
 
     def closed_form(self, q, prior):
         return super().closed_form(q, prior) + 0.1
@@ -130,7 +130,7 @@ class Shifted(KLDivergence):
 
 
 class Reversed(KLDivergence):
-    is_standard = False
+    kl_weight = None
 
     def closed_form(self, q, prior):
         pi = prior.as_normal()
