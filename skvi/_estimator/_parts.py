@@ -186,7 +186,7 @@ def with_intercept(estimator: Any, prior: Any) -> Any:
             f"intercept_prior={given!r} needs an intercept. Use "
             "fit_intercept=True, or intercept_prior=None."
         )
-    if not estimator._reads_units and _is_standardized(prior):
+    if not hasattr(estimator, "normalize_y") and _is_standardized(prior):
         raise IncompatibleComponentsError(
             "The posterior that is given as prior is that of a regression with a "
             f"standardized target, which {name} has not. Use the "

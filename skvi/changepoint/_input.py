@@ -15,7 +15,7 @@ from skvi.changepoint._models import (
     RegressionModel,
 )
 from skvi.changepoint._units import LEAST_ROWS, dispersion_of
-from skvi.changepoint.base import ConstantHazard, Hazard, SegmentModel
+from skvi.changepoint.base import ConstantHazard, Hazard, ObservationModel, SegmentModel
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss
@@ -152,11 +152,12 @@ def resolve_divergence(
         return KLDivergence()
     divergence.check_regularizer()
     for model in models:
-        if divergence.weight != 1 and not model.takes_parts:
+        own = getattr(type(model), "update_part", None)  # regressions need none
+        if divergence.weight != 1 and own is ObservationModel.update_part:
             raise IncompatibleComponentsError(
                 f"divergence={divergence!r} and {type(model).__name__} cannot be "
                 "combined: the model has no update for a fraction of a row. Use "
-                "weight=1, or give the model an update_part and takes_parts = True."
+                "weight=1, or give the model an update_part."
             )
     return clone(divergence)
 

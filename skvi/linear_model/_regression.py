@@ -48,7 +48,6 @@ class GaussianRegression(BayesianLinearModel):
     """One target column: the model in the units of the fit, results in those of y."""
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
-    _reads_units = True
 
     def _pose(self, target):
         """As for every estimator; with the exact posterior where it is asked for."""
@@ -214,7 +213,8 @@ class GaussianRegression(BayesianLinearModel):
         # An unknown scale begins at one that is wide enough.
         known = not self._model.likelihood.learned
         robust = known and not self.loss_function_.is_log_loss
-        if robust and solver.continues and not NaturalGradient.missing(problem):
+        is_quick = isinstance(solver, NaturalGradient)
+        if robust and is_quick and not solver.missing(problem):
             return approach(problem, self._model.likelihood._length_scale)
         return super()._prepare(problem, solver)
 

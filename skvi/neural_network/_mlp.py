@@ -132,7 +132,7 @@ class MLPMixin:
     def _solver_options(self, target):
         options = super()._solver_options(target)
         rate = self._training["rate"] if self._is_tempered else None
-        return replace(options, rate=rate)
+        return replace(options, rate=rate, has_fixed_length=self._has_fixed_length)
 
     @property
     def _simple_kinds(self):

@@ -142,8 +142,6 @@ class _FullPosterior(NormalPosterior):
     relative size for narrow and for wide parameters.
     """
 
-    is_diagonal = False
-
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
         params = self.params if params is None else params
         size = self.layout.size
