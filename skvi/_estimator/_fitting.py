@@ -27,14 +27,15 @@ def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
 
     The problem is on the device of the fit.
     """
-    estimator.objective_.check(estimator.divergence_, target)
+    parts = estimator.divergence_, target
+    estimator.objective_.check(*parts)
     estimator.posterior_family_.check_size(target.layout.size)
     generator = make_generator(estimator.random_state)
     posterior = estimator.posterior_family_.build(target.layout, generator)
     estimator._check_posterior(posterior)
     # Components of a mixture are trained independently.
     component = posterior.components[0]
-    estimator.objective_.check_posterior(component, estimator.divergence_, target)
+    estimator.objective_.check(*parts, component)
     device = resolve_device(estimator.device, estimator._device_work(target))
     if device != CPU:
         target, posterior = target.to(device), posterior.to(device)
@@ -44,7 +45,7 @@ def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
     )
     solver = estimator._choose_solver(problem)
     if isinstance(solver, Stochastic):
-        estimator.objective_.check_draws(solver.draws_per_step)
+        estimator.objective_.check(*parts, component, solver.draws_per_step)
     return problem, solver
 
 

@@ -52,8 +52,7 @@ def pose(
             f"density, which that of {family!r} is not. Use posterior='full_rank' or "
             "'flow'."
         )
-    objective.check(KLDivergence(), target)
-    objective.check_posterior(posterior.components[0], KLDivergence(), target)
+    objective.check(KLDivergence(), target, posterior.components[0])
     return Problem(target, objective, KLDivergence(), posterior, generator)
 
 

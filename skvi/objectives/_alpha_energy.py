@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives.base import Objective
-from skvi.targets import SupervisedTarget
 from skvi.targets._least_squares import with_free_energy
 from skvi.utils._validation import Interval, StrOptions
 
@@ -99,22 +97,6 @@ class AlphaEnergy(Objective):
     def needs_draws(self) -> bool:
         """Whether theta must be drawn, whatever the target and q can do."""
         return self.form == "exact" or self.gradient != "auto"
-
-    def check(self, divergence: Any, target: Any) -> None:
-        """Refuse divergences other than KL, and targets without rows."""
-        self.validate()
-        if divergence.kl_weight != 1:
-            raise IncompatibleComponentsError(
-                "objective=AlphaEnergy contains KLDivergence(weight=1) to the prior; "
-                f"got divergence={divergence!r}. Use objective='elbo' with this "
-                "divergence, or divergence='kl' with this objective."
-            )
-        if not isinstance(target, SupervisedTarget):
-            raise IncompatibleComponentsError(
-                f"{self!r} takes a power mean of the likelihood of every row, and "
-                "KL to the prior, but this target has no separate rows, or "
-                "no prior. Use objective='renyi', which takes one of the whole density."
-            )
 
     def exists(self, target: Any, posterior: Any) -> bool | None:
         """Whether the energy is finite: for alpha up to n, by Jensen.
