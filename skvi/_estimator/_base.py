@@ -351,8 +351,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Raise if this estimator cannot predict from such a posterior."""
         if isinstance(posterior, Unsolved):
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior_family_!r} is known for linear regressions "
-                "with conjugate priors. Use posterior='full_rank' or 'mean_field'."
+                f"posterior={self.posterior_family_!r}",
+                "a linear regression with conjugate priors",
+                "posterior='full_rank' or 'mean_field'",
             )
 
     def _continue(

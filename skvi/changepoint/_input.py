@@ -82,9 +82,9 @@ def resolve_models(models: Any) -> list[SegmentModel]:
     supports = sorted({model.support for model in found})
     if len(supports) > 1:
         raise IncompatibleComponentsError(
-            f"The models are of different kinds of values ({', '.join(supports)}): "
-            "densities and probabilities have no common unit and cannot be compared. "
-            "Use models of one kind."
+            "A comparison of models",
+            f"values with a common unit; got {', '.join(supports)}",
+            "models of one kind",
         )
     return found
 
@@ -137,9 +137,9 @@ def resolve_loss(
         for model in models:
             if model.instead_of_beta:
                 raise IncompatibleComponentsError(
-                    f"loss={found!r} and {model!r} cannot be combined: the posterior "
-                    "that minimizes the beta loss is known for regressions with "
-                    f"unknown noise only. {model.instead_of_beta}"
+                    f"loss={found!r}",
+                    f"a regression with unknown noise; got {model!r}",
+                    model.instead_of_beta,
                 )
     return clone(found)
 
@@ -155,9 +155,9 @@ def resolve_divergence(
         own = getattr(type(model), "update_part", None)  # regressions need none
         if divergence.weight != 1 and own is ObservationModel.update_part:
             raise IncompatibleComponentsError(
-                f"divergence={divergence!r} and {type(model).__name__} cannot be "
-                "combined: the model has no update for a fraction of a row. Use "
-                "weight=1, or give the model an update_part."
+                f"divergence={divergence!r}",
+                f"an update_part in {type(model).__name__}, for a fraction of a row",
+                "weight=1",
             )
     return clone(divergence)
 
@@ -203,8 +203,9 @@ class Settings:
         run_length_loss = resolve_loss(given, RUN_LENGTH_LOSSES, models)
         if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
             raise IncompatibleComponentsError(
-                f"run_length_loss={run_length_loss!r} needs a robust loss for the "
-                'parameters, too. Use loss="beta".'
+                f"run_length_loss={run_length_loss!r}",
+                "a robust loss for the parameters, too",
+                'loss="beta"',
             )
         hazard = detector.hazard
         if isinstance(hazard, Hazard):

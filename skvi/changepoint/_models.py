@@ -81,7 +81,7 @@ class RegressionModel(SegmentModel):
         """Advice where the noise is known; see `SegmentModel`."""
         if math.isfinite(self.noise_df):
             return ""
-        return 'Use loss="log", or noise_df=1000.0: noise that is almost known.'
+        return 'loss="log", or noise_df=1000.0: noise that is almost known'
 
     def segment_regressors(self, age: np.ndarray) -> np.ndarray:
         """Regressors that depend on the age of the segment, such as a trend.
@@ -287,8 +287,8 @@ class PoissonCounts(ObservationModel):
 
     support = "count"
     instead_of_beta = (
-        'Use loss="log", or Regression for 2 * sqrt(X + 3 / 8), whose noise is '
-        "about 1 whatever the rate."
+        'loss="log", or Regression for 2 * sqrt(X + 3 / 8), whose noise is about 1 '
+        "whatever the rate"
     )
     _parameter_constraints: dict = {
         "shape": [POSITIVE],
@@ -371,7 +371,7 @@ class BernoulliTrials(ObservationModel):
     """
 
     support = "binary"
-    instead_of_beta = 'Use loss="log": zeros and ones have no outliers.'
+    instead_of_beta = 'loss="log": zeros and ones have no outliers'
     _parameter_constraints: dict = {"ones": [POSITIVE], "zeros": [POSITIVE]}
 
     def __init__(self, ones: float = 1.0, zeros: float = 1.0) -> None:

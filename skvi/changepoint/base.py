@@ -118,7 +118,7 @@ class SegmentModel(Component):
     support = "real"
     order = 0
     shares_design = False
-    instead_of_beta = 'Use loss="log", or regressions, such as Regression.'
+    instead_of_beta = 'loss="log", or regressions, such as Regression'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Which series of each row the model can predict and learn from.

@@ -52,9 +52,9 @@ class KLDivergence(Divergence):
         super().check_regularizer()
         if self.weight == "auto":
             raise IncompatibleComponentsError(
-                "KLDivergence(weight='auto') takes the weight from held-out rows, "
-                "which only networks do. Give a number, such as "
-                "KLDivergence(weight=1.0), or search over it."
+                "KLDivergence(weight='auto')",
+                "held-out rows, which only networks have",
+                "a number, such as KLDivergence(weight=1.0), or search over it",
             )
 
     def check_prior(self, prior: PriorDensity) -> None:
@@ -204,8 +204,9 @@ class JeffreysDivergence(Divergence):
         super().check_prior(prior)
         if _has_infinite_variance(prior):
             raise IncompatibleComponentsError(
-                "JeffreysDivergence() is infinite for a prior without a variance. Use "
-                "divergence='kl' or 'renyi', or prior='normal' or 'laplace'."
+                "JeffreysDivergence()",
+                "a prior with a variance, without which it is infinite",
+                "divergence='kl' or 'renyi', or prior='normal' or 'laplace'",
             )
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:

@@ -306,9 +306,9 @@ class Divergence(Component):
         """
         if not prior.is_proper:
             raise IncompatibleComponentsError(
-                f"{self!r} depends on the constant of the prior's density, which an "
-                "improper prior does not have. Use divergence='kl' or 'renyi', or a "
-                "proper prior such as 'normal'."
+                repr(self),
+                "a proper prior, on whose constant it depends",
+                "divergence='kl' or 'renyi', or a proper prior such as 'normal'",
             )
 
     def check_regularizer(self) -> None:

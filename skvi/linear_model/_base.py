@@ -207,10 +207,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         normals = [part.as_normal() for part in parts]
         if any(normal is not None and normal.factor is not None for normal in normals):
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior!r} and a linear model cannot be combined: "
-                "up to 1,000 coefficients a full covariance takes less time and "
-                "describes the posterior better. Use posterior='full_rank', or above "
-                "1,000 coefficients 'mean_field'."
+                f"posterior={self.posterior!r}",
+                "a network: in a linear model of up to 1,000 coefficients a full "
+                "covariance takes less time and describes the posterior better",
+                "posterior='full_rank', or above 1,000 coefficients 'mean_field'",
             )
         if self._stream is not None:
             normal = posterior.as_normal() or normal_of_predictor(posterior)
@@ -295,10 +295,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return self._stream.posterior
         if isinstance(self.prior, dict) and "intercept" in self.prior:
             raise IncompatibleComponentsError(
-                f"prior={self.prior!r} has an entry 'intercept', which the mapping of "
-                f"{type(self).__name__} must not have: intercept_prior is the prior of "
-                f"the intercept. Use intercept_prior={self.prior['intercept']!r} and "
-                "leave the entry out."
+                f"prior={self.prior!r}",
+                "no entry 'intercept', whose prior is intercept_prior",
+                f"intercept_prior={self.prior['intercept']!r} without this entry",
             )
         prior = super()._resolve_prior()
         coef = self._coef_prior_in(prior)
@@ -367,8 +366,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         name = likelihood.gamma_block[0]
         if not loss.is_log_loss:
             raise IncompatibleComponentsError(
-                f"loss={loss!r} needs a known {name}: give the likelihood a number, "
-                f"such as {name}=0.5, or use loss='log'."
+                f"loss={loss!r}",
+                f"a known {name}",
+                f"a number in the likelihood, such as {name}=0.5, or loss='log'",
             )
         if is_posterior and name in given.layout:
             gamma = matching_gamma(given)

@@ -72,8 +72,9 @@ class GaussianRegression(BayesianLinearModel):
         # With given precisions the normal of full rank is exact.
         if is_asked and missing and self._model.gammas:
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior!r} has no exact form here: {missing}. Use "
-                "posterior='auto'."
+                f"posterior={self.posterior!r}",
+                f"an exact form, which it has not here: {missing}",
+                "posterior='auto'",
             )
         return not missing
 
@@ -297,8 +298,10 @@ class GaussianRegression(BayesianLinearModel):
             found = conjugate_evidence(target, posterior, generator, quantity)
         if method == "exact" and found is None:
             raise IncompatibleComponentsError(
-                "method='exact' needs log loss and normal coefficients that share "
-                "their precision, or have given ones. Use method='auto'."
+                "method='exact'",
+                "log loss, and normal coefficients that share their precision, or have "
+                "given ones",
+                "method='auto'",
             )
         if found is None or not (found.reliable or method == "exact"):
             found = bound_evidence(target, posterior, generator, **options)

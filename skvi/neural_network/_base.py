@@ -127,9 +127,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         super()._check_posterior(posterior)
         if not posterior.has_full_path:
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior!r} learns weights, and modes of networks "
-                "differ by more than the few nats that leave all the weight to one of "
-                "them. Use posterior='ensemble', a mixture of equal weights."
+                f"posterior={self.posterior!r}",
+                "modes that differ by few nats: those of networks leave all the weight "
+                "to one of them",
+                "posterior='ensemble', a mixture of equal weights",
             )
         if self._stream is not None:
             check_next_prior(posterior.as_normal(), self.posterior)

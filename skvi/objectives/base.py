@@ -422,5 +422,5 @@ def refuse(parts: Parts) -> None:
     """Raise for the first row that applies."""
     for applies, *texts in REFUSALS + OF_POSTERIORS * (parts.posterior is not None):
         if applies(parts):
-            part, needs, instead = (text.format(**parts._asdict()) for text in texts)
-            raise IncompatibleComponentsError(f"{part} needs {needs}. Use {instead}.")
+            given = (text.format(**parts._asdict()) for text in texts)
+            raise IncompatibleComponentsError(*given)

@@ -217,9 +217,10 @@ class ModulePredictor(Predictor):
             alone = [self.forward(theta, rows[i : i + 1])[0] for i in range(len(rows))]
         if not torch.allclose(f, torch.cat(alone), TOLERANCE, TOLERANCE):
             raise IncompatibleComponentsError(
-                f"The output of {name} for a row depends on the other rows of a batch, "
-                "or on chance. Use layers that treat each row separately, such as "
-                "nn.GroupNorm and nn.LayerNorm, and no random numbers."
+                name,
+                "outputs that do not depend on other rows of a batch, or on chance",
+                "layers that treat each row separately, such as nn.GroupNorm and "
+                "nn.LayerNorm, and no random numbers",
             )
 
     def _refuse_changes(self, theta: torch.Tensor, rows: torch.Tensor) -> None:
@@ -234,11 +235,9 @@ class ModulePredictor(Predictor):
             owners = dict(self.module.module.named_modules())
             owner = changed[0].rpartition(".")[0]
             raise IncompatibleComponentsError(
-                f"{type(owners[owner]).__name__} {owner!r} in training mode changes "
-                f"its buffers {changed} whenever it is evaluated, so that the output "
-                "depends on earlier ones. Leave it out, since the prior limits the "
-                "weights, or give a module in eval mode: module.eval(), which fixes "
-                "them."
+                f"{type(owners[owner]).__name__} {owner!r}",
+                f"eval mode: in training mode every evaluation changes {changed}",
+                "module.eval(), or no such layer, since the prior limits the weights",
             )
 
 
@@ -261,18 +260,18 @@ def _refuse_batch_layers(module: nn.Module) -> None:
             layer.training or not layer.track_running_stats
         ):
             raise IncompatibleComponentsError(
-                f"{kind} in training mode makes the output for a row depend on the "
-                "other rows of a batch, so that there is no likelihood of a row. Use "
-                "nn.GroupNorm or nn.LayerNorm, or give a trained module in eval mode: "
-                "module.eval(), whose running statistics are then kept."
+                kind,
+                "eval mode: in training mode the output for a row depends on the other "
+                "rows of a batch, and there is no likelihood of a row",
+                "nn.GroupNorm or nn.LayerNorm, or a trained module after module.eval()",
             )
         if isinstance(layer, nn.modules.dropout._DropoutNd) and (
             layer.training and layer.p > 0
         ):
             raise IncompatibleComponentsError(
-                f"{kind} in training mode makes the output depend on chance. Leave it "
-                "out, since drawing weights from a posterior serves its purpose, "
-                "or give a module in eval mode: module.eval()."
+                kind,
+                "eval mode: in training mode the output depends on chance",
+                "module.eval(), or no such layer, since weights are drawn already",
             )
 
 
@@ -325,8 +324,9 @@ class PartialPredictor(Predictor):
         names, full = list(names), predictor.layout
         if not set(names) < set(full):
             raise IncompatibleComponentsError(
-                f"deterministic={names} must name some, but not all blocks of the "
-                f"predictor, which has {list(full)}."
+                f"deterministic={names}",
+                "some, but not all blocks of the predictor",
+                f"some of {list(full)}",
             )
         self.predictor, self.n_outputs = predictor, predictor.n_outputs
         self.layout = full.without(*names)
