@@ -197,7 +197,7 @@ def stochastic(problem: Problem, solver: Any, batch_size: int) -> Stochastic:
         raise IncompatibleComponentsError(
             f"batch_size={batch_size}",
             f"a solver that leaves it open; got {solver!r}",
-            "solver='auto' or Stochastic()",
+            "solver='auto' or Stochastic(batch_size='auto')",
         )
     given = solver.get_params() | {"batch_size": batch_size}
     return Stochastic(**given)
