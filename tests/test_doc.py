@@ -2,13 +2,21 @@
 
 import doctest
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from sklearn.datasets import load_breast_cancer
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
 import skvi.metrics
-from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
+from skvi.changepoint import BayesianChangepointDetector
+from skvi.inference import VariationalInference
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from tests.test_docstrings import public_objects
 
@@ -62,6 +70,50 @@ def test_every_public_name_has_a_page():
     scorers = {f"skvi.metrics.{name}" for name in skvi.metrics.__all__}
     pages = (PAGES / "api.rst").read_text().replace("~", "").split()
     assert not (set(public_objects()) | scorers) - set(pages)
+
+
+def _files_entered(fit):
+    """Files of skvi in the order in which a second fit enters them."""
+    root, entered, before = Path(skvi.__file__).parent, {}, sys.gettrace()
+    fit()
+    sys.settrace(lambda frame, *event: entered.setdefault(frame.f_code.co_filename))
+    try:
+        fit()
+    finally:
+        sys.settrace(before)
+    paths = [Path(path) for path in entered]
+    return [str(p.relative_to(root)) for p in paths if p.is_relative_to(root)]
+
+
+def _files_named(text):
+    """Files of a walk, with the folder of the name before where it is left out."""
+    folder, named = Path(), []
+    for name in re.findall(r"``(\S+\.py)``", text):
+        folder = Path(name).parent if "/" in name else folder
+        named.append(str(folder / Path(name).name))
+    return named
+
+
+FITS = [
+    lambda X, y: BayesianLogisticRegression().fit(X, y),
+    lambda X, y: BayesianMLPRegressor(max_iter=1, random_state=0).fit(X, X[:, 0]),
+    lambda X, y: BayesianChangepointDetector().fit(X[:, :1]),
+    lambda X, y: VariationalInference(lambda p: -(p["a"] ** 2), {"a": ()}).fit(),
+]
+SLOW = [(), pytest.mark.slow, (), ()]
+WALKS = [pytest.param(k, marks=marks) for k, marks in enumerate(SLOW)]
+
+
+@pytest.mark.filterwarnings("ignore:BayesianMLPRegressor")
+@pytest.mark.parametrize("k", WALKS, ids="linear network detector density".split())
+def test_a_fit_enters_the_files_of_its_walk_in_order(k):
+    page = (PAGES / "extend.rst").read_text().partition("From X and y")[2]
+    walk = re.split(r"\n\*An? .+\*, ", page)[k + 1]
+    X, y = load_breast_cancer(return_X_y=True)
+    named = dict.fromkeys(_files_named(walk))
+    entered = _files_entered(lambda: FITS[k](X[::9], y[::9]))
+    assert len(named) > 6
+    assert [path for path in entered if path in named] == list(named)
 
 
 def test_every_example_is_in_the_gallery():

@@ -177,7 +177,11 @@ def test_ordinal_regression(page):
     X = rng.normal(size=(300, 2)) + 3
     latent = X @ [1.0, -0.5] + rng.logistic(size=300)
     y = np.digitize(latent, [0.5, 1.5, 3.0])
-    model = page.OrdinalRegression(prior=Normal(HalfCauchy())).fit(X, y)
+    labels = np.array(["bad", "fair", "good", "ideal"])[y]
+    model = page.OrdinalRegression(prior=Normal(HalfCauchy())).fit(X, labels)
+    assert model.score(X, labels) > np.bincount(y).max() / 300
+    with pytest.raises(ValueError, match="labels that were not in the fit"):
+        model.evidence_bounds(X, y)
     draws = model.sample_posterior(1000, random_state=0)
     f = draws["coef"][:, 0] @ X.T + draws["intercept"]
     gaps = np.array([*model.diagnostics_["learned"].values()])
@@ -195,6 +199,15 @@ def test_ordinal_regression(page):
         at = [probabilities(edges + s * step, f)[:, range(300), y] for s in (-1, 1)]
         slope = np.log(at[1] / at[0]).sum(1) / 2e-3
         assert abs(slope.mean()) < 5 * slope.std() / 1000**0.5 + 0.3, lower
+
+
+def test_parameters_of_a_likelihood_are_checked(page):
+    class Model(page.OrdinalRegression):
+        def _assemble(self, data, response):
+            return self._generalized_linear(data, response, GaussianLikelihood(-1.0))
+
+    with pytest.raises(ValueError, match="'noise_scale' parameter of Gaussian"):
+        Model().fit([[0.0], [1.0]], [0, 1])
 
 
 def test_solver(page):

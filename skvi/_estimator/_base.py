@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._arviz import draws_of, to_arviz
+from skvi._estimator._classes import Labels
 from skvi._estimator._continual import Stream, learn_batch
 from skvi._estimator._evidence import (
     data_of_fit,
@@ -243,8 +244,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Replace `posterior_family_` where it depends on the sizes of the data."""
 
     def _response(self, y):
-        """Return the encoding of the targets: numbers, by default."""
-        return Numbers()
+        """Return the encoding of the targets: numbers, or classes of a classifier."""
+        if not is_classifier(self):
+            return Numbers()
+        labels = None if self._stream is None else self._stream.response
+        if labels is None:
+            labels = Labels.find(y, getattr(self, "class_weight", None))
+        self.classes_ = labels.classes
+        return labels
 
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:

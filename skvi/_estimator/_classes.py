@@ -209,15 +209,6 @@ class BayesianClassifierMixin(ClassifierMixin):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         return Labels.find(found, self.class_weight)
 
-    def _response(self, y):
-        """Labels of the fit, with their weights."""
-        if self._stream is not None:
-            self.classes_ = self._stream.response.classes
-            return self._stream.response
-        labels = Labels.find(y, self.class_weight)
-        self.classes_ = labels.classes
-        return labels
-
     def predict(self, X):
         """Most probable class, by `predict_proba`.
 

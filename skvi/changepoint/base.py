@@ -197,7 +197,7 @@ class ObservationModel(SegmentModel):
         dict
             Name -> array of shape (n_series, ...).
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement prior.")
 
     def log_predictive(self, state: State, row: Row) -> np.ndarray:
         """Log density of the row's values, given the segment so far.
@@ -250,7 +250,7 @@ class ObservationModel(SegmentModel):
         dict
             Name -> array of the same shape.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement update.")
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the prediction of a row.
@@ -266,7 +266,7 @@ class ObservationModel(SegmentModel):
         -------
         mean, variance : ndarray of shape (K, n_series)
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement moments.")
 
 
 class Hazard(Component):
@@ -300,7 +300,7 @@ class Hazard(Component):
         ndarray of shape (K,)
             In [0, 1]; each depends on its own length only.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement probability.")
 
 
 class ConstantHazard(Hazard):

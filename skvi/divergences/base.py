@@ -147,7 +147,7 @@ class Divergence(Component):
             A scalar in nats, exact but for `has_nodes`; ``inf`` if the divergence is
             infinite. KL takes normals with leading axes, and gives one value for each.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement closed_form.")
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Estimate D from S draws of q.
@@ -163,7 +163,7 @@ class Divergence(Component):
             A scalar in nats, differentiable. Consistent as S grows; unbiased for
             KL, in general biased for the others.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement monte_carlo.")
 
     def score_factor(
         self, log_q: torch.Tensor, log_prior: torch.Tensor
@@ -232,7 +232,7 @@ class Divergence(Component):
         DivergenceTerms
             In nats, exact but for `has_nodes`; meant for use without autograd.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement terms.")
 
     def estimate(
         self,

@@ -117,7 +117,7 @@ class Likelihood(Component, Movable, Predictive):
         Tensor of shape (S, n)
             In nats per row, with all constants.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement log_prob.")
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Log of the integral (for discrete y the sum) of p(y | f)^c over y.
@@ -133,7 +133,9 @@ class Likelihood(Component, Movable, Predictive):
         Tensor of shape (S, n)
             0 for c = 1. Other powers of a density have units of y to the 1 - c.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement log_power_integral."
+        )
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Mean of y given f.
@@ -147,7 +149,7 @@ class Likelihood(Component, Movable, Predictive):
         Tensor of shape (S, n)
             In units of y; for labels 0 and 1 the probability of 1.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement mean.")
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw y given f.
@@ -162,7 +164,7 @@ class Likelihood(Component, Movable, Predictive):
         Tensor of shape (S, n)
             One independent draw for each row and each f.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement sample.")
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Log density with its first and second derivative in f.

@@ -349,6 +349,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _generalized_linear(self, data, response, likelihood):
         """Return the model of log odds, or a log rate, that are linear in X."""
+        likelihood.validate()
         predictor = LinearPredictor(
             data.X.shape[1], likelihood.n_outputs, self.fit_intercept
         )

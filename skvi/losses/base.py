@@ -40,7 +40,7 @@ class Loss(Component, Movable):
         Tensor of shape (S, n)
             In nats per row, not averaged.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement __call__.")
 
     def total(
         self,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -266,8 +267,15 @@ class NormalizingFlow(Family):
     def _module(self, size: int) -> nn.Module:
         if self.module is None:
             return InverseAutoregressive(size, self.n_layers, self.n_hidden)
+        if isinstance(self.module, nn.Module):
+            raise TypeError(f"module must be a class or a function. Got {self.module}.")
         flow = self.module(size)
-        return flow if hasattr(flow, "inverse") else _OfDistribution(flow)
+        if hasattr(flow, "inverse"):
+            return flow
+        inputs = signature(flow.forward).parameters.values()
+        if any(p.default is p.empty for p in inputs):
+            raise TypeError(f"{type(flow).__name__} must implement inverse.")
+        return _OfDistribution(flow)
 
     def check_size(self, n_params: int) -> None:
         """Refuse more than 1,000 parameters."""

@@ -119,7 +119,7 @@ class Posterior(Movable):
             Independent draws, (S, P), and log q of each of them in nats: exact, or
             the bound that `side` names.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement draw.")
 
     def draw_strata(self, n_draws: int, generator: torch.Generator) -> Draw:
         """Draw for the gradient of an expectation, which may weigh the draws.
@@ -206,7 +206,7 @@ class Posterior(Movable):
         Tensor of shape (S,)
             In nats, with all constants; see `side`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement log_prob.")
 
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
         """Normal of these variational parameters, differentiable in them.
@@ -423,7 +423,7 @@ class Family(Component):
         Posterior
             In float64.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement build.")
 
     def check_size(self, n_params: int) -> None:
         """Raise if the family is too expensive for this number of parameters.

@@ -73,7 +73,7 @@ class Predictor(Movable):
         Tensor of shape (S, n, K)
             In the dtype of `theta`, differentiable in it.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement forward.")
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
         """Start of a fit.

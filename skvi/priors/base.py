@@ -233,7 +233,7 @@ class BuiltPrior(Movable):
         Tensor of shape (S,)
             In nats, summed over the parameters, with all constants.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement log_prob.")
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of `log_prob` in theta.
@@ -266,7 +266,7 @@ class BuiltPrior(Movable):
         Tensor of shape (S, P)
             Independent draws.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement sample.")
 
     @property
     def is_log_concave(self) -> bool:
@@ -404,4 +404,4 @@ class Prior(Component):
         ValueError
             A hyperparameter is out of its range.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement build.")

@@ -126,7 +126,7 @@ class Problem:
         ----------
         solver : Solver
         history : list of float
-            What is minimized, in nats, after every iteration.
+            What is minimized, in nats, after every iteration; at least one number.
         message : str, default=""
             What to change about a fit that has not converged; empty if it has.
 
@@ -134,6 +134,11 @@ class Problem:
         -------
         Solution
         """
+        if not self.params.isfinite().all():
+            raise ValueError(
+                f"solver={solver!r} arrived at parameters that are not finite. Use "
+                "shorter steps, or return the last finite ones."
+            )
         ending = Ending.UNFINISHED if message else Ending.CONVERGED
         parts = solver.name, self.state, history[-1], history, len(history)
         return Solution(*parts, ending, message)
@@ -260,10 +265,9 @@ class Solver(Component):
 
     Examples
     --------
-    >>> from skvi.solvers._natural_gradient import NaturalGradient
-    >>> from skvi.solvers import Solver
-    >>> isinstance(NaturalGradient(), Solver), NaturalGradient.continues
-    (True, True)
+    >>> from skvi.solvers import Solver, Stochastic
+    >>> isinstance(Stochastic(), Solver), Stochastic().name
+    (True, 'stochastic')
     """
 
     #: Whether a quick solve starts at the state of the posterior with `warm_start`, so
@@ -341,4 +345,4 @@ class Solver(Component):
             On Ctrl-C before there is anything to keep; after that a `Solution` says
             that it was interrupted.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement solve.")

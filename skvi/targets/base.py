@@ -153,7 +153,7 @@ class Target(Movable):
             In nats, summed over the data, with all constants; unbiased if `rows` are
             drawn at random.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must implement log_joint.")
 
     def log_joint_by_coordinate(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None

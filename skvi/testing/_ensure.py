@@ -94,8 +94,8 @@ def check_component(component: Component) -> None:
     name = type(component).__name__
     ensure(
         isinstance(component, Component),
-        f"{name} must be a subclass of the base class of its kind (Loss, Divergence, "
-        "Prior, Family, Likelihood).",
+        f"an object of a class of parts is needed (Loss, Divergence, Prior, Family, "
+        f"Likelihood, Solver). Got {component!r}.",
     )
     component.validate()
     params = component.get_params(deep=False)

@@ -9,6 +9,7 @@ from skvi.likelihoods import Likelihood
 from skvi.losses import Loss
 from skvi.posteriors import Family
 from skvi.priors import Prior
+from skvi.solvers import Solver
 from skvi.testing._ensure import check_component
 from skvi.testing._likelihoods import (
     LIKELIHOODS,
@@ -16,13 +17,14 @@ from skvi.testing._likelihoods import (
     check_likelihood,
     check_loss,
 )
-from skvi.testing._posteriors import check_family, check_prior
+from skvi.testing._posteriors import check_family, check_prior, check_solver
 
 CHECKS: dict[type[Component], Callable[[Any, int], None]] = {
     Divergence: check_divergence,
     Prior: check_prior,
     Family: check_family,
     Likelihood: check_likelihood,
+    Solver: check_solver,
 }
 
 
@@ -35,7 +37,7 @@ def check_part(
 
     Parameters
     ----------
-    part : Loss, Likelihood, Divergence, Prior, Family or any other part
+    part : Loss, Likelihood, Divergence, Prior, Family, Solver or any other part
         A prior must be independent and equal over the coefficients of a block, a
         divergence must be able to regularize a posterior, and a likelihood must have no
         hyperparameters that are still to be learned.
@@ -67,6 +69,9 @@ def check_part(
     - The variational parameters of a family are one flat vector; draws and their log
       density are differentiable in it. If the density is exact it integrates to 1, and
       the mean of its score over draws is 0.
+    - A solver leaves its problem as it is, and takes a normal, of the families
+      "full_rank" and "mean_field" those that it can solve, closer to a normal density.
+      If it says that it has converged, the normal is the density, up to 0.5 nats.
 
     Examples
     --------

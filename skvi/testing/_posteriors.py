@@ -1,4 +1,4 @@
-"""The contracts of posterior families and priors."""
+"""The contracts of posterior families, priors and solvers."""
 
 import math
 
@@ -8,8 +8,14 @@ from scipy import stats
 
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._draw import SIDES
-from skvi.posteriors import Family, Posterior
+from skvi.divergences import KLDivergence
+from skvi.objectives import ELBO
+from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
+from skvi.posteriors._flow import FlowPosterior
 from skvi.priors import BuiltPrior, Prior
+from skvi.solvers import Problem, Solver, SolverOptions
+from skvi.solvers._solution import Solution
+from skvi.targets import Target
 from skvi.testing._ensure import (
     N_DRAWS,
     N_SE,
@@ -30,12 +36,72 @@ def check_family(family: Family, random_state: int) -> None:
     posterior = posterior.at(params + 0.3 * randn(generator, len(params)))
     side = posterior.side
     check(side in SIDES, f"side must be one of {SIDES}; got {side!r}.")
+    if isinstance(posterior, FlowPosterior):  # it says which map is wrong
+        _check_flow(posterior, randn(generator, 5, layout.size), check)
     theta, log_q = _check_draws(posterior, layout.size, check)
     if side == "exact":
         _check_density(posterior, theta[:100], log_q[:100], check)
         _check_score(posterior, theta, check)
         _check_mass(posterior, theta, check, generator)
     _check_normal(posterior, theta, check)
+
+
+def _check_flow(posterior: FlowPosterior, noise: torch.Tensor, check: Check) -> None:
+    """The maps of a module and their determinants, at a few points."""
+    x, arrived = noise, []
+    for method in ("forward", "inverse"):
+
+        def image(row: torch.Tensor, method: str = method) -> torch.Tensor:
+            return posterior.transform(method, row[None], posterior.params)[0][0]
+
+        y, log_det = posterior.transform(method, x, posterior.params)
+        slopes = [torch.autograd.functional.jacobian(image, row) for row in x]
+        expected = torch.stack([torch.linalg.slogdet(slope)[1] for slope in slopes])
+        check.close(log_det, expected, f"the log determinant of {method}", 1e-5, 1e-6)
+        arrived.append(y)
+        x = y
+    check.close(arrived[1], noise, "inverse(forward(noise))", 1e-5, 1e-6)
+
+
+class _Bell(Target):
+    """A normal density that is not normalized: its integral is 2 pi."""
+
+    layout = Layout({"coef": (1, 2)})
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density, (S,)."""
+        return -0.5 * (theta - 1).square().sum(1)
+
+
+def check_solver(solver: Solver, random_state: int) -> None:
+    """A short solve of a normal density; see `check_part`."""
+    check = Check(repr(solver))
+    for family in (FullRankNormal(), MeanFieldNormal()):
+        start, generator = family.build(_Bell.layout), make_generator(random_state)
+        problem = Problem(_Bell(), ELBO(), KLDivergence(), start, generator)
+        if solver.missing(problem):
+            continue
+        before = problem.params.clone()
+        options = SolverOptions(max_iter=20, steps_per_iter=10)
+        found = solver.solve(problem, options)
+        check(isinstance(found, Solution), f"solve must return a Solution: {found!r}.")
+        check(torch.equal(problem.params, before), "solve must not change the problem.")
+        gaps = [_gap_to_bell(state) for state in (start, found.posterior)]
+        check(gaps[1] < gaps[0], "solve does not decrease what is minimized.")
+        # Few draws that stay the same have a bias.
+        check(
+            not found.converged or gaps[1] < 0.5,
+            f"the solution has converged, {gaps[1]:.3g} nats from the optimum.",
+        )
+
+
+def _gap_to_bell(posterior: Posterior) -> float:
+    """KL divergence of a normal from the density."""
+    q = posterior.normal()
+    squares = (q.variance + (q.mean - 1).square()).sum()
+    return float(0.5 * squares + math.log(2 * math.pi) - q.entropy())
 
 
 def _check_draws(

@@ -11,11 +11,12 @@ import torch
 
 from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KLDivergence, RenyiDivergence
-from skvi.likelihoods import GaussianLikelihood
-from skvi.losses import BetaLoss, LogLoss
-from skvi.posteriors import MeanFieldNormal
-from skvi.priors import Laplace, Normal
+from skvi.divergences import Divergence, KLDivergence, RenyiDivergence
+from skvi.likelihoods import GaussianLikelihood, Likelihood, PoissonLikelihood
+from skvi.losses import BetaLoss, LogLoss, Loss
+from skvi.posteriors import Family, MeanFieldNormal, NormalizingFlow
+from skvi.priors import Laplace, Normal, Prior
+from skvi.solvers import Solver
 from skvi.testing import check_part
 
 
@@ -42,8 +43,26 @@ def test_families(name):
     check_part(part())
 
 
-def test_likelihoods():
-    check_part(GaussianLikelihood(0.3))
+def _doubled(name):
+    method = getattr(PoissonLikelihood, name)
+    return lambda self, f, *rest: method(PoissonLikelihood(), 2 * f, *rest)
+
+
+# A mean of exp(2 f), which grows so fast that no quadrature is right for a wide f.
+NAMES = "log_prob", "log_power_integral", "mean", "sample"
+methods = {"is_discrete": True, **{name: _doubled(name) for name in NAMES}}
+ByQuadrature = type("ByQuadrature", (Likelihood,), methods)
+
+
+class Exact(ByQuadrature):
+    def expected_log_loss(self, mean, std_or_cov, y, refine=1):
+        found = PoissonLikelihood().expected_log_loss(2 * mean, 2 * std_or_cov, y)
+        return tuple(2**i * value for i, value in enumerate(found))
+
+
+@pytest.mark.parametrize("part", [GaussianLikelihood(0.3), Exact(), ByQuadrature()])
+def test_likelihoods(part):
+    check_part(part)
 
 
 class HiddenState(Normal):
@@ -113,9 +132,22 @@ class NoPowerNorm(GaussianLikelihood):
         return super().log_power_integral(f, c) + 0.5 * math.log(c)
 
 
-@pytest.mark.parametrize("part", [NarrowDraws(1.0), NoPowerNorm(1.0)])
-def test_wrong_likelihoods(part):
-    with pytest.raises(AssertionError, match="to the power"):
+class OwnSeed(GaussianLikelihood):
+    def sample(self, f, generator):
+        return super().sample(f, torch.Generator().manual_seed(0))
+
+
+class FalseDensity(PoissonLikelihood):
+    is_discrete = False
+
+
+WRONG = {NarrowDraws(1.0): "to the power", NoPowerNorm(1.0): "to the power"}
+WRONG |= {OwnSeed(1.0): "from the generator", FalseDensity(): "is_discrete"}
+
+
+@pytest.mark.parametrize(("part", "message"), WRONG.items())
+def test_wrong_likelihoods(part, message):
+    with pytest.raises(AssertionError, match=message):
         check_part(part)
 
 
@@ -153,9 +185,15 @@ class HalfPull(RenyiDivergence):
         )
 
 
+class SumOfDraws(KLDivergence):
+    def monte_carlo(self, log_q, log_prior):
+        return (log_q - log_prior).sum()
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [
+        (SumOfDraws(), "every draw twice"),
         (Shifted(), "q = prior"),
         (Reversed(), "terms|disagree"),
         (HalfPull(), "precision_gradient"),
@@ -291,3 +329,51 @@ class LyingFamily(MeanFieldNormal):
 def test_wrong_families(built, message):
     with pytest.raises(AssertionError, match=message):
         check_part(LyingFamily(built))
+
+
+class SameSign(torch.nn.Linear):
+    def __init__(self, size):
+        super().__init__(1, size)
+
+    def forward(self, x):
+        return 2 * x + self.bias, torch.full_like(x[:, 0], x.shape[1] * math.log(2))
+
+    def inverse(self, theta):
+        return (theta - self.bias) / 2, self(theta)[1]
+
+
+def test_wrong_modules():
+    with pytest.raises(AssertionError, match="log determinant of inverse"):
+        check_part(NormalizingFlow(SameSign))
+    with pytest.raises(TypeError, match="Flatten must implement inverse"):
+        check_part(NormalizingFlow(torch.nn.Flatten))
+
+
+class Steps(Solver):
+    """Gradient descent, which never asks whether it has converged."""
+
+    def __init__(self, rate=0.1, in_place=False):
+        self.rate, self.in_place = rate, in_place
+
+    def solve(self, problem, options):
+        x = problem.posterior.params if self.in_place else problem.params
+        for _ in range(10 * options.max_iter):
+            leaf = x.clone().requires_grad_()
+            surrogate, value = problem.with_params(leaf).surrogate(5)
+            x -= self.rate * torch.autograd.grad(surrogate, leaf)[0]
+        return problem.with_params(x).solved(self, [float(value)])
+
+
+def test_solvers():
+    check_part(Steps())
+    wrong = {Steps(0.0): "decrease", Steps(0.001): "from the optimum"}
+    wrong |= {Steps(in_place=True): "must not change", Steps(1e3): "not finite"}
+    for part, message in wrong.items():
+        with pytest.raises((AssertionError, ValueError), match=message):
+            check_part(part)
+
+
+@pytest.mark.parametrize("base", [Divergence, Family, Likelihood, Loss, Prior, Solver])
+def test_missing_methods_are_named(base):
+    with pytest.raises(NotImplementedError, match=f"{base.__name__} must implement"):
+        check_part(base())
