@@ -6,16 +6,32 @@ __all__ = ["IncompatibleComponentsError", "NoOptimumError", "SkviWarning"]
 class IncompatibleComponentsError(ValueError):
     """Two components were combined that are incompatible.
 
-    Raised before any training. The message names the components, what is missing and
-    what to use instead. It is a `ValueError`, so that a search with
+    Raised before any training. It is a `ValueError`, so that a search with
     ``error_score=np.nan`` treats it like any other bad parameter.
+
+    Parameters
+    ----------
+    part : str
+        The component, as it was given.
+    needs : str
+        What it needs, and was given in its place.
+    instead : str
+        What to use instead.
 
     Examples
     --------
     >>> from skvi.exceptions import IncompatibleComponentsError
-    >>> issubclass(IncompatibleComponentsError, ValueError)
-    True
+    >>> given = "loss='beta'", "counts; y has other values", "loss='log'"
+    >>> str(IncompatibleComponentsError(*given))
+    "loss='beta' needs counts; y has other values. Use loss='log'."
     """
+
+    def __init__(self, part: str, needs: str, instead: str) -> None:
+        super().__init__(part, needs, instead)
+
+    def __str__(self) -> str:
+        """One sentence for every refusal."""
+        return "{} needs {}. Use {}.".format(*self.args)
 
 
 class NoOptimumError(ValueError):

@@ -87,17 +87,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
     _steps_per_iter = 100
-    #: Whether a fit can have a target in the units of another one, whose posterior is
-    #: its prior.
-    _reads_units = False
     #: What a batch takes from those before it; None for a fit.
     _stream: Stream | None = None
 
     _input: dict = {"dtype": [np.float64, np.float32]}
-    #: Whether a fit is a single solve, so that many can be members of one stack.
-    _fits_in_stacks = False
-    #: Whether the length of a fit was chosen to predict well, and is no limit.
-    _has_fixed_length = False
     #: Further arguments of `validate_data` if there is a target.
     _input_with_target: dict = {}
     #: What evidences need besides X and y, for messages; their methods.
@@ -365,8 +358,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Raise if this estimator cannot predict from such a posterior."""
         if isinstance(posterior, Unsolved):
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior_family_!r} is known for linear regressions "
-                "with conjugate priors. Use posterior='full_rank' or 'mean_field'."
+                f"posterior={self.posterior_family_!r}",
+                "a linear regression with conjugate priors",
+                "posterior='full_rank' or 'mean_field'",
             )
 
     def _continue(

@@ -118,8 +118,8 @@ class BayesianClassifierMixin(ClassifierMixin):
     intervals.
     """
 
-    #: Whether later batches may have classes that the first had not.
-    _takes_new_classes = False
+    #: What adds classes that the first batch had not; None if no batch may have more.
+    _with_new_classes = None
     _parameter_constraints: dict = {
         "class_weight": [dict, StrOptions({"balanced"}), None]
     }
@@ -199,7 +199,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         if self.__sklearn_is_fitted__():
             if found is None or np.array_equal(found, self.classes_):
                 return None
-            if not (self._takes_new_classes and np.isin(self.classes_, found).all()):
+            if not (self._with_new_classes and np.isin(self.classes_, found).all()):
                 raise ValueError(
                     f"classes={classes!r} is not the same as on last call to "
                     f"partial_fit, was: {self.classes_!r}"

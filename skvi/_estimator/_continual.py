@@ -139,9 +139,9 @@ def check_next_prior(normal: NormalForm | None, given: Any) -> None:
     """Raise if a posterior, of the family that was given, has no normal as a prior."""
     if normal is None:
         raise IncompatibleComponentsError(
-            f"partial_fit makes the posterior the prior of the next batch, which "
-            f"must be normal: posterior={given!r} is not. Use "
-            "posterior='mean_field', 'low_rank' or 'full_rank'."
+            "partial_fit",
+            f"a normal posterior, the prior of the next batch; got posterior={given!r}",
+            "posterior='mean_field', 'low_rank' or 'full_rank'",
         )
 
 
@@ -159,9 +159,9 @@ def _flattened(
         first = None if prior is None else prior.matching_normal()
         if own is None or first is None:
             raise IncompatibleComponentsError(
-                f"forgetting={power!r} needs a posterior that is normal, without "
-                "unknown numbers of the likelihood. Give these, such as noise_scale, "
-                "or use forgetting=1.0."
+                f"forgetting={power!r}",
+                "a normal posterior, without unknown numbers of the likelihood",
+                "given numbers, such as noise_scale, or forgetting=1.0",
             )
         return posterior.near(normal_product((own, power), (first, 1 - power))[0])
     scales, nodes, logs = cast(BuiltPrior, prior), [], []

@@ -85,10 +85,8 @@ def judge_fit(
 def _lost(problem: Problem, solution: Solution) -> str:
     """Describe failures of a posterior, or of a component of it; empty if none."""
     given, prior, source = problem.divergence, solution.target.prior, problem.generator
-    # Sums over blocks are unbounded: only draws can lose them.
-    is_safe = solution.is_exact and given.is_additive
     for component in solution.posterior.components:
-        found = "" if is_safe else given.collapse(component, prior, source)
+        found = given.collapse(component, prior, source)
         if not found and given.is_weak:
             found = width_message(given, component, prior)
         if found:
@@ -140,7 +138,7 @@ def describe_fit(
 def _bound(problem: Problem, solution: Solution) -> Sequence[float]:
     """The final ELBO and its standard error."""
     objective = problem.objective
-    is_elbo = objective.kind == "expectation" and problem.divergence.is_standard
+    is_elbo = objective.kind == "expectation" and problem.divergence.kl_weight == 1
     if solution.is_exact and is_elbo:
         return -solution.value, 0.0
     draws = _bound_draws(solution)

@@ -17,7 +17,7 @@ from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers import Problem, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
 from skvi.solvers._natural_gradient import NaturalGradient, choose_start
-from skvi.solvers._solution import PhaseInterrupted, Solution, State
+from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State
 from skvi.targets import Target
 from skvi.utils._tensors import CPU, generator_on, make_generator, resolve_device
 
@@ -27,14 +27,15 @@ def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
 
     The problem is on the device of the fit.
     """
-    estimator.objective_.check(estimator.divergence_, target)
+    parts = estimator.divergence_, target
+    estimator.objective_.check(*parts)
     estimator.posterior_family_.check_size(target.layout.size)
     generator = make_generator(estimator.random_state)
     posterior = estimator.posterior_family_.build(target.layout, generator)
     estimator._check_posterior(posterior)
     # Components of a mixture are trained independently.
     component = posterior.components[0]
-    estimator.objective_.check_posterior(component, estimator.divergence_, target)
+    estimator.objective_.check(*parts, component)
     device = resolve_device(estimator.device, estimator._device_work(target))
     if device != CPU:
         target, posterior = target.to(device), posterior.to(device)
@@ -44,7 +45,7 @@ def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
     )
     solver = estimator._choose_solver(problem)
     if isinstance(solver, Stochastic):
-        estimator.objective_.check_draws(solver.draws_per_step)
+        estimator.objective_.check(*parts, component, solver.draws_per_step)
     return problem, solver
 
 
@@ -136,7 +137,7 @@ def conclude(
             found = estimator._posterior_attributes(solution.state)
             report = None if file is None else file.at("report")
             found |= judge_fit(problem, solution, report)
-            _compare(estimator, found, solution.target)
+            _compare(estimator, found, solution)
             return solution, found
         except KeyboardInterrupt:
             solution = solution.cut_short()
@@ -144,15 +145,16 @@ def conclude(
     return solution, found | describe_fit(problem, solution)
 
 
-def _compare(estimator: Any, found: dict[str, Any], target: Any) -> None:
+def _compare(estimator: Any, found: dict[str, Any], solution: Solution) -> None:
     """Add a comparison with a constant fit to the diagnostics, and warn."""
     # Before the attributes are set; a copy would use the state of a pickle.
     fitted = object.__new__(type(estimator))
     vars(fitted).update(vars(estimator), **found)
+    target, ending = solution.target, solution.ending
     numbers, always, message = fitted._judge_fit(target)
     diagnostics = found["diagnostics_"]
     diagnostics |= numbers
-    has_ended = found["converged_"] or estimator._has_fixed_length
+    has_ended = ending in (Ending.CONVERGED, Ending.PLANNED)
     has_ended = has_ended and not diagnostics["message"]
     if has_ended:
         diagnostics["message"] = message

@@ -183,27 +183,30 @@ def with_intercept(estimator: Any, prior: Any) -> Any:
     has_intercept = getattr(estimator, "fit_intercept", True)
     if intercept is not None and not has_intercept:
         raise IncompatibleComponentsError(
-            f"intercept_prior={given!r} needs an intercept. Use "
-            "fit_intercept=True, or intercept_prior=None."
+            f"intercept_prior={given!r}",
+            "an intercept",
+            "fit_intercept=True, or intercept_prior=None",
         )
-    if not estimator._reads_units and _is_standardized(prior):
+    if not hasattr(estimator, "normalize_y") and _is_standardized(prior):
         raise IncompatibleComponentsError(
-            "The posterior that is given as prior is that of a regression with a "
-            f"standardized target, which {name} has not. Use the "
-            f"posterior_ of a {name}."
+            "A posterior with a standardized target, given as prior,",
+            f"another regression with one, which {name} is not",
+            f"the posterior_ of a {name}",
         )
     if isinstance(prior, Posterior) and intercept is not None:
         raise IncompatibleComponentsError(
-            "A posterior that is given as prior has the intercept in it. Use "
-            "intercept_prior=None."
+            "A posterior that is given as prior",
+            "no other prior for its intercept",
+            "intercept_prior=None",
         )
     if isinstance(prior, Posterior) or not has_intercept:
         return prior
     blocks = prior if isinstance(prior, dict) else {"coef": prior}
     if intercept is not None and "intercept" in blocks:
         raise IncompatibleComponentsError(
-            "prior and intercept_prior both give a prior for the intercept. "
-            "Leave one of them out."
+            "The intercept",
+            "one prior; prior and intercept_prior both give one",
+            "intercept_prior=None, or a prior without the entry 'intercept'",
         )
     if intercept is None and "intercept" not in blocks:
         intercept = estimator._intercept_beside(prior)
@@ -219,8 +222,9 @@ def beside_coefficients(prior: Any) -> Prior | None:
         return None
     if prior.intercept_scale is None:
         raise IncompatibleComponentsError(
-            f"prior={prior!r} has no scale for the intercept to share. Give "
-            "a dict of priors for 'coef' and 'intercept'."
+            f"prior={prior!r}",
+            "a scale that the intercept can share",
+            "a dict of priors for 'coef' and 'intercept'",
         )
     return Normal(scale=prior.intercept_scale)
 

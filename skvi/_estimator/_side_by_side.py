@@ -62,13 +62,15 @@ class PosedFit:
 
 
 def can_pose(estimator: Any) -> bool:
-    """Whether an estimator's parameters allow its fits to be members of a stack.
+    """Whether an estimator is a network whose fits can be members of a stack.
 
-    False also if every iteration is to be reported, and with checkpoints, which belong
+    False if every iteration is to be reported, and with checkpoints, which belong
     to one fit.
     """
-    known = isinstance(estimator, BaseVariational) and estimator._fits_in_stacks
-    if not known or has_callbacks(estimator) or estimator.verbose:
+    is_network = isinstance(estimator, BaseVariational) and hasattr(
+        estimator, "batch_size"
+    )
+    if not is_network or has_callbacks(estimator) or estimator.verbose:
         return False
     return checkpoint_path_of(estimator) is None
 

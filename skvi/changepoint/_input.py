@@ -15,7 +15,7 @@ from skvi.changepoint._models import (
     RegressionModel,
 )
 from skvi.changepoint._units import LEAST_ROWS, dispersion_of
-from skvi.changepoint.base import ConstantHazard, Hazard, SegmentModel
+from skvi.changepoint.base import ConstantHazard, Hazard, ObservationModel, SegmentModel
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss
@@ -82,9 +82,9 @@ def resolve_models(models: Any) -> list[SegmentModel]:
     supports = sorted({model.support for model in found})
     if len(supports) > 1:
         raise IncompatibleComponentsError(
-            f"The models are of different kinds of values ({', '.join(supports)}): "
-            "densities and probabilities have no common unit and cannot be compared. "
-            "Use models of one kind."
+            "A comparison of models",
+            f"values with a common unit; got {', '.join(supports)}",
+            "models of one kind",
         )
     return found
 
@@ -137,9 +137,9 @@ def resolve_loss(
         for model in models:
             if model.instead_of_beta:
                 raise IncompatibleComponentsError(
-                    f"loss={found!r} and {model!r} cannot be combined: the posterior "
-                    "that minimizes the beta loss is known for regressions with "
-                    f"unknown noise only. {model.instead_of_beta}"
+                    f"loss={found!r}",
+                    f"a regression with unknown noise; got {model!r}",
+                    model.instead_of_beta,
                 )
     return clone(found)
 
@@ -152,11 +152,12 @@ def resolve_divergence(
         return KLDivergence()
     divergence.check_regularizer()
     for model in models:
-        if divergence.weight != 1 and not model.takes_parts:
+        own = getattr(type(model), "update_part", None)  # regressions need none
+        if divergence.weight != 1 and own is ObservationModel.update_part:
             raise IncompatibleComponentsError(
-                f"divergence={divergence!r} and {type(model).__name__} cannot be "
-                "combined: the model has no update for a fraction of a row. Use "
-                "weight=1, or give the model an update_part and takes_parts = True."
+                f"divergence={divergence!r}",
+                f"an update_part in {type(model).__name__}, for a fraction of a row",
+                "weight=1",
             )
     return clone(divergence)
 
@@ -202,8 +203,9 @@ class Settings:
         run_length_loss = resolve_loss(given, RUN_LENGTH_LOSSES, models)
         if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
             raise IncompatibleComponentsError(
-                f"run_length_loss={run_length_loss!r} needs a robust loss for the "
-                'parameters, too. Use loss="beta".'
+                f"run_length_loss={run_length_loss!r}",
+                "a robust loss for the parameters, too",
+                'loss="beta"',
             )
         hazard = detector.hazard
         if isinstance(hazard, Hazard):

@@ -65,7 +65,6 @@ class RegressionModel(SegmentModel):
     array([39])
     """
 
-    takes_parts = True
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
         "noise_df": [Interval(Real, 0, None, closed="right")],
@@ -82,7 +81,7 @@ class RegressionModel(SegmentModel):
         """Advice where the noise is known; see `SegmentModel`."""
         if math.isfinite(self.noise_df):
             return ""
-        return 'Use loss="log", or noise_df=1000.0: noise that is almost known.'
+        return 'loss="log", or noise_df=1000.0: noise that is almost known'
 
     def segment_regressors(self, age: np.ndarray) -> np.ndarray:
         """Regressors that depend on the age of the segment, such as a trend.
@@ -287,10 +286,9 @@ class PoissonCounts(ObservationModel):
     """
 
     support = "count"
-    takes_parts = True
     instead_of_beta = (
-        'Use loss="log", or Regression for 2 * sqrt(X + 3 / 8), whose noise is '
-        "about 1 whatever the rate."
+        'loss="log", or Regression for 2 * sqrt(X + 3 / 8), whose noise is about 1 '
+        "whatever the rate"
     )
     _parameter_constraints: dict = {
         "shape": [POSITIVE],
@@ -326,10 +324,6 @@ class PoissonCounts(ObservationModel):
             - a * np.log1p(1 / b)
             - y * np.log1p(b)
         )
-
-    def update(self, state: State, row: Row) -> State:
-        """One more count; see `ObservationModel.update`."""
-        return self.update_part(state, row, 1.0)
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
         """A fraction of a row; see `ObservationModel.update_part`."""
@@ -377,8 +371,7 @@ class BernoulliTrials(ObservationModel):
     """
 
     support = "binary"
-    takes_parts = True
-    instead_of_beta = 'Use loss="log": zeros and ones have no outliers.'
+    instead_of_beta = 'loss="log": zeros and ones have no outliers'
     _parameter_constraints: dict = {"ones": [POSITIVE], "zeros": [POSITIVE]}
 
     def __init__(self, ones: float = 1.0, zeros: float = 1.0) -> None:
@@ -394,10 +387,6 @@ class BernoulliTrials(ObservationModel):
         """Log probability of 0 or 1; see `ObservationModel.log_predictive`."""
         ones, zeros = state["ones"], state["zeros"]
         return np.log(np.where(row.values > 0.5, ones, zeros)) - np.log(ones + zeros)
-
-    def update(self, state: State, row: Row) -> State:
-        """One more row; see `ObservationModel.update`."""
-        return self.update_part(state, row, 1.0)
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
         """A fraction of a row; see `ObservationModel.update_part`."""

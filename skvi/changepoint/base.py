@@ -99,9 +99,6 @@ class SegmentModel(Component):
         Type of the values of a series.
     order : int
         Number of past rows that a row depends on.
-    takes_parts : bool
-        Whether a row can be given a fractional weight, as under
-        ``KLDivergence(weight=2.0)``.
     instead_of_beta : str
         Advice of the detector if a beta loss is requested and not available; empty if
         it is.
@@ -121,8 +118,7 @@ class SegmentModel(Component):
     support = "real"
     order = 0
     shares_design = False
-    takes_parts = False
-    instead_of_beta = 'Use loss="log", or regressions, such as Regression.'
+    instead_of_beta = 'loss="log", or regressions, such as Regression'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Which series of each row the model can predict and learn from.
@@ -148,8 +144,10 @@ class ObservationModel(SegmentModel):
     A model keeps, for each of K hypotheses ("the segment began at row 17"), a few
     arrays that sum up the rows of the segment so far: its *state*, a dict of arrays
     of shape (K, n_series, ...). It predicts the next row, and updates the state with
-    it, for all hypotheses at once. Series are independent given the model. A model need
-    not handle missing values: its results are not used for them.
+    it, for all hypotheses at once: a subclass must implement `prior`, `log_predictive`,
+    `moments`, and `update` or, for fractions of a row too, `update_part`. Series are
+    independent given the model. A model need not handle missing values: its results are
+    not used for them.
 
     Examples
     --------
@@ -229,15 +227,15 @@ class ObservationModel(SegmentModel):
         Returns
         -------
         dict
-            Name -> array of the same shape.
+            Name -> array of the same shape; by default that of `update_part`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement update.")
+        return self.update_part(state, row, 1.0)
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
         """State updated with a row of fractional weight.
 
-        Only called, in place of `update`, under ``KLDivergence(weight=...)``, and for
-        models with ``takes_parts = True``.
+        Called in place of `update` under ``KLDivergence(weight=...)``, which models
+        without it refuse.
 
         Parameters
         ----------
@@ -252,7 +250,7 @@ class ObservationModel(SegmentModel):
         dict
             Name -> array of the same shape.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement update_part.")
+        raise NotImplementedError(f"{type(self).__name__} must implement update.")
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the prediction of a row.

@@ -149,11 +149,11 @@ class RenyiDivergence(RatioDivergence):
         "alpha": [Interval(Real, None, None, closed="neither")]
     }
 
-    needs_proper_prior = False
-    is_additive = True
-
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
+
+    def check_prior(self, prior: PriorDensity) -> None:
+        """Accept improper priors; see `KLDivergence.check_prior`."""
 
     @property
     def is_weak(self) -> bool:

@@ -95,9 +95,10 @@ class FDivergence(Divergence):
         convex = bool((slopes.diff() >= -1e-9).all())
         if abs(float(one)) > 1e-9 or not convex:
             raise IncompatibleComponentsError(
-                f"{self!r} is not an f-divergence: f must be convex with f(1) = 0; got "
-                f"f(1) = {float(one):.3g} and slopes from 1 of {slopes.tolist()} for "
-                f"t = {t[1:].tolist()}. Subtract f(1), or change the sign."
+                repr(self),
+                f"f that is convex with f(1) = 0; got {float(one):.3g} there, and "
+                f"slopes from 1 of {slopes.tolist()} for t = {t[1:].tolist()}",
+                "f - f(1), or the other sign",
             )
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:

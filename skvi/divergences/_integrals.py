@@ -194,10 +194,10 @@ class RatioDivergence(_IntegralDivergence):
         self.validate()
         if self.alpha <= 0:
             raise IncompatibleComponentsError(
-                f"{self!r} cannot regularize a posterior: for alpha <= 0 it is "
-                "infinite, or grows without bound, as soon as the posterior becomes "
-                "much narrower than the prior. Use alpha > 0; alpha=1 is KL, smaller "
-                "values give wider posteriors."
+                repr(self),
+                "alpha > 0 in a fit: else it is infinite, or grows without bound, for "
+                "posteriors much narrower than the prior",
+                "alpha=1, which is KL, or less for wider posteriors",
             )
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:

@@ -44,9 +44,6 @@ class KLDivergence(Divergence):
         "weight": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})]
     }
 
-    needs_proper_prior = False
-    is_additive = True
-
     def __init__(self, weight: float | str = 1.0) -> None:
         self.weight: Any = weight
 
@@ -55,15 +52,13 @@ class KLDivergence(Divergence):
         super().check_regularizer()
         if self.weight == "auto":
             raise IncompatibleComponentsError(
-                "KLDivergence(weight='auto') takes the weight from held-out rows, "
-                "which only networks do. Give a number, such as "
-                "KLDivergence(weight=1.0), or search over it."
+                "KLDivergence(weight='auto')",
+                "held-out rows, which only networks have",
+                "a number, such as KLDivergence(weight=1.0), or search over it",
             )
 
-    @property
-    def is_standard(self) -> bool:  # type: ignore[override]
-        """Whether the weight is 1."""
-        return self.weight == 1
+    def check_prior(self, prior: PriorDensity) -> None:
+        """Accept improper priors: a factor of the density changes no optimum."""
 
     @property
     def kl_weight(self) -> float:  # type: ignore[override]
@@ -209,8 +204,9 @@ class JeffreysDivergence(Divergence):
         super().check_prior(prior)
         if _has_infinite_variance(prior):
             raise IncompatibleComponentsError(
-                "JeffreysDivergence() is infinite for a prior without a variance. Use "
-                "divergence='kl' or 'renyi', or prior='normal' or 'laplace'."
+                "JeffreysDivergence()",
+                "a prior with a variance, without which it is infinite",
+                "divergence='kl' or 'renyi', or prior='normal' or 'laplace'",
             )
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:

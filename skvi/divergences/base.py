@@ -73,14 +73,8 @@ class Divergence(Component):
     0.5
     """
 
-    #: Whether the regularizer is KL(q || prior) with weight 1.
-    is_standard = False
     #: w, if the divergence is ``w * KL(q || prior)``; otherwise None.
     kl_weight: float | None = None
-    #: Whether an arbitrary factor of the prior's density would change the optimum.
-    needs_proper_prior = True
-    #: Whether it is a sum over independent blocks. It then is unbounded for each block.
-    is_additive = False
 
     @property
     def is_weak(self) -> bool:
@@ -310,11 +304,11 @@ class Divergence(Component):
         IncompatibleComponentsError
             The message says what to use instead.
         """
-        if self.needs_proper_prior and not prior.is_proper:
+        if not prior.is_proper:
             raise IncompatibleComponentsError(
-                f"{self!r} depends on the constant of the prior's density, which an "
-                "improper prior does not have. Use divergence='kl' or 'renyi', or a "
-                "proper prior such as 'normal'."
+                repr(self),
+                "a proper prior, on whose constant it depends",
+                "divergence='kl' or 'renyi', or a proper prior such as 'normal'",
             )
 
     def check_regularizer(self) -> None:

@@ -129,7 +129,11 @@ def bound_evidence(
     -4.7
     """
     if target.prior is not None and not target.prior.is_proper:
-        raise IncompatibleComponentsError(IMPROPER)
+        raise IncompatibleComponentsError(
+            "An evidence",
+            "a proper prior; that of LogUniform has an arbitrary constant",
+            "prior='horseshoe' or StudentT() in the fit",
+        )
     if target.symmetry is not None and method == "auto" and max_seconds is None:
         max_seconds = PATH_SECONDS
     asked, q = (n_draws, precision), posterior.unrefined
@@ -262,7 +266,7 @@ class _Run:
     def _particles(
         self, target: SupervisedTarget, clock: Clock
     ) -> EvidenceBounds | None:
-        if target.is_extended:
+        if target.noise_hyperprior is not None:
             return None
         options = self.generator, *self.asked, self.report, clock
         sides = row_particle_sides(target, *options)
@@ -360,8 +364,4 @@ MANY_MODES = (
     f"the posterior has more than {MAX_MODES} modes, such as switched labels, and "
     "bounds that miss some would be short of their mass: break the symmetry (support "
     "'ordered', for example)"
-)
-IMPROPER = (
-    "An improper prior such as LogUniform has no evidence: its constant is arbitrary. "
-    "Fit with a proper prior, such as prior='horseshoe' or StudentT(), to bound one."
 )

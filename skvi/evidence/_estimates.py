@@ -7,7 +7,7 @@ posterior draws: ``lw = log p(D, theta) - log r(theta)`` in both cases.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -299,11 +299,10 @@ def invariant_rhat(target: Target, chains: Chains) -> float:
 def invariants(target: Target, theta: torch.Tensor) -> torch.Tensor:
     """Log density of the prior, fitted values, and what else is unique, (S, m)."""
     found = [target.reference.log_prob(theta)[:, None]]
-    if target.has_pointwise and not target.is_extended:
-        supervised = cast(SupervisedTarget, target)
-        every = max(1, supervised.n_rows // N_ROWS)
-        X = supervised.X[::every][:N_ROWS]
-        f = supervised.predictor.forward(theta, X)
+    if isinstance(target, SupervisedTarget) and target.noise_hyperprior is None:
+        every = max(1, target.n_rows // N_ROWS)
+        X = target.X[::every][:N_ROWS]
+        f = target.predictor.forward(theta, X)
         found.append(f.flatten(1).double())
     if target.symmetry is None:
         found.append(theta)

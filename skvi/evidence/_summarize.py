@@ -53,7 +53,7 @@ def lower_bound(
     Stored samples are used once.
     """
     normal, kl = posterior.as_normal(), KLDivergence()
-    if target.has_moments and normal is not None:
+    if target.has_design and normal is not None:
         if kl.has_closed_form(target.reference):
             linear = cast(SupervisedTarget, target)
             loss = linear.expected_loss_terms(normal)[0]
@@ -378,7 +378,7 @@ def _say_valid(target: Target) -> str:
         return IF_MIXED + FROM_CONCAVE
     if target.has_design and target.reference.n_unknown_scales == 1:
         return IF_MIXED + FROM_SCALES
-    is_near = target.prior is None or target.starts_near_fit
+    is_near = target.prior is None or target.noise_hyperprior is not None
     return IF_MIXED + (FROM_FIT if is_near else FROM_PRIOR)
 
 

@@ -213,8 +213,9 @@ def _start_of_path(target: Target) -> NormalForm:
     normal = None if target.prior is None else target.prior.matching_normal()
     if normal is None:
         raise IncompatibleComponentsError(
-            "method='tempering' starts from a normal that matches the prior, and "
-            "this prior has none. Use method='importance'."
+            "method='tempering'",
+            "a normal that matches the prior, to start from",
+            "method='importance'",
         )
     return normal
 

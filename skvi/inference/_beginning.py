@@ -48,12 +48,11 @@ def pose(
     posterior = family.build(layout, generator)
     if layout.discrete and posterior.side != "exact":
         raise IncompatibleComponentsError(
-            f"Beside the discrete parameters {layout.discrete} a family needs an exact "
-            f"density, which that of {family!r} is not. Use posterior='full_rank' or "
-            "'flow'."
+            f"posterior={family!r}",
+            f"an exact density beside the discrete parameters {layout.discrete}",
+            "posterior='full_rank' or 'flow'",
         )
-    objective.check(KLDivergence(), target)
-    objective.check_posterior(posterior.components[0], KLDivergence(), target)
+    objective.check(KLDivergence(), target, posterior.components[0])
     return Problem(target, objective, KLDivergence(), posterior, generator)
 
 
@@ -186,8 +185,9 @@ def stochastic(problem: Problem, solver: Any, batch_size: int) -> Stochastic:
     """The solver of minibatches; error if a solver or an objective has none."""
     if not isinstance(problem.objective, ELBO):
         raise IncompatibleComponentsError(
-            f"batch_size={batch_size} needs objective='elbo', which is a sum over "
-            f"rows. Got {problem.objective!r}. Use batch_size=None."
+            f"batch_size={batch_size}",
+            f"objective='elbo', a sum over rows; got {problem.objective!r}",
+            "batch_size=None",
         )
     if solver == "auto":
         is_normal = problem.posterior.as_normal() is not None
@@ -195,8 +195,9 @@ def stochastic(problem: Problem, solver: Any, batch_size: int) -> Stochastic:
         return Stochastic(batch_size=batch_size, n_draws=n_draws)
     if not isinstance(solver, Stochastic) or solver.batch_size != "auto":
         raise IncompatibleComponentsError(
-            f"batch_size={batch_size} needs solver='auto' or Stochastic() with "
-            f"batch_size='auto'. Got {solver!r}."
+            f"batch_size={batch_size}",
+            f"a solver that leaves it open; got {solver!r}",
+            "solver='auto' or Stochastic(batch_size='auto')",
         )
     given = solver.get_params() | {"batch_size": batch_size}
     return Stochastic(**given)

@@ -16,7 +16,27 @@ from skvi.utils._tensors import rand
 from skvi.utils._validation import Interval
 
 
-class CategoricalLikelihood(Likelihood):
+class _ClassLikelihood(Likelihood):
+    """Probabilities proportional to exp(f): their powers are probabilities at c f."""
+
+    is_discrete = is_log_concave = True
+    tail_curvature = 0.0
+
+    def _expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        wider = (c if mean.ndim == 1 else c**2) * std_or_cov
+        parts = c * mean, wider, y, (c - 1) / c, refine
+        value, first, second = self._expected_density_power(*parts)
+        return value, c * first, c**2 * second
+
+
+class CategoricalLikelihood(_ClassLikelihood):
     r"""y in {0, ..., K - 1}, coded as floats, with :math:`p \propto \exp(f)`.
 
     The K columns of f are symmetric: no class is the reference. Adding a constant to
@@ -60,9 +80,6 @@ class CategoricalLikelihood(Likelihood):
     _parameter_constraints: dict = {
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
-    is_discrete = True
-    is_log_concave = scales_by_powers = True
-    tail_curvature = 0.0
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes
@@ -233,7 +250,7 @@ def _one_hot(y: torch.Tensor, n_classes: int, dtype: torch.dtype) -> torch.Tenso
     return torch.nn.functional.one_hot(_codes(y), n_classes).to(dtype)
 
 
-class BernoulliLikelihood(Likelihood):
+class BernoulliLikelihood(_ClassLikelihood):
     """y in {0, 1} with log odds f.
 
     Notes
@@ -248,10 +265,6 @@ class BernoulliLikelihood(Likelihood):
     >>> BernoulliLikelihood().log_prob(torch.zeros(1, 2, 1), torch.tensor([0.0, 1.0]))
     tensor([[-0.6931, -0.6931]])
     """
-
-    is_discrete = True
-    is_log_concave = scales_by_powers = True
-    tail_curvature = 0.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log mass, (S, n)."""

@@ -144,8 +144,9 @@ class RoundedLikelihood(Likelihood):
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Refuse robust losses."""
         raise IncompatibleComponentsError(
-            f"{self!r} goes with loss='log': sums of powers of its probabilities are "
-            "not implemented. For outliers use RoundedLikelihood(StudentTLikelihood())."
+            repr(self),
+            "loss='log': others need sums of powers of its probabilities",
+            "RoundedLikelihood(StudentTLikelihood()) for outliers",
         )
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:

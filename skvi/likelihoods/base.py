@@ -1,6 +1,7 @@
 """What every likelihood must implement, and what follows from it by quadrature."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -36,8 +37,6 @@ class Likelihood(Component, Movable, Predictive):
     has_expectations = True
     #: Whether ``-log p(y | f)`` is convex in f for every y.
     is_log_concave = False
-    #: Whether the escort density of order c is the density at c f, as for a softmax.
-    scales_by_powers = False
     #: Whether y is normal given f.
     is_normal = False
     #: Whether f is a location of y, in its units.
@@ -367,20 +366,8 @@ class Likelihood(Component, Movable, Predictive):
         value, first, second : Tensor
             As in `expected_log_loss`.
         """
-        if not self.scales_by_powers:
-            return self._expected_exp(
-                lambda f, t: self._log_escort_power(f, t, c),
-                mean,
-                std_or_cov,
-                y,
-                refine,
-            )
-        wider = (c if mean.ndim == 1 else c**2) * std_or_cov
-        power = (c - 1) / c
-        value, first, second = self._expected_density_power(
-            c * mean, wider, y, power, refine
-        )
-        return value, c * first, c**2 * second
+        log_power = partial(self._log_escort_power, c=c)
+        return self._expected_exp(log_power, mean, std_or_cov, y, refine)
 
     def _expected_exp(
         self,

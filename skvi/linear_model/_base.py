@@ -207,10 +207,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         normals = [part.as_normal() for part in parts]
         if any(normal is not None and normal.factor is not None for normal in normals):
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior!r} and a linear model cannot be combined: "
-                "up to 1,000 coefficients a full covariance takes less time and "
-                "describes the posterior better. Use posterior='full_rank', or above "
-                "1,000 coefficients 'mean_field'."
+                f"posterior={self.posterior!r}",
+                "a network: in a linear model of up to 1,000 coefficients a full "
+                "covariance takes less time and describes the posterior better",
+                "posterior='full_rank', or above 1,000 coefficients 'mean_field'",
             )
         if self._stream is not None:
             normal = posterior.as_normal() or normal_of_predictor(posterior)
@@ -246,8 +246,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         if isinstance(numbers[-1], LikelihoodNumber):
             taken += target.likelihood_spec.learned
         parts = {"prior": known.prior_spec, "likelihood": known.likelihood_spec}
-        model = replace(self._model, **parts, taken_from_y=tuple(taken))
-        self._model = replace(model, gammas={}) if target.is_extended else model
+        if target.noise_hyperprior is not None:
+            parts["gammas"] = {}
+        self._model = replace(self._model, **parts, taken_from_y=tuple(taken))
         return known
 
     def _resolve(self, name):
@@ -294,10 +295,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return self._stream.posterior
         if isinstance(self.prior, dict) and "intercept" in self.prior:
             raise IncompatibleComponentsError(
-                f"prior={self.prior!r} has an entry 'intercept', which the mapping of "
-                f"{type(self).__name__} must not have: intercept_prior is the prior of "
-                f"the intercept. Use intercept_prior={self.prior['intercept']!r} and "
-                "leave the entry out."
+                f"prior={self.prior!r}",
+                "no entry 'intercept', whose prior is intercept_prior",
+                f"intercept_prior={self.prior['intercept']!r} without this entry",
             )
         prior = super()._resolve_prior()
         coef = self._coef_prior_in(prior)
@@ -341,8 +341,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _initialize(self, problem):
         """Weighted bounds, bent families and unknown numbers start at a normal fit."""
-        is_weighted = problem.objective.kind == "weights" or problem.target.is_extended
-        if is_weighted or problem.posterior.starts_at_normal:
+        is_weighted = problem.objective.kind == "weights"
+        has_precision = problem.target.noise_hyperprior is not None
+        if is_weighted or has_precision or problem.posterior.starts_at_normal:
             return start_at_normal(problem)
         return None
 
@@ -366,8 +367,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         name = likelihood.gamma_block[0]
         if not loss.is_log_loss:
             raise IncompatibleComponentsError(
-                f"loss={loss!r} needs a known {name}: give the likelihood a number, "
-                f"such as {name}=0.5, or use loss='log'."
+                f"loss={loss!r}",
+                f"a known {name}",
+                f"a number in the likelihood, such as {name}=0.5, or loss='log'",
             )
         if is_posterior and name in given.layout:
             gamma = matching_gamma(given)

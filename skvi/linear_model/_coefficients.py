@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ class Coefficients(Movable, ABC):
     """
 
     model: LinearModel
-    is_drawn: ClassVar[bool] = False
 
     @property
     def single(self) -> NormalForm | None:
@@ -277,7 +276,6 @@ class DrawnCoefficients(Coefficients):
     """Draws of all parameters, theta, (S, P), from a posterior that is not normal."""
 
     theta: torch.Tensor
-    is_drawn: ClassVar[bool] = True
 
     def in_units(self) -> torch.Tensor:
         """Parameters of the predictor."""

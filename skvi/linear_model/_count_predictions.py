@@ -347,9 +347,9 @@ class Counts(Response):
         """Raise if a loss sums over counts, and the targets are not counts."""
         if not (self.are_counts or loss.is_log_loss):
             raise IncompatibleComponentsError(
-                f"loss={loss!r} needs counts, 0, 1, 2, ..., because it "
-                "sums over them; y has other values. Give counts and exposure, or use "
-                "loss='log'."
+                f"loss={loss!r}",
+                "counts, 0, 1, 2, ..., because it sums over them; y has other values",
+                "counts and exposure, or loss='log'",
             )
 
     def check_counts(self, y: Any, name: str) -> np.ndarray:
@@ -385,9 +385,9 @@ def check_likelihood(likelihood: Likelihood) -> None:
     """Raise if a likelihood is not one of counts."""
     if not likelihood.is_discrete or likelihood.n_outputs != 1:
         raise IncompatibleComponentsError(
-            f"likelihood={likelihood!r} is not a distribution of counts with one "
-            "parameter f. Use 'poisson', 'negative_binomial', or a Likelihood with "
-            "is_discrete = True and n_outputs = 1."
+            f"likelihood={likelihood!r}",
+            "is_discrete = True and n_outputs = 1, as a distribution of counts",
+            "'poisson', 'negative_binomial', or another Likelihood",
         )
 
 

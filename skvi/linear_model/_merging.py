@@ -122,9 +122,9 @@ def check_joint(posterior: Posterior, family: Family) -> None:
     if posterior.layout.positive and len(posterior.parts) > 1:
         name = posterior.layout.positive[0]
         raise IncompatibleComponentsError(
-            f"posterior={family!r} has a {name} that is independent of the "
-            "coefficients. Use 'full_rank' or 'mean_field', which are normal at every "
-            f"{name}."
+            f"posterior={family!r}",
+            f"a {name} that is not independent of the coefficients",
+            f"'full_rank' or 'mean_field', which are normal at every {name}",
         )
 
 
@@ -195,7 +195,7 @@ class MergingMixin:
         return (
             self._resolve("likelihood").is_normal
             and self._resolve("loss").is_log_loss
-            and not self._resolve("objective").is_by_row
+            and self._resolve("objective").kind != "rows"
             and (getattr(X, "shape", None) or (0, 0))[-1] <= MAX_QUICK
         )
 
@@ -206,8 +206,9 @@ class MergingMixin:
             return past if past.rows is not None else None
         if self._n_columns:
             raise IncompatibleComponentsError(
-                "After a fit to several targets partial_fit cannot go on. Begin with "
-                "partial_fit, also for the first batch."
+                "partial_fit to several targets",
+                "a first batch of its own; this model had a fit",
+                "partial_fit for all batches, or one target",
             )
         if self._exact is None:
             return None

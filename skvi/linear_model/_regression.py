@@ -48,7 +48,6 @@ class GaussianRegression(BayesianLinearModel):
     """One target column: the model in the units of the fit, results in those of y."""
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
-    _reads_units = True
 
     def _pose(self, target):
         """As for every estimator; with the exact posterior where it is asked for."""
@@ -73,8 +72,9 @@ class GaussianRegression(BayesianLinearModel):
         # With given precisions the normal of full rank is exact.
         if is_asked and missing and self._model.gammas:
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior!r} has no exact form here: {missing}. Use "
-                "posterior='auto'."
+                f"posterior={self.posterior!r}",
+                f"an exact form, which it has not here: {missing}",
+                "posterior='auto'",
             )
         return not missing
 
@@ -97,7 +97,7 @@ class GaussianRegression(BayesianLinearModel):
             isinstance(prior, Normal)
             and isinstance(scale, known)
             and self._resolve("likelihood").is_normal
-            and self.divergence_.is_standard
+            and self.divergence_.kl_weight == 1
             and self.objective_.kind == "expectation"
             and self.loss_function_.is_log_loss
         )
@@ -214,7 +214,8 @@ class GaussianRegression(BayesianLinearModel):
         # An unknown scale begins at one that is wide enough.
         known = not self._model.likelihood.learned
         robust = known and not self.loss_function_.is_log_loss
-        if robust and solver.continues and not NaturalGradient.missing(problem):
+        is_quick = isinstance(solver, NaturalGradient)
+        if robust and is_quick and not solver.missing(problem):
             return approach(problem, self._model.likelihood._length_scale)
         return super()._prepare(problem, solver)
 
@@ -297,8 +298,10 @@ class GaussianRegression(BayesianLinearModel):
             found = conjugate_evidence(target, posterior, generator, quantity)
         if method == "exact" and found is None:
             raise IncompatibleComponentsError(
-                "method='exact' needs log loss and normal coefficients that share "
-                "their precision, or have given ones. Use method='auto'."
+                "method='exact'",
+                "log loss, and normal coefficients that share their precision, or have "
+                "given ones",
+                "method='auto'",
             )
         if found is None or not (found.reliable or method == "exact"):
             found = bound_evidence(target, posterior, generator, **options)

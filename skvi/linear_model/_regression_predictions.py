@@ -14,6 +14,7 @@ from skvi._predictive._mixtures import (
     NormalPredictive,
     QuadraturePredictive,
 )
+from skvi.linear_model._coefficients import DrawnCoefficients
 from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
@@ -29,7 +30,7 @@ class RegressionPredictionMixin:
     def _predictive(self, X):
         """Distributions of new targets in the rows of validated X."""
         model, coefficients = self._model, self._coefficients
-        if coefficients.is_drawn:
+        if isinstance(coefficients, DrawnCoefficients):
             return self._from_draws(X, coefficients.theta)
         if self._exact is not None:
             return coefficients.predictive(X, self.n_jobs)

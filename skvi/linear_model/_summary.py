@@ -14,7 +14,7 @@ from skvi._predictive._mixtures import DrawnPredictive, QuadraturePredictive
 from skvi._predictive._quantiles import SampledFunction
 from skvi.base._layout import Units
 from skvi.exceptions import SkviWarning
-from skvi.linear_model._coefficients import find_coefficients
+from skvi.linear_model._coefficients import DrawnCoefficients, find_coefficients
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._validation import Interval, validate_arguments
 
@@ -331,7 +331,7 @@ class CoefficientsMixin:
     def _is_drawn(self):
         """Whether predictions average over draws."""
         check_is_fitted(self)
-        return self._coefficients.is_drawn
+        return isinstance(self._coefficients, DrawnCoefficients)
 
     @property
     def _log_weights(self):

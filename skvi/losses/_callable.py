@@ -93,13 +93,16 @@ class CallableLoss(Loss):
         if likelihood.learned:
             name = likelihood.learned[0]
             raise IncompatibleComponentsError(
-                f"loss={self!r} does not depend on {name}, so that {name}='learn' has "
-                f"nothing to learn from. Give a number as {name}, or use loss='log'."
+                f"{name}='learn'",
+                f"a loss that depends on {name}; got loss={self!r}",
+                f"a number as {name}, or loss='log'",
             )
         if likelihood.scale_outputs:
             raise IncompatibleComponentsError(
-                f"loss={self!r} does not depend on the scale of the noise, which "
-                f"{likelihood!r} takes from f. Use constant noise, or loss='log'."
+                f"likelihood={likelihood!r}",
+                "a loss that depends on the scale of the noise, which it takes from f; "
+                f"got loss={self!r}",
+                "constant noise, or loss='log'",
             )
 
     def expected(
@@ -113,9 +116,9 @@ class CallableLoss(Loss):
         """Integrate in one dimension, kinks included; see `Loss.expected`."""
         if mean.ndim == 2:
             raise IncompatibleComponentsError(
-                f"loss={self!r} cannot be integrated over the {mean.shape[1]} columns "
-                "of a linear model for several classes. Use two classes, a network "
-                "(which trains on draws), or loss='beta'."
+                f"loss={self!r}",
+                f"one column of f to be integrated over; got {mean.shape[1]}",
+                "two classes, a network (which trains on draws), or loss='beta'",
             )
         smooth = torch.where(std_or_cov > 0, std_or_cov, SMOOTHING)
         out = mean.new_empty(3, len(mean), dtype=torch.float64)

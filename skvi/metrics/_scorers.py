@@ -82,7 +82,6 @@ class LogPredictiveDensity(RowScorer):
 
     method: ClassVar[str] = "predict_log_density"
     otherwise: ClassVar[str] = "a classifier needs predict_proba"
-    needs_numbers: ClassVar[bool] = False
 
     def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         return estimator.predict_log_density(X, y, **options)

@@ -321,7 +321,6 @@ class RowScorer(Scorer):
     #: Required method of the estimator, and the alternative if it is missing.
     method: ClassVar[str]
     otherwise: ClassVar[str]
-    needs_numbers: ClassVar[bool] = True
 
     def __call__(
         self,
@@ -357,7 +356,7 @@ class RowScorer(Scorer):
         ValueError
             The weights are negative, or all zero.
         """
-        if self.needs_numbers and is_classifier(estimator):
+        if self.method != "predict_log_density" and is_classifier(estimator):
             raise TypeError(
                 f"{self!r} needs numbers, and {type(estimator).__name__} predicts "
                 "classes. Use log_predictive_density_scorer, or "

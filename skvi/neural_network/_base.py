@@ -89,8 +89,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
     }
-    #: Whether fits have several optima, as far as it is known.
-    _has_hidden_units = True
     #: What held-out rows chose, during the fit; its shares afterwards.
     _choice, _shares = None, None
     #: Whether this is a candidate of that choice, and of which simple kind.
@@ -98,7 +96,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
     #: Kinds of simpler models among the candidates.
     _simple_kinds = ()
     _steps_per_iter = STEPS_PER_EPOCH
-    _fits_in_stacks = True
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -130,9 +127,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         super()._check_posterior(posterior)
         if not posterior.has_full_path:
             raise IncompatibleComponentsError(
-                f"posterior={self.posterior!r} learns weights, and modes of networks "
-                "differ by more than the few nats that leave all the weight to one of "
-                "them. Use posterior='ensemble', a mixture of equal weights."
+                f"posterior={self.posterior!r}",
+                "modes that differ by few nats: those of networks leave all the weight "
+                "to one of them",
+                "posterior='ensemble', a mixture of equal weights",
             )
         if self._stream is not None:
             check_next_prior(posterior.as_normal(), self.posterior)
@@ -222,7 +220,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             steps_per_iter=self._steps_per_iter,
             early_stopping=self.early_stopping,
             warm_up=WARM_UP,
-            has_fixed_length=self._has_fixed_length,
             long_steps=not self._is_tempered,
             n_iter_no_change=20,
             dtype=torch.float32,  # noise of draws exceeds rounding, and it takes half

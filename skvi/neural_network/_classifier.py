@@ -243,7 +243,6 @@ or Objective, default="elbo"
 
     # Log odds of 3 are a probability of 0.95: the prior reaches confident predictions.
     _scales = (2.0, 3.0)
-    _takes_new_classes = True
     _choices, _training = CLASS_CHOICES, CLASS_TRAINING
     _with_new_classes = with_new_classes
     _parameter_constraints: dict = {

@@ -257,8 +257,9 @@ def check_other_likelihood(likelihood: Likelihood) -> None:
     if likelihood.gamma_prior is not None:
         name, _ = likelihood.gamma_block or ("parameter", 1.0)
         raise IncompatibleComponentsError(
-            f"likelihood={likelihood!r} asks for a posterior of its {name}, which "
-            f"networks learn as a number: use {type(likelihood).__name__}('learn')."
+            f"likelihood={likelihood!r}",
+            f"a posterior of its {name}, which networks learn as a number",
+            f"{type(likelihood).__name__}('learn')",
         )
 
 

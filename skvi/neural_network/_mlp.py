@@ -14,6 +14,7 @@ from skvi.likelihoods import Likelihood
 from skvi.neural_network._reports import remedies, spaced_rows
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal, Posterior
+from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS, INITIAL_SHARE
 from skvi.solvers import Problem
@@ -149,7 +150,7 @@ class MLPMixin:
     def _solver_options(self, target):
         options = super()._solver_options(target)
         rate = self._training["rate"] if self._is_tempered else None
-        return replace(options, rate=rate)
+        return replace(options, rate=rate, has_fixed_length=self._has_fixed_length)
 
     @property
     def _simple_kinds(self):
@@ -198,7 +199,7 @@ def levels_of(likelihood: Likelihood) -> list[int]:
 def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
     """The solution with the noise of held-out rows, mixed with what predicts them."""
     choice, (posterior, target) = network._choice, solution.state
-    if not all(part.is_mean_field for part in posterior.components):
+    if not all(isinstance(q, _DiagonalPosterior) for q in posterior.components):
         return solution
     likelihood, name = network._model.likelihood, choice.zeros or "network"
     shares, n_learned = choice.shares, len(likelihood.learned)

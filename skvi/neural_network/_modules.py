@@ -196,8 +196,9 @@ class ModuleMixin:
             ]
             if not names:
                 raise IncompatibleComponentsError(
-                    f"deterministic={pattern!r} is not a parameter, layer or pattern "
-                    f"of the module, which has {list(layout)}."
+                    f"deterministic={pattern!r}",
+                    "a parameter, layer or pattern of the module",
+                    f"some of {list(layout)}",
                 )
             found += names
         return [name for name in layout if name in found]

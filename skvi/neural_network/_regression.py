@@ -69,7 +69,6 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     if X is float32: its rounding of a large target would exceed the noise.
     """
 
-    _reads_units = True
     predict_interval = predict_interval
 
     _parameter_constraints: dict = {
@@ -78,8 +77,6 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
     }
     #: Likelihood of each target, without the numbers that a fit learns.
     _shapes: list | None = None
-    #: Whether noise whose shape is chosen has a scale of each row.
-    _varies_noise = False
     #: What the fraction that a fit explains is about.
     _error_of_rows = (
         "the squared errors of the training rows are {:.3g} times those of their mean"
@@ -141,7 +138,9 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             found = clone(found).set_params(likelihood=shape)
         else:
             return given
-        if not (self._varies_noise and self._resolve("loss").is_log_loss):
+        # The outputs of a module are given: all rows have the same scale of noise.
+        is_module = not hasattr(self, "hidden_layer_sizes")
+        if is_module or not self._resolve("loss").is_log_loss:
             return found
         noise = HeteroscedasticLikelihood(noise_of(found))
         is_hurdle = isinstance(found, HurdleLikelihood)
@@ -532,7 +531,8 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         heavy = is_normal and is_constant and has_outliers(y - mean, weight)
         outliers = ["likelihood='student_t', as there are outliers,"] if heavy else []
         # A linear model has one optimum.
-        others = ["another random_state"] if self._has_hidden_units else []
+        has_hidden_units = getattr(self, "_has_hidden_units", True)
+        others = ["another random_state"] if has_hidden_units else []
         remedy = self._remedy(outliers, others)
         # Far outliers, which heavy tails allow for, hide what is explained of the rest.
         most = max(explained, explained_variance(mean, y, weight) or explained)

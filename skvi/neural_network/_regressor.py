@@ -211,7 +211,6 @@ default="auto"
     True
     """
 
-    _varies_noise = True
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,
         **MLPMixin._parameter_constraints,

@@ -35,8 +35,9 @@ def solver_for(network: Any, n_rows: int) -> Solver:
     if (size := network.batch_size) != "auto":
         if getattr(solver, "batch_size", None) != "auto":
             raise IncompatibleComponentsError(
-                f"solver={network.solver!r} sets the rows of its steps itself: leave "
-                f"batch_size={size!r} out."
+                f"batch_size={size!r}",
+                f"a solver that leaves it open; got {network.solver!r}",
+                "Stochastic(), or batch_size='auto'",
             )
         solver.set_params(batch_size=size)
     if isinstance(solver, Stochastic):
@@ -152,9 +153,10 @@ def check_stream(network: Any) -> None:
             network._warn(ONE_OF_MANY, SkviWarning)
     if len(points := getattr(network, "deterministic", ())):
         raise IncompatibleComponentsError(
-            f"deterministic={points!r} are point estimates, without a posterior "
-            "that could be the prior of the next batch. Use deterministic=() for "
-            "partial_fit."
+            "partial_fit",
+            "a posterior of all parameters, the prior of the next batch; got "
+            f"deterministic={points!r}",
+            "deterministic=()",
         )
 
 
@@ -178,8 +180,10 @@ def with_new_classes(estimator, past, labels):
     first = past.prior.matching_normal()
     if own is None or not own.is_diagonal or first is None:
         raise IncompatibleComponentsError(
-            f"posterior={estimator.posterior!r} and prior={estimator.prior!r} cannot "
-            "get more classes. Use posterior='mean_field', and a prior with a scale."
+            "A batch with more classes",
+            "a factorized normal, and a prior with a scale; got "
+            f"posterior={estimator.posterior!r} and prior={estimator.prior!r}",
+            "posterior='mean_field' and prior='normal'",
         )
     old, n_classes = estimator._model.predictor, len(labels.classes)
     inner = old.sizes[1:-1], old.activation_name

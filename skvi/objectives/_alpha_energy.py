@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives.base import Objective
 from skvi.targets._least_squares import with_free_energy
 from skvi.utils._validation import Interval, StrOptions
@@ -87,8 +86,6 @@ class AlphaEnergy(Objective):
 
     min_draws = 2
 
-    is_by_row = True
-
     def __init__(
         self, alpha: float = 0.5, form: str = "large_n", gradient: str = "auto"
     ) -> None:
@@ -100,22 +97,6 @@ class AlphaEnergy(Objective):
     def needs_draws(self) -> bool:
         """Whether theta must be drawn, whatever the target and q can do."""
         return self.form == "exact" or self.gradient != "auto"
-
-    def check(self, divergence: Any, target: Any) -> None:
-        """Refuse divergences other than KL, and targets without rows."""
-        self.validate()
-        if not divergence.is_standard:
-            raise IncompatibleComponentsError(
-                "objective=AlphaEnergy contains KLDivergence(weight=1) to the prior; "
-                f"got divergence={divergence!r}. Use objective='elbo' with this "
-                "divergence, or divergence='kl' with this objective."
-            )
-        if not target.has_pointwise or target.prior is None:
-            raise IncompatibleComponentsError(
-                f"{self!r} takes a power mean of the likelihood of every row, and "
-                "KL to the prior, but this target has no separate rows, or "
-                "no prior. Use objective='renyi', which takes one of the whole density."
-            )
 
     def exists(self, target: Any, posterior: Any) -> bool | None:
         """Whether the energy is finite: for alpha up to n, by Jensen.
@@ -159,7 +140,7 @@ class AlphaEnergy(Objective):
                 target, posterior, divergence, rows, n_draws, generator
             )
         else:
-            if target.has_moments and not len(target.hyper):
+            if target.has_design and not len(target.hyper):
                 value = free.expected_loss(posterior, rows)
             else:
                 losses = target.sampled_losses(posterior, rows, n_draws, generator)

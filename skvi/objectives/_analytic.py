@@ -16,6 +16,7 @@ from skvi.objectives._orders import (
     VarianceLimits,
 )
 from skvi.objectives._steps import Member
+from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.utils._tensors import NoiseStream
 
 # Variance of a weight, below which squares of single precision are 0.
@@ -180,7 +181,7 @@ class _ByAutograd:
 def structure_of(member: Member) -> Hashable | None:
     """What members must share to be trained in one stack; None for other steps."""
     target = member.target
-    if not (member.posterior.is_mean_field and can_train(member)):
+    if not (isinstance(member.posterior, _DiagonalPosterior) and can_train(member)):
         return None
     params = member.posterior.params
     return (
@@ -268,7 +269,8 @@ class AnalyticSteps(NetworkSteps):
         super().__init__(members, params, n_draws, batch_size, noise)
         self._link()
         self.divergence = divergence_part(members, params, self._std, self.gradient)
-        self.limits = VarianceLimits(members, params, self.gradient)
+        limits = VarianceLimits(members, params, self.gradient)
+        self.limits = [limits] if limits.are_finite else []
 
     def _link(self) -> None:
         """Make the views of all buffers."""
@@ -302,15 +304,13 @@ class AnalyticSteps(NetworkSteps):
         for layer, eps in zip(self._layers, own, strict=True):
             layer.collect(eps)
 
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
         self.divergence.weigh(shares)
-
-    @property
-    def confines(self) -> bool:  # type: ignore[override]
-        return bool(self.limits.are_finite)
+        return True
 
     def confine(self) -> None:
-        self.limits.confine()
+        for limits in self.limits:
+            limits.confine()
 
     def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
         return self._losses(hyper) + self.divergence.values(own, hyper)

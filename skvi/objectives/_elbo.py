@@ -6,13 +6,11 @@ from typing import Any
 import torch
 
 from skvi.base import Draw
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._analytic import AnalyticSteps, LocalSteps, structure_of
 from skvi.objectives._network_steps import NormalSteps, can_train
-from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
+from skvi.objectives._score import ScoreFunction
 from skvi.objectives._steps import Member, Steps, gain_of_normal
 from skvi.objectives.base import Objective
-from skvi.utils._tensors import CPU
 from skvi.utils._validation import StrOptions
 
 SCORE_RATE = 0.1
@@ -90,7 +88,6 @@ class ELBO(Objective):
     kind, direction = "expectation", "lower"
     #: E_q[log joint - upper bound of log q] is still below log p(D).
     sides = frozenset({"exact", "upper"})
-    needs_full_path = False
 
     def __init__(
         self,
@@ -118,68 +115,6 @@ class ELBO(Objective):
         if self.gradient == "score":
             return super().gain_remedy
         return "or lower its learning_rate and tol, or uncorrelate the parameters"
-
-    def check(self, divergence: Any, target: Any) -> None:
-        """Check the order of the divergence, and what `gradient` needs."""
-        self.validate()
-        divergence.check_regularizer()
-        _check_prior(divergence, target)
-        if self.gradient == "stl" and not divergence.is_standard:
-            raise IncompatibleComponentsError(
-                f"ELBO(gradient='stl') holds for KLDivergence(weight=1) only, not for "
-                f"{divergence!r}. Use gradient='reparam' or 'auto'."
-            )
-
-        self._check_variance_reduction()
-        if self.gradient == "score":
-            self._check_score(None, divergence, target.reference)
-
-    def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
-        """Check what the score form needs; see `Objective.check_posterior`."""
-        super().check_posterior(posterior, divergence, target)
-        if posterior.side == "upper":
-            self._check_bound(divergence)
-        if not posterior.has_full_path and divergence.kl_weight is None:
-            raise IncompatibleComponentsError(
-                "The weights of a mixture are learned from means over its components, "
-                f"which divergence={divergence!r} does not have. Use divergence='kl', "
-                "or posterior='ensemble', whose weights are equal."
-            )
-        if self.gradient == "score":
-            self._check_score(posterior, divergence, target.reference)
-        if self.gradient == "local":
-            _check_local(posterior, target)
-
-    def _check_bound(self, divergence: Any) -> None:
-        """Refuse combinations that are no lower bound with an upper bound of log q."""
-        if divergence.kl_weight is None or self.gradient in ("stl", "score"):
-            given = f"{self!r} and divergence={divergence!r}"
-            raise IncompatibleComponentsError(
-                "The log density of this posterior family is known up to an upper "
-                "bound, with which the gradient of the ELBO is unbiased along the path "
-                f"of the draws only, for KL; got {given}. Use ELBO(gradient='auto') "
-                "and divergence='kl', or a family with an exact density."
-            )
-
-    def _check_variance_reduction(self) -> None:
-        defaults = {"rao_blackwell": False, "control_variate": "auto"}
-        for name, default in defaults.items():
-            if getattr(self, name) is True and self.gradient != "score":
-                raise IncompatibleComponentsError(
-                    f"{name}=True reduces the noise of gradient='score' only; got "
-                    f"gradient={self.gradient!r}. Use gradient='score', or "
-                    f"{name}={default!r}."
-                )
-
-    def _check_score(self, posterior: Any, divergence: Any, prior: Any) -> None:
-        normal = posterior is None or posterior.as_normal() is not None
-        closed = normal and divergence.has_closed_form(prior)
-        if divergence.kl_weight is None and not closed:
-            at = torch.zeros(1, dtype=torch.float64, device=CPU)
-            if divergence.score_factor(at, at) is None:
-                refuse_score(divergence)
-        if self.rao_blackwell:
-            check_rao_blackwell(posterior, divergence, prior)
 
     @torch.no_grad()
     def remaining_gain(
@@ -227,9 +162,9 @@ class ELBO(Objective):
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Negative ELBO; see `Objective.surrogate`."""
-        if self.gradient in ("auto", "local") and _closed_divergence(
-            divergence, target, posterior
-        ):
+        has_form = divergence.has_closed_form(target.reference)
+        is_closed = has_form and posterior.as_normal() is not None
+        if self.gradient in ("auto", "local") and is_closed:
             value = target.expected_loss(posterior, rows, n_draws, generator)
             normal = posterior.normal()
             value = value + divergence.closed_form(normal, target.reference)
@@ -241,7 +176,7 @@ class ELBO(Objective):
         theta, log_q = draw.theta, draw.log_q
         # The density at strata costs little, and mixtures get close to the posterior.
         is_quick = draw.weight is not None or posterior.has_quick_path
-        is_path = self.gradient == "auto" and is_quick and divergence.is_standard
+        is_path = self.gradient == "auto" and is_quick and divergence.kl_weight == 1
         if self.gradient == "stl" or is_path:
             log_q = posterior.path_log_q(draw)
         log_prior = prior.log_prob(theta)
@@ -264,7 +199,6 @@ class ELBO(Objective):
         """Score form: theta is fixed, and only hyperparameters see the value."""
         prior, weight = target.reference, divergence.kl_weight
         theta, log_q = draw.theta, draw.log_q
-        self._check_score(posterior, divergence, prior)
         log_prior = prior.log_prob(theta)
         if self.rao_blackwell:
             log_joint, terms = target.log_joint_by_coordinate(theta, rows)
@@ -283,35 +217,3 @@ class ELBO(Objective):
         form = ScoreFunction(posterior, theta, self.rao_blackwell, control_variate)
         surrogate = form.surrogate(form.reward(losses, weight, prior))
         return value + surrogate, value.detach()
-
-
-def _check_prior(divergence: Any, target: Any) -> None:
-    """Raise if this divergence needs a prior and there is none."""
-    if target.prior is not None:
-        divergence.check_prior(target.prior)
-    elif not divergence.is_standard:
-        raise IncompatibleComponentsError(
-            f"{divergence!r} compares the posterior with the prior, and this target "
-            "has none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with "
-            "weight 1, or a target with a prior."
-        )
-
-
-def _check_local(posterior: Any, target: Any) -> None:
-    """Raise if activations cannot be drawn row by row."""
-    predictor = getattr(target, "predictor", None)
-    has_layers = predictor is not None and predictor.has_local_draws
-    is_factorized = posterior.is_diagonal and posterior.as_normal() is not None
-    if not (has_layers and is_factorized) or target.layout.positive:
-        raise IncompatibleComponentsError(
-            "ELBO(gradient='local') draws the activations of a multilayer perceptron "
-            "whose weights are independent normals under q; this model has none, or "
-            "another posterior. Use posterior='mean_field' with it, or "
-            "ELBO(gradient='auto')."
-        )
-
-
-def _closed_divergence(divergence: Any, target: Any, posterior: Any) -> bool:
-    return posterior.as_normal() is not None and divergence.has_closed_form(
-        target.reference
-    )

@@ -17,10 +17,10 @@ QUICK_WORK = 2**26
 
 def can_train(member: Member) -> bool:
     """Whether passes give the slopes, and the divergence has a closed form."""
-    target = member.target
-    if not target.has_row_slopes or target.prior is None:
+    predictor = getattr(member.target, "predictor", None)
+    if predictor is None or predictor.structure is None:
         return False
-    return bool(member.divergence.has_closed_form(target.prior))
+    return bool(member.divergence.has_closed_form(member.target.prior))
 
 
 class NetworkSteps(Steps):
@@ -29,8 +29,6 @@ class NetworkSteps(Steps):
     Members must have equal predictors, losses and likelihoods. `noise` continues that
     of other steps.
     """
-
-    weighs_divergence = True
 
     def __init__(
         self,
@@ -239,19 +237,14 @@ class _EnsembleSteps(Steps):
     def spans_epochs(self) -> bool:  # type: ignore[override]
         return self.inner.spans_epochs
 
-    @property
-    def weighs_divergence(self) -> bool:  # type: ignore[override]
-        return self.inner.weighs_divergence
-
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
         """All components of a member take the same fraction."""
-        self.inner.weigh_divergence(
-            [s for s in shares for _ in range(self.n_components)]
-        )
+        each = [s for s in shares for _ in range(self.n_components)]
+        return self.inner.weigh_divergence(each)
 
     @property
-    def confines(self) -> bool:  # type: ignore[override]
-        return self.inner.confines
+    def limits(self) -> Sequence[Any]:  # type: ignore[override]
+        return self.inner.limits
 
     def confine(self) -> None:
         self._repeat()
@@ -316,17 +309,13 @@ class _Separate(Steps):
     def spans_epochs(self) -> bool:  # type: ignore[override]
         return all(steps.spans_epochs for steps in self.each)
 
-    @property
-    def weighs_divergence(self) -> bool:  # type: ignore[override]
-        return all(steps.weighs_divergence for steps in self.each)
-
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
-        for steps, share in zip(self.each, shares, strict=True):
-            steps.weigh_divergence([share])
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
+        pairs = zip(self.each, shares, strict=True)
+        return all([steps.weigh_divergence([share]) for steps, share in pairs])
 
     @property
-    def confines(self) -> bool:  # type: ignore[override]
-        return any(steps.confines for steps in self.each)
+    def limits(self) -> Sequence[Any]:  # type: ignore[override]
+        return [limits for steps in self.each for limits in steps.limits]
 
     def confine(self) -> None:
         for steps in self.each:
@@ -368,8 +357,9 @@ class NormalSteps(NetworkSteps):
         self._divergences: list[torch.Tensor] = []
         self._share = 1.0
 
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
         (self._share,) = shares
+        return True
 
     def differentiate(self, step: int) -> None:
         member, noise = self.members[0], self.noise.next()[0]

@@ -143,22 +143,23 @@ class RenyiBound(_PowerBound):
         super().validate()
         if self.alpha == 1:
             raise IncompatibleComponentsError(
-                "RenyiBound needs alpha other than 1; got alpha=1, whose limit is the "
-                "ELBO. Use objective='elbo'."
+                "RenyiBound",
+                "alpha other than 1; got alpha=1, whose limit is the ELBO",
+                "objective='elbo'",
             )
-        side, refused, other, why = _RULES[self.direction]
+        refused, other, why = _RULES[self.direction]
         if self.gradient == refused:
             raise IncompatibleComponentsError(
-                f"RenyiBound(alpha={self.alpha}) bounds log p(D) from {side}, where "
-                f"gradient={refused!r} {why}. Use gradient='auto', 'doubly_reparam' "
-                f"or {other!r}."
+                f"RenyiBound(alpha={self.alpha})",
+                f"another rule than gradient={refused!r}, which {why}",
+                f"gradient='auto', 'doubly_reparam' or {other!r}",
             )
 
 
-#: For each direction: side, the rule that is not a gradient, alternative, and reason.
+#: For each direction: the rule that is not a gradient, alternative, and reason.
 _RULES = {
-    "lower": ("below", "score", "reparam", "is not the gradient of what is maximized"),
-    "upper": ("above", "reparam", "score", "minimizes something without a minimum"),
+    "lower": ("score", "reparam", "is not the gradient of what is maximized"),
+    "upper": ("reparam", "score", "minimizes something without a minimum"),
 }
 
 

@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-from skvi.exceptions import IncompatibleComponentsError
-
 
 class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
@@ -102,32 +100,3 @@ def _leave_one_out(score: torch.Tensor, rewarded: torch.Tensor) -> torch.Tensor:
     product, square = score * rewarded, score.square()
     product, square = product.sum(0) - product, square.sum(0) - square
     return torch.where(square > 0, product / square, 0.0)
-
-
-def check_rao_blackwell(posterior: Any, divergence: Any, prior: Any) -> None:
-    """Raise if log q, or its factor, is not a sum over coordinates."""
-    if divergence.kl_weight is None:
-        why = f"{divergence!r} is not a sum over coordinates of log q and log prior"
-        remedy = "divergence='kl'"
-    elif not prior.has_log_prob_terms:
-        why = "the prior is not known to be a product over coordinates"
-        remedy = "an independent prior such as 'normal'"
-    elif posterior is not None and not posterior.has_log_prob_terms:
-        why = "the posterior family is not a product over coordinates"
-        remedy = "posterior='mean_field'"
-    else:
-        return
-    raise IncompatibleComponentsError(
-        f"ELBO(gradient='score', rao_blackwell=True) drops what other coordinates "
-        f"contribute, but {why}. Use {remedy}, or rao_blackwell=False."
-    )
-
-
-def refuse_score(divergence: Any) -> None:
-    """Say that there is no unbiased score-function gradient."""
-    raise IncompatibleComponentsError(
-        f"ELBO(gradient='score') has an unbiased gradient for KL, f-divergences, and "
-        f"divergences in closed form between a normal posterior and the prior; "
-        f"{divergence!r} is not one here. Use gradient='reparam', divergence='kl', or "
-        "a normal prior and posterior."
-    )

@@ -67,24 +67,19 @@ class Steps:
     #: then exceed an epoch.
     spans_epochs = False
 
-    #: Whether gradients can contain only a fraction of the divergence, see
-    #: `weigh_divergence`.
-    weighs_divergence = False
-
-    #: Whether `confine` changes anything.
-    confines = False
+    #: What `confine` keeps.
+    limits: Sequence[Any] = ()
 
     def __init__(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
 
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
         """Let gradients, but not values, contain a fraction of the divergence.
 
-        `shares` has one fraction for each member; initially they are 1.
+        `shares` has one fraction for each member; initially they are 1. False where
+        gradients always contain all of it.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} do not support a fraction of the divergence."
-        )
+        return False
 
     def confine(self) -> None:
         """Move `params`, in place, to where the divergence is finite."""
@@ -142,18 +137,14 @@ class SurrogateSteps(Steps):
     def sources(self) -> list[Source]:
         return [member.generator for member in self.members]
 
-    @property
-    def weighs_divergence(self) -> bool:  # type: ignore[override]
-        """Whether the objective is the loss plus a divergence in closed form."""
-        member = self.members[0]
+    def weigh_divergence(self, shares: Sequence[float]) -> bool:
+        """If the objective is the loss plus a divergence in closed form."""
+        self._shares, member = list(shares), self.members[0]
         if self.objective.kind != "expectation" or member.target.prior is None:
             return False
         if member.posterior.as_normal() is None:
             return False
         return bool(member.divergence.has_closed_form(member.target.reference))
-
-    def weigh_divergence(self, shares: Sequence[float]) -> None:
-        self._shares = list(shares)
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self._rows, self._values = rows, []

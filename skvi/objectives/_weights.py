@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._steps import MAX_ELEMENTS, MAX_STEPS, Rows
 from skvi.objectives.base import Objective
 
@@ -43,25 +42,6 @@ class WeightsObjective(Objective):
     rate_share = 0.2
     #: Factor of ``sum(weights * d log q / d lambda)`` in the gradient of the loss.
     score_factor = -1.0
-
-    def check(self, divergence: Any, target: Any) -> None:
-        """Refuse every divergence except KL with weight 1, and improper priors."""
-        self.validate()
-        if not divergence.is_standard:
-            name = type(self).__name__
-            raise IncompatibleComponentsError(
-                f"objective={name} moves q toward the exact posterior and leaves no "
-                "room for another divergence to the prior than KLDivergence(weight=1); "
-                f"got divergence={divergence!r}. Use objective='elbo' with this "
-                "divergence, or divergence='kl' with this objective."
-            )
-
-        if target.prior is not None and not target.prior.is_proper:
-            raise IncompatibleComponentsError(
-                f"objective={type(self).__name__} compares q with the exact posterior, "
-                "which an improper prior such as LogUniform need not have. Use "
-                "objective='elbo', or a proper sparse prior: prior='horseshoe'."
-            )
 
     def bound(self, log_weights: torch.Tensor) -> torch.Tensor:
         """Estimate the bound.

@@ -1,13 +1,14 @@
 """What every objective must implement."""
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from skvi.base._component import Component
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._steps import Member, Steps, SurrogateSteps
+from skvi.utils._tensors import CPU
 
 __all__ = ["Objective"]
 
@@ -39,20 +40,28 @@ class Objective(Component):
     gradient: str
     #: Sides of log q, of `Draw`, for which the objective is valid.
     sides: frozenset[str] = frozenset({"exact"})
-    #: Whether it depends on the losses of single rows, and not only on their sum.
-    is_by_row = False
     #: Fewest draws of a gradient step: two where draws are compared with one another.
     min_draws = 1
     #: Fraction of a solver's usual step size that the noise of the gradient allows.
     rate_share = 1.0
 
-    def check(self, divergence: Any, target: Any) -> None:
+    def check(
+        self,
+        divergence: Any,
+        target: Any,
+        posterior: Any = None,
+        n_draws: int | None = None,
+    ) -> None:
         """Raise if this objective cannot be combined with these parts.
 
         Parameters
         ----------
         divergence : Divergence
         target : Target
+        posterior : Posterior, default=None
+            What is to be trained; None if it is not known yet.
+        n_draws : int, default=None
+            Draws of a gradient step; None if it is not known yet.
 
         Raises
         ------
@@ -60,56 +69,15 @@ class Objective(Component):
             The message says which part to change, and to what.
         """
         self.validate()
-
-    def check_draws(self, n_draws: int) -> None:
-        """Raise if a gradient step has too few draws.
-
-        Parameters
-        ----------
-        n_draws : int
-
-        Raises
-        ------
-        IncompatibleComponentsError
-            One draw, where draws are compared with one another.
-        """
-        if n_draws < self.min_draws:
-            raise IncompatibleComponentsError(
-                f"n_draws={n_draws} is too few for objective={type(self).__name__}, "
-                f"which compares draws with one another: give the solver "
-                f"{self.min_draws} or more, or use objective='elbo', for which one "
-                "draw per step is enough."
-            )
-
-    def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
-        """Raise if this objective cannot train a posterior.
-
-        Parameters
-        ----------
-        posterior : Posterior
-        divergence : Divergence
-        target : Target
-
-        Raises
-        ------
-        IncompatibleComponentsError
-            The message says which part to change, and to what.
-        """
-        if posterior.side not in self.sides:
-            raise IncompatibleComponentsError(_refusal(self, posterior.side))
-        if self.needs_full_path and not posterior.has_full_path:
-            raise IncompatibleComponentsError(
-                f"{self!r} follows draws along their path, on which weights of a "
-                "mixture and probabilities of discrete parameters have no gradient. "
-                "Use objective='elbo'; or posterior='ensemble', whose weights are "
-                f"equal; or, with discrete parameters, {type(self).__name__}"
-                "(gradient='score') if there is one."
-            )
+        divergence.check_regularizer()
+        if target.prior is not None:
+            divergence.check_prior(target.prior)
+        refuse(Parts(self, divergence, target, posterior, n_draws))
 
     @property
     def needs_full_path(self) -> bool:
         """Whether draws must move with all parameters of q; see `Posterior`."""
-        return self.gradient != "score"
+        return self.gradient != "score" and self.kind != "expectation"
 
     @property
     def needs_draws(self) -> bool:
@@ -122,7 +90,7 @@ class Objective(Component):
         Parameters
         ----------
         target : Target
-            A target that `has_moments`.
+            A target that `has_design`.
 
         Returns
         -------
@@ -289,27 +257,170 @@ class Objective(Component):
         raise NotImplementedError
 
 
-#: Why log q must be the log density itself.
-_WHY = {
-    "upper": "an upper bound of log q makes log p(D, theta) - log q too small, which "
-    "keeps the ELBO a lower bound, but makes this objective meaningless",
-    "lower": "a lower bound of log q makes log p(D, theta) - log q too large, so that "
-    "no bound of the evidence is left",
-    "none": "it has no density to compare with the posterior's",
-}
+class Parts(NamedTuple):
+    """Parts that are to be combined; see `Objective.check`."""
+
+    objective: Any
+    divergence: Any
+    target: Any
+    posterior: Any = None
+    n_draws: int | None = None
+
+    def has(self, kind: str, gradient: str | None = None) -> bool:
+        """Whether the objective is of this kind, and has this gradient rule."""
+        own = self.objective.gradient
+        return self.objective.kind == kind and gradient in (None, own)
+
+    def reduces(self, name: str) -> bool:
+        """Whether a way of reducing the noise of "score" is asked for."""
+        return getattr(self.objective, name, False) is True
+
+    def has_score(self) -> bool:
+        """Whether "score" has a gradient without bias."""
+        divergence, q = self.divergence, self.posterior
+        if divergence.kl_weight is not None:
+            return True
+        if q is None or q.as_normal() is not None:
+            if divergence.has_closed_form(self.target.reference):
+                return True
+        at = torch.zeros(1, dtype=torch.float64, device=CPU)
+        return divergence.score_factor(at, at) is not None
+
+    def has_terms(self) -> bool:
+        """Whether log q and log prior are known to be sums over coordinates."""
+        is_kl = self.divergence.kl_weight is not None
+        parts = (self.target.reference, self.posterior or self.target.reference)
+        return is_kl and all(part.has_log_prob_terms for part in parts)
+
+    def has_evidence(self) -> bool:
+        """Whether the prior, if there is one, is proper."""
+        return self.target.prior is None or self.target.prior.is_proper
+
+    def follows_path(self) -> bool:
+        """Whether the divergence is KL, and the gradient along the path of draws."""
+        is_kl = self.divergence.kl_weight is not None
+        return is_kl and self.objective.gradient not in ("stl", "score")
+
+    def has_local_draws(self) -> bool:
+        """Whether activations can be drawn row by row."""
+        predictor, q = getattr(self.target, "predictor", None), self.posterior
+        is_normal = q.is_diagonal and q.as_normal() is not None
+        has_layers = hasattr(predictor, "sample_locally")
+        return has_layers and is_normal and not self.target.layout.positive
 
 
-def _refusal(objective: Objective, side: str) -> str:
-    known = {
-        "upper": "known up to an upper bound",
-        "lower": "known up to a lower bound",
-        "none": "not known",
-    }
-    remedies = ["a family with an exact density, such as posterior='full_rank'"]
-    if side == "upper":
-        remedies.insert(0, "objective='elbo'")
-    return (
-        f"The log density of this posterior family is {known[side]}, and "
-        f"objective={objective!r} cannot be trained on it: {_WHY[side]}. Use "
-        f"{' or '.join(remedies)}."
-    )
+#: What does not go together: whether a row applies, the part, what it needs, and what
+#: to use instead.
+Row = tuple[Callable[[Parts], bool], str, str, str]
+
+OBJECTIVE, DIVERGENCE = "objective={objective!r}", "divergence={divergence!r}"
+
+REFUSALS: list[Row] = [
+    (
+        lambda p: not p.has("expectation") and p.divergence.kl_weight != 1,
+        OBJECTIVE,
+        "KLDivergence(weight=1), which belongs to it; got {divergence!r}",
+        "objective='elbo' with this divergence, or divergence='kl' with this objective",
+    ),
+    (
+        lambda p: p.has("weights") and not p.has_evidence(),
+        OBJECTIVE,
+        "an exact posterior, which an improper prior such as LogUniform need not have",
+        "objective='elbo', or a proper sparse prior: prior='horseshoe'",
+    ),
+    (
+        lambda p: p.has("rows") and not hasattr(p.target, "sampled_losses"),
+        OBJECTIVE,
+        "rows with a likelihood, and a prior; this target has no separate rows",
+        "objective='renyi', which takes a power mean of the whole density",
+    ),
+    (
+        lambda p: p.target.prior is None and p.divergence.kl_weight != 1,
+        DIVERGENCE,
+        "a prior to compare the posterior with, and this target has none",
+        "divergence='kl' with weight 1, or a target with a prior",
+    ),
+    (
+        lambda p: p.has("expectation", "stl") and p.divergence.kl_weight != 1,
+        "ELBO(gradient='stl')",
+        "KLDivergence(weight=1); got {divergence!r}",
+        "gradient='reparam' or 'auto'",
+    ),
+    (
+        lambda p: p.reduces("rao_blackwell") and not p.has("expectation", "score"),
+        "rao_blackwell=True",
+        "gradient='score', whose noise it reduces; got {objective!r}",
+        "gradient='score', or rao_blackwell=False",
+    ),
+    (
+        lambda p: p.reduces("control_variate") and not p.has("expectation", "score"),
+        "control_variate=True",
+        "gradient='score', whose noise it reduces; got {objective!r}",
+        "gradient='score', or control_variate='auto'",
+    ),
+    (
+        lambda p: p.has("expectation", "score") and not p.has_score(),
+        "ELBO(gradient='score')",
+        "KL, an f-divergence, or one in closed form, for a gradient without bias; "
+        "{divergence!r} is none of them here",
+        "gradient='reparam', divergence='kl', or a normal prior and posterior",
+    ),
+    (
+        lambda p: p.reduces("rao_blackwell") and not p.has_terms(),
+        "rao_blackwell=True",
+        "log q and log prior that are sums over coordinates, and their KL",
+        "divergence='kl' with an independent prior such as 'normal' and "
+        "posterior='mean_field', or rao_blackwell=False",
+    ),
+]
+
+#: The same, if the posterior is known.
+OF_POSTERIORS: list[Row] = [
+    (
+        lambda p: p.posterior.side not in p.objective.sides,
+        OBJECTIVE,
+        "the log density of q, of which this family has a bound at most",
+        "a family with an exact density, such as posterior='full_rank'; or, if it has "
+        "an upper bound, objective='elbo'",
+    ),
+    (
+        lambda p: p.objective.needs_full_path and not p.posterior.has_full_path,
+        OBJECTIVE,
+        "draws that move with all parameters of q: weights of a mixture and "
+        "probabilities of discrete parameters move none",
+        "objective='elbo'; or posterior='ensemble', whose weights are equal; or, with "
+        "discrete parameters, gradient='score' if there is one",
+    ),
+    (
+        lambda p: p.posterior.side == "upper" and not p.follows_path(),
+        "A family whose log density has an upper bound",
+        "KL, and a gradient along the path of draws; got {objective!r}, {divergence!r}",
+        "ELBO(gradient='auto') and divergence='kl', or a family with an exact density",
+    ),
+    (
+        lambda p: not p.posterior.has_full_path and p.divergence.kl_weight is None,
+        "A mixture with weights to learn",
+        "a divergence that is a mean over its components; got {divergence!r}",
+        "divergence='kl', or posterior='ensemble', whose weights are equal",
+    ),
+    (
+        lambda p: p.has("expectation", "local") and not p.has_local_draws(),
+        "ELBO(gradient='local')",
+        "an MLP whose weights are independent normals: it draws the activations",
+        "posterior='mean_field' with such a model, or ELBO(gradient='auto')",
+    ),
+    (
+        lambda p: p.n_draws is not None and p.n_draws < p.objective.min_draws,
+        OBJECTIVE,
+        "draws that it can compare with one another; got n_draws={n_draws}",
+        "{objective.min_draws} or more, or objective='elbo', for which one is enough",
+    ),
+]
+
+
+def refuse(parts: Parts) -> None:
+    """Raise for the first row that applies."""
+    for applies, *texts in REFUSALS + OF_POSTERIORS * (parts.posterior is not None):
+        if applies(parts):
+            given = (text.format(**parts._asdict()) for text in texts)
+            raise IncompatibleComponentsError(*given)

@@ -220,7 +220,7 @@ def _loss_name(fitted: Any) -> str:
     name = type(objective).__name__
     if objective.direction != "lower":
         return name
-    is_bayes = fitted.divergence_.is_standard and fitted.loss_function_.is_log_loss
+    is_bayes = fitted.divergence_.kl_weight == 1 and fitted.loss_function_.is_log_loss
     if objective.kind == "expectation" and not is_bayes:
         return "expected loss + divergence"
     return f"negative {name}"

@@ -155,10 +155,10 @@ class AuxiliaryPosterior(WhitenedPosterior):
     ) -> torch.Tensor:
         """Refuse: only draws have a bound of their density."""
         raise IncompatibleComponentsError(
-            "The log density of posterior='semi_implicit', 'hierarchical_variational' "
-            "or 'multiplicative_flow' is an integral over an auxiliary variable, which "
-            "is bounded at its own draws only. Use a family with an exact density, "
-            "such as posterior='full_rank'."
+            "log_prob",
+            "a density that is known everywhere: that of 'semi_implicit', "
+            "'hierarchical_variational' and 'multiplicative_flow' is bounded at draws",
+            "a family with an exact density, such as posterior='full_rank'",
         )
 
     # --- draws ------------------------------------------------------------------------

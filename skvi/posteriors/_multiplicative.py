@@ -172,9 +172,9 @@ def _inputs(layout: Layout) -> tuple[torch.Tensor, int]:
             count += n_inputs
     if not count:
         raise IncompatibleComponentsError(
-            "posterior='multiplicative_flow' multiplies the inputs of dense layers, of "
-            f"which {layout} has none: it is for linear models, MLPs and modules with "
-            "nn.Linear. Use posterior='hierarchical_variational' or 'flow'."
+            "posterior='multiplicative_flow'",
+            f"dense layers, whose inputs it multiplies; got {layout}",
+            "posterior='hierarchical_variational' or 'flow'",
         )
     return torch.where(is_weight, index, count), count
 

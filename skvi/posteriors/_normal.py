@@ -119,7 +119,6 @@ class _DiagonalPosterior(NormalPosterior):
     """Variational parameters: means, log standard deviations."""
 
     is_diagonal = True
-    is_mean_field = True
     has_log_prob_terms = True
 
     def log_prob_terms(
@@ -142,8 +141,6 @@ class _FullPosterior(NormalPosterior):
     The rest of a row is in units of its diagonal element: a step then has the same
     relative size for narrow and for wide parameters.
     """
-
-    is_diagonal = False
 
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
         params = self.params if params is None else params

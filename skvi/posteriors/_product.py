@@ -218,9 +218,9 @@ class Product(Family):
         ]
         if any(part.refinement is not None for _, part in parts):
             raise IncompatibleComponentsError(
-                f"Samples of all parameters are refined together, from one normal. "
-                f"Got {self!r}, with separate parts: use RefinedNormal() alone, in a "
-                "regression with a noise_scale and prior that are numbers."
+                "RefinedNormal()",
+                f"one normal of all parameters; got {self!r}, with separate parts",
+                "it alone, in a regression with given noise_scale and prior",
             )
         return _ProductPosterior(layout, parts)
 
@@ -233,9 +233,9 @@ class Product(Family):
         unknown = sorted(set(named) - set(layout))
         if unknown or len(set(named)) < len(named):
             raise IncompatibleComponentsError(
-                f"Product(blocks) must name every block at most once, out of "
-                f"{sorted(layout)}. Got {sorted(named)}. Use these names, or leave "
-                "blocks out."
+                "Product(blocks)",
+                f"blocks of {sorted(layout)}, each at most once; got {sorted(named)}",
+                "these names, or leave blocks out",
             )
         wrong = [f for f in given.values() if not isinstance(f, Family)]
         if wrong:

@@ -287,12 +287,6 @@ def _moved(start: NormalForm, x: torch.Tensor) -> NormalForm:
     return NormalForm(start.mean + start.scale * x[0], start.scale * x[1].exp())
 
 
-NO_DENSITY = (
-    "A refined posterior is a set of samples, whose density is unknown. Use that of "
-    "the normal it started from, posterior_.unrefined.log_prob."
-)
-
-
 class RefinedNormal(Family):
     r"""Samples that start in a normal, and are refined one scale after the other.
 
@@ -443,4 +437,8 @@ class RefinedPosterior(Posterior):
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Raise: there is no density."""
-        raise IncompatibleComponentsError(NO_DENSITY)
+        raise IncompatibleComponentsError(
+            "A log density",
+            "a family that has one; a refined posterior is a set of samples",
+            "that of the normal it started from, posterior_.unrefined.log_prob",
+        )

@@ -300,9 +300,10 @@ def check_bijection(family: str, layout: Layout, bijection: str, support: str) -
     wrong = [name for name in layout if layout[name].bijection != bijection]
     if wrong:
         raise IncompatibleComponentsError(
-            f"{family} is for blocks with support {support!r} (bijection "
-            f"{bijection!r}), which {wrong} do not have. Use a normal family for them, "
-            "or change the support."
+            f"{family}()",
+            f"blocks with support {support!r} (bijection {bijection!r}), which {wrong} "
+            "do not have",
+            "a normal family for them, or another support",
         )
 
 

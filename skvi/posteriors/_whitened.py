@@ -219,8 +219,9 @@ class MixtureOfNormals(Family):
         member = family.build(layout, generator)
         if member.as_normal() is None:
             raise IncompatibleComponentsError(
-                f"base={self.base!r} has no normal posteriors. Use 'full_rank', "
-                "'low_rank' or 'mean_field', or Ensemble(base=...), which mixes others."
+                f"{type(self).__name__}(base={self.base!r})",
+                "normal posteriors",
+                "'full_rank', 'low_rank' or 'mean_field', or Ensemble(base=...)",
             )
         if generator is None:
             generator = torch.Generator(CPU).manual_seed(0)

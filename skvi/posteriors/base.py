@@ -45,9 +45,6 @@ class Posterior(Movable):
     side: Side = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
-    #: Whether `params` are the means and the logs of the standard deviations of
-    #: independent normals: slopes in draws then give the gradient in closed form.
-    is_mean_field = False
     #: Whether `log_prob_terms` is available: q is a product over coordinates or blocks.
     has_log_prob_terms = False
     #: Whether draws move with all of `params`: not with the weights of a mixture, for

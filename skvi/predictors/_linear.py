@@ -55,7 +55,7 @@ class LinearPredictor(Predictor):
         self.n_features, self.n_outputs = n_features, n_outputs
         self.fit_intercept = fit_intercept
 
-    has_moments = has_design = True
+    has_design = True
 
     def forward(self, theta: torch.Tensor, X: Features) -> torch.Tensor:
         """f, (S, n, K); see `Predictor.forward`."""

@@ -122,8 +122,6 @@ class MLPPredictor(Predictor):
     add, which are switched off where that does not pay.
     """
 
-    has_local_draws = True
-
     def __init__(
         self,
         n_features: int,
@@ -156,23 +154,19 @@ class MLPPredictor(Predictor):
         self.n_outputs = n_outputs
 
     @property
-    def has_passes(self) -> bool:  # type: ignore[override]
-        """Whether draws of theta are the fastest way to train: with hidden layers.
-
-        Without hidden layers f itself can be drawn, which takes fewer random numbers
-        and has less noise.
-        """
-        return self.n_layers > 1
-
-    @property
     def activation(self) -> Callable[[torch.Tensor], torch.Tensor]:
         """Function applied after every layer except the last."""
         return ACTIVATIONS[self.activation_name][0]
 
     @property
-    def structure(self) -> tuple:
-        """Structure that networks trained in one stack have in common."""
-        return self.sizes, self.activation_name, self.skip_outputs
+    def structure(self) -> tuple | None:  # type: ignore[override]
+        """Structure that networks trained in one stack have in common.
+
+        None without hidden layers: f itself can then be drawn, which takes fewer random
+        numbers than draws of theta, and has less noise.
+        """
+        shape = self.sizes, self.activation_name, self.skip_outputs
+        return shape if self.n_layers > 1 else None
 
     @property
     def row_width(self) -> int:

@@ -62,8 +62,6 @@ class ModulePredictor(Predictor):
     outputs.
     """
 
-    has_passes = True
-
     def __init__(
         self,
         module: nn.Module,
@@ -123,7 +121,7 @@ class ModulePredictor(Predictor):
         return self._width
 
     @property
-    def structure(self) -> tuple:
+    def structure(self) -> tuple:  # type: ignore[override]
         """Only the components of one ensemble share a module; see `MLPPredictor`."""
         return "module", id(self)
 
@@ -240,10 +238,11 @@ class ModulePredictor(Predictor):
             alone = [self.forward(theta, rows[i : i + 1])[0] for i in range(len(rows))]
         if not torch.allclose(f, torch.cat(alone), TOLERANCE, TOLERANCE):
             raise IncompatibleComponentsError(
-                f"The output of {name} for a row depends on the other rows of a batch, "
-                "or on chance. Use layers that treat each row separately, such as "
-                "nn.GroupNorm and nn.LayerNorm, nn.BatchNorm2d for statistics that "
-                "are fixed, and no random numbers."
+                name,
+                "outputs that do not depend on other rows of a batch, or on chance",
+                "layers that treat each row separately, such as nn.GroupNorm and "
+                "nn.LayerNorm, or nn.BatchNorm2d, whose statistics are fixed, and no "
+                "random numbers",
             )
 
     def _refuse_changes(self, theta: torch.Tensor, rows: torch.Tensor) -> None:
@@ -258,11 +257,9 @@ class ModulePredictor(Predictor):
             owners = dict(self.module.module.named_modules())
             owner = changed[0].rpartition(".")[0]
             raise IncompatibleComponentsError(
-                f"{type(owners[owner]).__name__} {owner!r} in training mode changes "
-                f"its buffers {changed} whenever it is evaluated, so that the output "
-                "depends on earlier ones. Leave it out, since the prior limits the "
-                "weights, or give a module in eval mode: module.eval(), which fixes "
-                "them."
+                f"{type(owners[owner]).__name__} {owner!r}",
+                f"eval mode: in training mode every evaluation changes {changed}",
+                "module.eval(), or no such layer, since the prior limits the weights",
             )
 
 
@@ -391,8 +388,9 @@ class PartialPredictor(Predictor):
         names, full = list(names), predictor.layout
         if not set(names) < set(full):
             raise IncompatibleComponentsError(
-                f"deterministic={names} must name some, but not all blocks of the "
-                f"predictor, which has {list(full)}."
+                f"deterministic={names}",
+                "some, but not all blocks of the predictor",
+                f"some of {list(full)}",
             )
         self.predictor, self.n_outputs = predictor, predictor.n_outputs
         self.layout = full.without(*names)

@@ -15,9 +15,6 @@ __all__ = ["Predictor"]
 class Predictor(Movable):
     """Base class of predictors: subclasses implement `layout`, `n_outputs`, `forward`.
 
-    Attributes whose names begin with "has" declare further capabilities, which solvers
-    without draws need.
-
     Attributes
     ----------
     layout : Layout
@@ -43,16 +40,13 @@ class Predictor(Movable):
 
     layout: Layout
     n_outputs: int
-    #: Whether f is normal if theta is, with known `moments`: expected losses are then
-    #: integrals over f, by quadrature.
-    has_moments = False
     #: Whether f is linear in theta, with the design matrix behind `project`,
-    #: `pull_back`, `gram` and the like: Newton steps.
+    #: `pull_back`, `gram` and the like: Newton steps. Under a normal theta it has known
+    #: `moments`: expected losses are integrals over f, by quadrature.
     has_design = False
-    #: Whether `sample_locally` samples activations under a factorized normal.
-    has_local_draws = False
-    #: Whether f and its gradient use buffers, as in training a network.
-    has_passes = False
+    #: What networks trained in one stack have in common; None if f and its gradient
+    #: have no `passes` in buffers.
+    structure: tuple | None = None
     #: Point parameters: learned besides the posterior, not part of theta.
     point_layout = Layout({})
 

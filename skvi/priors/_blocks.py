@@ -162,9 +162,9 @@ def _check_shared(entries: list[str], priors: list[BuiltPrior]) -> None:
         size = len(prior.learned)
         if first.setdefault(entry, size) != size:
             raise IncompatibleComponentsError(
-                f"The prior of {entry!r} learns a scale for each row, and is used for "
-                "blocks with different numbers of rows: give each of them a prior of "
-                'its own, such as {"coef_0": Normal("learn_rows"), ...}.'
+                f"The prior of {entry!r}",
+                "blocks with equally many rows, for each of which it learns a scale",
+                "a prior for each of them: {'coef_0': Normal('learn_rows'), ...}",
             )
 
 
@@ -243,8 +243,9 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     names = {name: _entry_of(name, layout[name].role, spec) for name in layout}
     if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(
-            f"The prior names the blocks {sorted(spec)}, but this model has "
-            f"{sorted(layout)}. Give exactly one prior for each block."
+            f"A prior of {sorted(spec)}",
+            f"the blocks {sorted(layout)}",
+            "a dict with exactly one prior for each block",
         )
     blocks = [layout[name] for name in layout]
     priors = [spec[names[name]].build(layout.only(name)) for name in layout]

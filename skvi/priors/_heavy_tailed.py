@@ -352,6 +352,7 @@ class _BuiltLogUniform(BuiltIndependent):
 
     def _draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
         raise IncompatibleComponentsError(
-            "LogUniform is improper and cannot be sampled. Use "
-            "Horseshoe() or StudentT(df=1.0), which are sparse and proper."
+            "A draw from the prior",
+            "a proper one, which LogUniform is not",
+            "Horseshoe() or StudentT(df=1.0), which are sparse and proper",
         )

@@ -197,8 +197,9 @@ dict, default=1.0
             return _BuiltNormal(scale * layout.natural_scales(), loc)
         if not isinstance(self.loc, Real) or self.loc != 0:
             raise IncompatibleComponentsError(
-                f"{self!r} has a mean beside a scale that is not given. Give the scale "
-                "as a number, or leave loc out."
+                repr(self),
+                "a scale that is a number, beside its mean",
+                "a number as scale, or no loc",
             )
         if not isinstance(self.scale, str):
             self.scale.validate()
@@ -227,9 +228,9 @@ def _each(values: Any, layout: Layout) -> torch.Tensor:
         return torch.from_numpy(np.full(layout.size, float(values)))
     if isinstance(values, Mapping) or list(layout) != ["coef"]:
         raise IncompatibleComponentsError(
-            f"The prior has a number for each feature, {values!r}, which only the "
-            f"coefficients of a linear model have; this one has {layout}. Give one "
-            "number, or a mapping of priors."
+            f"A prior with a number for each feature, {values!r},",
+            f"the coefficients of a linear model; got {layout}",
+            "one number, or a dict of priors",
         )
     own, shape = np.asarray(values, dtype=np.float64), layout["coef"].shape
     if own.ndim == 0 or own.shape != shape[-own.ndim :] or not np.isfinite(own).all():

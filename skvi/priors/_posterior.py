@@ -20,15 +20,16 @@ def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
     """
     if dict(posterior.layout) != dict(layout):
         raise IncompatibleComponentsError(
-            f"The posterior that is given as prior is over {posterior.layout}, but "
-            f"this model has {layout}. Use a posterior of the same features, outputs "
-            "and sizes."
+            f"The posterior that is given as prior, over {posterior.layout},",
+            f"a model with the same parameters; got {layout}",
+            "a posterior_ of the same features, outputs and sizes",
         )
     posterior = posterior.unrefined
     if posterior.side != "exact":
         raise IncompatibleComponentsError(
-            "A posterior whose density is known up to a bound cannot be a prior. Use "
-            "one of a normal family, such as posterior='full_rank'."
+            "A posterior that is given as prior",
+            "an exact density",
+            "one of a normal family, such as posterior='full_rank'",
         )
     if hasattr(posterior, "log_scales"):
         return MixtureAsPrior(deepcopy(posterior))

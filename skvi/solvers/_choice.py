@@ -63,12 +63,12 @@ def choose_solver(problem: Problem, solver: str | Solver = "auto") -> Solver:
         missing = candidate.missing(problem)
         if not missing:
             return candidate
-        given = solver if isinstance(solver, Solver) else candidate.name
-        reasons.append(f"solver={given!r} cannot be used: {missing}")
+        reasons.append(f"{candidate.name}: {missing}" if candidates[1:] else missing)
     able = [s.name for s in SOLVERS.values() if not s.missing(problem)]
-    remedy = (
-        f"Use solver='auto' or one of {able}."
+    raise IncompatibleComponentsError(
+        f"solver={solver!r}",
+        f"another problem: {'; '.join(reasons)}",
+        f"solver='auto' or one of {able}"
         if able
-        else "Use posterior='mean_field', or a family with an exact density."
+        else "posterior='mean_field', or a family with an exact density",
     )
-    raise IncompatibleComponentsError(f"{'; '.join(reasons)}. {remedy}")

@@ -44,7 +44,7 @@ def missing_for_exact(
     target: Target, objective: Objective, divergence: Divergence
 ) -> str:
     """Say why the posterior has no exact form over its precisions; "" if it has."""
-    is_elbo = objective.kind == "expectation" and divergence.is_standard
+    is_elbo = objective.kind == "expectation" and divergence.kl_weight == 1
     if objective.needs_draws or not is_elbo:
         return "it needs objective='elbo' without draws and divergence='kl'"
     form = target.conjugate_form()

@@ -32,6 +32,7 @@ from skvi.solvers._natural_gradient import (
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, ending_of
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
+from skvi.targets._density import DensityTarget
 
 # Effective number of independent draws for the moments: errors of 1 % of a standard
 # deviation in the means. A full covariance gets more, in proportion to P^2.
@@ -99,7 +100,7 @@ class MomentMatching(Solver):
             )
         if len(problem.target.hyper):
             return "the target has hyperparameters to learn"
-        if problem.target.starts_at_fit and not problem.objective.tilt:
+        if isinstance(problem.target, DensityTarget) and not problem.objective.tilt:
             return ""
         return NaturalGradient.missing(_proposal_problem(problem.target))
 
@@ -125,7 +126,8 @@ class MomentMatching(Solver):
             for which chains must have mixed. For Rényi it is minus the bound,
             estimated by importance sampling from fresh draws: consistent as well.
         """
-        is_given, tilt = problem.target.starts_at_fit, problem.objective.tilt
+        is_given = isinstance(problem.target, DensityTarget)  # at the ELBO's solution
+        tilt = problem.objective.tilt
         kept = problem.posterior if options.warm_start or is_given else None
         try:
             if is_given:

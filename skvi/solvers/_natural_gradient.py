@@ -387,7 +387,7 @@ def dispersed_starts(
     """
     eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2
-    is_near = target.prior is None or target.starts_near_fit
+    is_near = target.prior is None or target.noise_hyperprior is not None
     if is_near or target.is_log_concave:
         # Hyperpriors draw numbers that no chain returns from. Where the density is
         # log-concave there is no other mode, and a prior may be wide without end.

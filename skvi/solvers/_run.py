@@ -109,7 +109,7 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
         return missing
     if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
-    if not (target.has_moments and target.has_design):
+    if not target.has_design:
         return (
             "the model is not linear in its parameters (precisions with hyperpriors "
             "are parameters, too)"

@@ -201,7 +201,7 @@ class SolverOptions:
         which the stochastic solver gives the divergence less weight, so that the data
         shape q before the prior does: a hundredth for the first half, from where it
         rises. Only if it has a separate gradient of the divergence, see
-        `Steps.weighs_divergence`, as for the ELBO of normals.
+        `Steps.weigh_divergence`, as for the ELBO of normals.
     has_fixed_length : bool, default=False
         Whether `max_iter` is a length that was chosen to predict well, so that an
         objective that still decreases at its end is no fault.

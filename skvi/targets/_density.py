@@ -32,10 +32,6 @@ class DensityTarget(Target):
     It may return factors, by the names of the parameters that each depends on.
     """
 
-    starts_at_fit = True
-    #: Whether torch differentiates the density; if not, gradients are differences.
-    is_differentiable = True
-
     def __init__(
         self,
         log_density: Callable,
@@ -45,6 +41,8 @@ class DensityTarget(Target):
         log_prior: Callable | None = None,
     ) -> None:
         self.log_density, self.data, self.log_prior = log_density, data, log_prior
+        #: Whether torch differentiates the density; if not, gradients are differences.
+        self.is_differentiable = True
         self.transforms = _transforms(shapes, supports or {})
         self.shapes = {name: _shape(name, shapes[name]) for name in shapes}
         inner = {}

@@ -99,9 +99,8 @@ class HierarchicalTarget(SupervisedTarget):
             )
             self.prior_spec = BuiltHierarchy(self.layout, prior, noise_hyperprior)
             # The loss depends on more than f, and theta has blocks that the design does
-            # not map to f. No chain returns from draws of hyperpriors.
-            self.is_extended = self.starts_near_fit = True
-            self.has_moments = self.has_design = False
+            # not map to f.
+            self.has_design = False
         self._is_centered = is_centered or not predictor.fit_intercept
         self._data, self._form, self._is_summarized = None, None, False
 
@@ -219,7 +218,7 @@ class HierarchicalTarget(SupervisedTarget):
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
         """E_q[sum_i w_i loss_i]; from draws if theta contains precisions."""
-        if not self.is_extended:
+        if self.noise_hyperprior is None:
             return super().expected_loss(posterior, rows, n_draws, generator)
         theta = posterior.draw(n_draws, generator).theta
         return self._total(self.pointwise(theta, rows), rows).mean() - self.constant
@@ -297,9 +296,8 @@ class HierarchicalTarget(SupervisedTarget):
 
 def with_own_prior(target: SupervisedTarget, prior: BuiltPrior) -> SupervisedTarget:
     """Copy with another prior of the parameters of the predictor."""
-    if not target.is_extended:
+    if (gamma := target.noise_hyperprior) is None:
         return with_prior(target, prior)
-    gamma = cast(HierarchicalTarget, target).noise_hyperprior
     found = with_prior(target, BuiltHierarchy(target.layout, prior, gamma))
     cast(HierarchicalTarget, found)._form = None
     return found
@@ -331,14 +329,12 @@ def coef_scale(target: HierarchicalTarget) -> float:
 
 def beside_number(
     target: HierarchicalTarget,
-) -> tuple[SupervisedTarget, UnknownNumber] | None:
+) -> tuple[SupervisedTarget, UnknownNumber]:
     """The target of the predictor's parameters, and the number of the likelihood.
 
-    The likelihood then learns it, as a hyperparameter. None where there is none.
+    The likelihood then learns it, as a hyperparameter.
     """
-    gamma = target.noise_hyperprior
-    if gamma is None:
-        return None
+    gamma = cast(Hyperprior, target.noise_hyperprior)
     rows, spec = target.rows, target.likelihood_spec
     parts = target.predictor, spec, target.loss, target.prior_spec.prior
     weight, offset = rows.weight, rows.offset

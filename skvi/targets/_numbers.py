@@ -165,11 +165,8 @@ class LikelihoodNumber(Number):
 def numbers_of(target: Target) -> tuple[SupervisedTarget, tuple[Number, ...]]:
     """The target of the predictor's parameters alone, and its unknown numbers."""
     plain, own = cast(SupervisedTarget, target), None
-    if isinstance(target, HierarchicalTarget) and target.is_extended:
-        parts = beside_number(target)
-        if parts is None:
-            return plain, ()
-        plain, own = parts
+    if target.noise_hyperprior is not None:
+        plain, own = beside_number(cast(HierarchicalTarget, target))
     found: tuple[Number, ...] = ()
     if isinstance(plain.prior, MixtureAsPrior):
         found = (CarriedScale(plain),)

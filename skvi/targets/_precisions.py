@@ -209,8 +209,6 @@ class BuiltHierarchy(BuiltPrior):
     In unconstrained coordinates: that of the number is its logarithm.
     """
 
-    has_expected_log_prob = False
-
     def __init__(
         self, layout: Layout, prior: BuiltPrior, hyperprior: Hyperprior
     ) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.base._rows import Rows
+from skvi.predictors import MLPPredictor
 from skvi.predictors._module import PartialPredictor
 from skvi.targets._least_squares import (
     as_std_or_cov,
@@ -32,7 +33,6 @@ class SupervisedRows(Target):
     `SupervisedTarget` is the log joint density of these rows, with the same parameters.
     """
 
-    has_pointwise = True
     #: Rows that a fit does not see, to evaluate it.
     held_out: SupervisedRows | None = None
 
@@ -54,10 +54,7 @@ class SupervisedRows(Target):
         #: Parts as they were given, before hyperparameters are bound.
         self.predictor_spec = predictor
         self.likelihood_spec, self.prior_spec = likelihood, prior
-        has_expectations = likelihood.has_expectations
-        self.has_moments = predictor.has_moments and has_expectations
-        self.has_design = predictor.has_design and has_expectations
-        self.has_row_slopes = predictor.has_passes
+        self.has_design = predictor.has_design and likelihood.has_expectations
         self.floor_remedy = likelihood.floor_remedy
         self.loss, self.layout, self.constant = loss, predictor.layout, constant
         self.rows = Rows(X, y.to(torch.float64), sample_weight, offset)
@@ -165,7 +162,7 @@ class SupervisedRows(Target):
     @property
     def symmetry(self) -> Any:
         """That of the predictor, if theta contains nothing else."""
-        return None if self.is_extended else self.predictor.symmetry
+        return self.predictor.symmetry if self.noise_hyperprior is None else None
 
     @property
     def n_rows(self) -> int:
@@ -236,7 +233,7 @@ class SupervisedRows(Target):
             functions may be taken over its rows.
         """
         part, predictor = self.rows.take(rows), self.predictor
-        if predictor.has_local_draws and posterior.is_diagonal:
+        if isinstance(predictor, MLPPredictor) and posterior.is_diagonal:
             normal = posterior.normal()
             f = predictor.sample_locally(normal, part.X, n_draws, generator)
         else:

@@ -261,7 +261,7 @@ class SupervisedTarget(SupervisedRows):
     def _has_own_passes(self) -> bool:
         """Whether a network differentiates the density itself."""
         is_dense = isinstance(self.X, torch.Tensor) and self.X.ndim == 2
-        is_network = self.has_row_slopes and not self.is_extended
+        is_network = self.predictor.structure is not None
         return is_network and is_dense and self.loss.is_log_loss
 
     @property
@@ -330,7 +330,7 @@ class SupervisedTarget(SupervisedRows):
         """
         normal = posterior
         if not isinstance(posterior, NormalForm):
-            if not self.has_moments or posterior.as_normal() is None:
+            if not self.has_design or posterior.as_normal() is None:
                 losses = self.sampled_losses(posterior, rows, n_draws, generator)
                 return self._total(losses, rows).mean() - self.constant
             normal = posterior.normal()

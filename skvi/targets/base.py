@@ -14,7 +14,7 @@ from skvi.utils._interrupts import check_time
 from skvi.utils._tensors import CPU, Movable
 
 if TYPE_CHECKING:
-    from skvi.targets._precisions import ConjugateForm
+    from skvi.targets._precisions import ConjugateForm, Hyperprior
 
 __all__ = ["Target"]
 
@@ -27,7 +27,7 @@ class Target(Movable):
     """A log joint density over a layout: everything else is an optional capability.
 
     A subclass must implement `layout` and `log_joint`. Further capabilities are
-    declared by attributes whose names begin with "has", and by what its methods return:
+    declared by `has_design`, and by what its methods return:
     code that uses a capability checks for it, and reports what is missing.
 
     Attributes
@@ -57,27 +57,16 @@ class Target(Movable):
     #: Unconstrained point parameters, besides theta: a fit learns them by type-II
     #: maximum likelihood. `point_layout` says what they are.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
-    #: Whether f is normal under a normal q, row by row, and its moments are known:
-    #: `expected_loss` and `expected_loss_terms` integrate over it, without draws.
-    has_moments = False
     #: Whether f is linear in theta, and `predictor` and `X` have the design matrix:
-    #: `loss_terms`, Newton steps, and modes of the likelihood alone.
+    #: `loss_terms`, Newton steps, and modes of the likelihood alone; f is normal under
+    #: a normal q, and `expected_loss` and `expected_loss_terms` need no draws.
     has_design = False
-    #: Whether losses of single rows are known: `pointwise`, `sampled_losses`,
-    #: `total_loss` and `rows`.
-    has_pointwise = False
-    #: Whether losses of rows, their slopes in f, and backpropagation of these to theta
-    #: are available without automatic differentiation.
-    has_row_slopes = False
     #: Whether the log joint density is known to be concave: there is one mode.
     is_log_concave = False
-    #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
-    is_extended = False
-    #: Whether the prior cannot be sampled, so that chains start near the fit only; as
+    #: Hyperprior of a precision in theta, beside what the predictor needs; None if
+    #: theta has none. No chain returns from its draws: chains start near the fit, as
     #: they do without a prior.
-    starts_near_fit = False
-    #: Whether fits begin at the ELBO's solution, so that solvers need not find it.
-    starts_at_fit = False
+    noise_hyperprior: "Hyperprior | None" = None
     #: Remedy if a learned parameter of the likelihood degenerates to 0.
     floor_remedy = "fix it at a number"
 

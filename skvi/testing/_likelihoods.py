@@ -221,12 +221,9 @@ def check_divergence(divergence: Divergence, random_state: int) -> None:
         value = divergence.closed_form(q, prior)
         check(value.shape == (), "closed_form must return a scalar.")
         check(value >= 0, f"closed_form is {float(value):g}, below 0.")
-        if divergence.is_standard:
-            check.close(
-                value,
-                KLDivergence().closed_form(q, prior),
-                "is_standard is True, but closed_form",
-            )
+        if (weight := divergence.kl_weight) is not None:
+            expected = weight * KLDivergence().closed_form(q, prior)
+            check.close(value, expected, f"kl_weight is {weight}, but closed_form")
         if kind != "low_rank":
             _check_terms(divergence, q, prior, Check(f"{divergence!r} ({kind})"))
     for factor in (1e-4, 1e2):

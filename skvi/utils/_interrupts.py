@@ -23,7 +23,8 @@ _LEFT_OVER: list[torch.inference_mode] = []
 class _Memory:
     """Signal handler: Python's own, but it records that it was called."""
 
-    came = False
+    def __init__(self) -> None:
+        self.came = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.came = True

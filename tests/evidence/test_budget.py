@@ -36,7 +36,7 @@ class Bell(Target):
 
     layout = Layout({"coef": (2,)})
     cost_per_draw = 5000
-    is_log_concave = has_design = starts_near_fit = True
+    is_log_concave = has_design = True
 
     def log_joint(self, theta, rows=None):
         return -0.5 * theta.square().sum(1) - np.log(2 * np.pi) + 3.0

@@ -175,7 +175,7 @@ def test_what_has_no_step():
         model.fit(X, LATENT)
     with pytest.raises(ValueError, match="need not show the step"):
         model.partial_fit(X, np.round(LATENT))
-    with pytest.raises(IncompatibleComponentsError, match="goes with loss='log'"):
+    with pytest.raises(IncompatibleComponentsError, match="needs loss='log'"):
         model.set_params(loss="beta").fit(X, np.round(LATENT))
 
 

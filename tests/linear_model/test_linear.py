@@ -270,7 +270,7 @@ def test_normal_priors_of_each_coefficient():
         BayesianPoissonRegressor(prior=Normal(loc={"z": 1.0})).fit(X, y)
     with pytest.raises(ValueError, match="each of 3 features"):
         BayesianPoissonRegressor(prior=Normal(loc=[1.0, 2.0])).fit(X, y)
-    with pytest.raises(IncompatibleComponentsError, match="scale that is not given"):
+    with pytest.raises(IncompatibleComponentsError, match="a scale that is a number"):
         BayesianPoissonRegressor(prior=Normal("learn", loc=1.0)).fit(X, y)
     with pytest.raises(IncompatibleComponentsError, match="linear model"):
         BayesianMLPClassifier(prior=named).fit(X, y > 1)

@@ -94,7 +94,7 @@ def test_forgotten_rows_have_smaller_weights():
 def test_several_targets_begin_with_partial_fit():
     X, y = DIABETES
     model = BayesianLinearRegression().fit(X, np.column_stack([y, y]))
-    with pytest.raises(IncompatibleComponentsError, match="Begin with partial_fit"):
+    with pytest.raises(IncompatibleComponentsError, match="for all batches"):
         model.partial_fit(X, np.column_stack([y, y]))
     model = in_batches(BayesianLinearRegression(), X, np.column_stack([y, y]))
     with pytest.raises(ValueError, match=r"y must have the shape"):

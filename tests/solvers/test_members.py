@@ -126,8 +126,7 @@ def test_automatic_gradients_weigh_the_divergence():
             one.params[None].clone(),
             3,
         )
-        assert steps.weighs_divergence
-        steps.weigh_divergence([share])
+        assert steps.weigh_divergence([share])
         steps.prepare([[None]])
         steps.differentiate(0)
         found.append((steps.gradient.clone(), float(steps.values(None, None))))

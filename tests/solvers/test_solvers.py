@@ -416,7 +416,7 @@ def test_settings_of_networks_are_those_of_their_solver():
     assert np.array_equal(model.loss_curve_, plain.loss_curve_)
     assert solver.n_draws == solver.batch_size == "auto"
     twice = clone(NETWORK).set_params(solver=Stochastic(batch_size=3), batch_size=8)
-    with pytest.raises(IncompatibleComponentsError, match="leave batch_size=8 out"):
+    with pytest.raises(IncompatibleComponentsError, match="batch_size=8 needs"):
         twice.fit(X, y)
 
 

@@ -152,7 +152,7 @@ def test_wrong_likelihoods(part, message):
 
 
 class Shifted(KLDivergence):
-    is_standard = False
+    kl_weight = None
 
     def closed_form(self, q, prior):
         return super().closed_form(q, prior) + 0.1
@@ -162,7 +162,7 @@ class Shifted(KLDivergence):
 
 
 class Reversed(KLDivergence):
-    is_standard = False
+    kl_weight = None
 
     def closed_form(self, q, prior):
         pi = prior.as_normal()

@@ -44,7 +44,7 @@ class _Stack:
             self._stack_optimizers()
             for training in self.trainings:
                 training.go_on(self.steps)
-            if self.steps.confines:  # a start, too, that is wide beside the prior
+            if self.steps.limits:  # a start, too, that is wide beside the prior
                 self.steps.confine()
 
     def _stack_optimizers(self) -> None:
@@ -91,14 +91,14 @@ class _Stack:
             updates, states = self.optimizer.updates(count), trail.unbind()
             states[0].copy_(params)
             self._weigh_divergence()
-            is_near_end = self._may_reach_an_end(count)
+            is_near_end, is_limited = self._may_reach_an_end(count), bool(steps.limits)
             for k in range(count):
                 steps.differentiate(k)
                 for update in updates:
                     update()
                 if is_near_end:
                     self._hyper.clamp_(self._floor, self._ceiling)
-                if steps.confines:
+                if is_limited:
                     steps.confine()
                 states[k + 1].copy_(params)
             split = self.trainings[0].split
@@ -107,7 +107,7 @@ class _Stack:
 
     def _weigh_divergence(self) -> None:
         shares = [training.schedule.share for training in self.trainings]
-        if self.steps.weighs_divergence and shares != self._shares:
+        if shares != self._shares:
             self.steps.weigh_divergence(shares)
             self._shares = shares
 

@@ -92,7 +92,7 @@ class Resumable:
 
     def go_on(self, steps: Steps) -> None:
         """Restore new steps to the state of the checkpoint; else begin a checkpoint."""
-        if not steps.weighs_divergence:
+        if not steps.weigh_divergence([1.0] * len(steps.params)):
             self.schedule.warm_up = 0
         if self._found is None:
             if self.options.checkpoint is not None:  # if this fails, raise now

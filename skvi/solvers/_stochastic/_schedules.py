@@ -321,10 +321,8 @@ class Patience(Schedule):
         """Whether it stopped."""
         return self.done
 
-    @property
-    def drifted(self) -> bool:
-        """Never: only the score counts, and the objective may increase."""
-        return False
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+        self.rise = 0.0  # only the score counts, and the objective may increase
 
 
 # Step of a weight's mean, in steps of other parameters, times the number of inputs of a

@@ -157,8 +157,9 @@ class Stochastic(Solver):
         """The training of one member."""
         if self.checkpoint_path is not None:
             raise IncompatibleComponentsError(
-                f"checkpoint_path={self.checkpoint_path!r} is for fits of networks: "
-                "leave it out."
+                f"checkpoint_path={self.checkpoint_path!r}",
+                "a network, whose fits take long",
+                "checkpoint_path=None",
             )
         own = {name: getattr(self, name) for name in ("tol", "n_iter_no_change")}
         options = replace(options, **{k: v for k, v in own.items() if v != "auto"})
