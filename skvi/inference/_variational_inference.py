@@ -394,7 +394,7 @@ class VariationalInference(BaseEstimator):
             or other_modes(starts, *self._mode(starts, changes.normal, -bound[0]))
             or changes.message(posterior)
         )
-        if message and (ridge := explain_ridge(target, changes.normal)):
+        if message and (ridge := explain_ridge(target, changes.normal, changes.theta[0])):
             message = f"{message}. But {ridge}"
         found = self._attributes(solution, changes.theta, bound, message)
         found["diagnostics_"] |= {

@@ -219,7 +219,7 @@ def _names_of(key: Any, shapes: Mapping[str, Any]) -> tuple[str, ...]:
 
 def as_tensor(found: Any) -> Any:
     """A tensor for an array of numpy; anything else as it is, for the checks."""
-    if isinstance(found, np.ndarray) and found.dtype.kind == "f":
+    if isinstance(found, np.ndarray) and found.dtype.kind in "fiuO":
         return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float64))
     return found
 
