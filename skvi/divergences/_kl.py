@@ -209,8 +209,9 @@ class JeffreysDivergence(Divergence):
         super().check_prior(prior)
         if _has_infinite_variance(prior):
             raise IncompatibleComponentsError(
-                "JeffreysDivergence() is infinite for a prior without a variance. Use "
-                "divergence='kl' or 'renyi', or prior='normal' or 'laplace'."
+                "JeffreysDivergence() is infinite for a prior without a variance: this "
+                "one is not known to have it. Use divergence='kl' or 'renyi', or a "
+                "prior such as 'normal' or 'laplace'."
             )
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KLDivergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.evidence._changes import modes_of
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
@@ -55,6 +55,40 @@ def pose(
     objective.check(KLDivergence(), target)
     objective.check_posterior(posterior.components[0], KLDivergence(), target)
     return Problem(target, objective, KLDivergence(), posterior, generator)
+
+
+def regularized(problem: Problem, divergence: Divergence) -> Problem:
+    """The problem of a loss plus a divergence from the prior.
+
+    The loss is minus the log density without the prior. A multiple w of KL is the ELBO
+    of a power 1/w of the likelihood.
+    """
+    if divergence.is_standard:
+        return problem
+    target = cast(DensityTarget, problem.target).with_prior()
+    if target.prior is None:
+        raise IncompatibleComponentsError(
+            f"{divergence!r} compares the posterior with the prior, which log_density "
+            "contains: pass its log density, or a prior such as Normal(), as prior, "
+            "and leave it out of log_density; or use divergence='kl'."
+        )
+    divergence.check_regularizer()
+    if divergence.kl_weight is not None and isinstance(problem.objective, ELBO):
+        powered = cast(DensityTarget, problem.target).powered(1 / divergence.kl_weight)
+        return replace(problem, target=powered)
+    if target.n_rows or target.layout.discrete:
+        what = "batch_size" if target.n_rows else f"discrete {target.layout.discrete}"
+        raise IncompatibleComponentsError(
+            f"{divergence!r} is not a sum of what single draws contribute, as {what} "
+            "needs. Use divergence='kl', which can have a weight, or leave it out."
+        )
+    problem.objective.check(divergence, target)
+    posterior = problem.posterior.components[0]
+    problem.objective.check_posterior(posterior, divergence, target)
+    problem = replace(problem, target=target, divergence=divergence)
+    if not divergence.has_closed_form(target.reference):
+        problem.surrogate(2)  # raises if it takes draws of a prior that has none
+    return problem
 
 
 def some_points(posterior: Posterior, generator: torch.Generator) -> torch.Tensor:
@@ -169,9 +203,10 @@ def _fit_normal(
     if layout.size <= MAX_DENSE and not problem.posterior.is_diagonal:
         family = FullRankNormal
     start = family().build(layout).near(normal)
-    found = FixedDraws().solve(
-        replace(problem, objective=ELBO(), posterior=start), options
-    )
+    task = replace(problem, objective=ELBO(), posterior=start)
+    if not problem.divergence.has_closed_form(problem.target.reference):
+        task = replace(task, divergence=KLDivergence())
+    found = FixedDraws().solve(task, options)
     found.raise_interrupt()
     return found.posterior.as_normal()
 

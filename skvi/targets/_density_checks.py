@@ -197,7 +197,7 @@ def _check_alone(target: DensityTarget, theta: torch.Tensor) -> None:
         raise ValueError(
             f"log_density is random: two calls with the same parameters return "
             f"{float(among):.6g} and {float(again):.6g}. Let it draw no random "
-            "numbers. For minibatches pass batch_size, the log prior as log_prior, and "
+            "numbers. For minibatches pass batch_size, the log prior as prior, and "
             "a log_density(parameters, rows), the log likelihood of rows of the data."
         )
     if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
@@ -221,7 +221,7 @@ def _check_rows(target: RowsDensityTarget, theta: torch.Tensor) -> None:
             "With batch_size, log_density must be the log likelihood of the rows it "
             f"gets, a sum over them: that of all is {float(both[0]):.6g}, and of two "
             f"halves together {float(found[0]):.6g}. Pass the log prior, and what else "
-            "is not of single rows, as log_prior, and take sums, no means, over rows."
+            "is not of single rows, as prior, and take sums, no means, over rows."
         )
 
 

@@ -14,12 +14,18 @@ from torch.distributions import Beta as BetaDensity
 from torch.distributions import Binomial, Normal, Poisson, constraints
 from torch.distributions import Gamma as GammaDensity
 
+from skvi.divergences import KLDivergence, RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.inference import VariationalInference
-from skvi.objectives import EUBO
+from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import Beta, Gamma, Product
+from skvi.priors import Normal as NormalPrior
 
 Y = np.linspace(2.0, 4.0, 20)
+
+
+def of_both(p):
+    return -(p["mu"] ** 2) - p["sigma"] ** 2
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,15 @@ Y = np.linspace(2.0, 4.0, 20)
         (lambda p: {"nu": -(p["mu"] ** 2)}, {}, "does not name"),
         (lambda p: -((p["mu"] + p["sigma"]).numpy() ** 2), {}, "one combination"),
         (lambda p: -(p["mu"].numpy()[0] ** 2), {}, "one number a draw"),
+        (lambda p: -float(p["mu"]), {}, "one draw takes vectorize=True"),
+        (of_both, {"divergence": "renyi"}, "pass its log density"),
+        (of_both, {"divergence": "beta", "prior": of_both}, "takes draws of the prior"),
+        (of_both, {"prior": NormalPrior("learn")}, "learns"),
+        (
+            of_both,
+            {"divergence": KLDivergence(0.5), "prior": of_both, "objective": "eubo"},
+            "Use objective='elbo'",
+        ),
         (
             lambda p, rows: -((p["mu"].numpy()[:, None] - rows.numpy()) ** 2).sum(1),
             {"batch_size": 5},
@@ -43,7 +58,7 @@ Y = np.linspace(2.0, 4.0, 20)
 )
 def test_refusals(density, options, message):
     """They name what is wrong."""
-    data = torch.as_tensor(Y) if options else None
+    data = torch.as_tensor(Y) if "batch_size" in options else None
     model = VariationalInference(density, {"mu": (), "sigma": ()}, **options)
     with pytest.raises(ValueError, match=message):
         model.fit(data)
@@ -59,6 +74,75 @@ def fitted(*args, max_iter=6, **params):
         return VariationalInference(
             *args, random_state=0, max_iter=max_iter, **params
         ).fit()
+
+
+class NoSlope(torch.autograd.Function):
+    """A simulator, of which torch knows no derivative."""
+
+    @staticmethod
+    def forward(ctx, mu):
+        return -0.5 * (mu - 1.5) ** 2 / 0.7**2
+
+
+@pytest.mark.parametrize("objective", ["elbo", ELBO("score", rao_blackwell=True)])
+def test_densities_without_a_backward_pass(objective):
+    """Wrong variant: the forward pass has a graph, which is enough."""
+    params = {"posterior": "mean_field", "objective": objective, "max_iter": 2}
+    model = fitted(lambda p: NoSlope.apply(p["mu"]), {"mu": ()}, **params)
+    assert model.mean_["mu"] == pytest.approx(1.5, abs=0.05)
+    assert (model.diagnostics_["solver"] == "stochastic") == (objective != "elbo")
+
+
+def test_values_of_categories_are_looked_up():
+    """Wrong variant: a far end is searched along the category, an index error."""
+
+    def density(p):
+        k, mu = p["k"].numpy(), p["mu"].numpy()
+        return np.log(np.array([0.2, 0.5, 0.3])[k]) + norm.logpdf(mu, k, 1.0)
+
+    k = constraints.integer_interval(0, 2)
+    model = fitted(density, {"k": (), "mu": ()}, {"k": k}, max_iter=2)
+    assert model.lower_bound_ < 3 * model.lower_bound_se_  # log Z is 0
+
+
+def log_lik(p):
+    return norm.logpdf([[1.0], [2.5], [3.1], [0.4], [2.2]], p["mu"], 1.5).sum(0)
+
+
+def log_prior(p):
+    return norm.logpdf(p["mu"], 0, 2)
+
+
+@pytest.mark.parametrize("prior", [NormalPrior(2.0), log_prior])
+@pytest.mark.parametrize("order", [1, 0.5, 1.5])
+def test_another_divergence_from_the_prior(order, prior):
+    """The loss and half of KL, or Rényi's divergence, summed over a grid.
+
+    Wrong variants: the prior remains in the loss; the bound is of a power.
+    """
+    if order != 1 and prior is log_prior:
+        return  # which has no closed form, and takes draws
+    t = np.linspace(-15, 15, 6001)
+
+    def parts(x):
+        q, pi = norm.logpdf(t, x[0], np.exp(x[1])), log_prior({"mu": t})
+        loss = -np.exp(q) @ log_lik({"mu": t}) * (t[1] - t[0])
+        if order == 1:
+            return loss, np.exp(q) @ (q - pi) * (t[1] - t[0])
+        area = np.exp(order * q + (1 - order) * pi).sum() * (t[1] - t[0])
+        return loss, np.log(area) / (order * (order - 1))
+
+    scale = 0.5 if order == 1 else 1.0
+    best = optimize.minimize(lambda x: parts(x) @ np.array([1, scale]), [1.5, -0.3])
+    divergence = KLDivergence(0.5) if order == 1 else RenyiDivergence(order)
+    params = {"prior": prior, "divergence": divergence, "tol": 1e-10}
+    model = fitted(log_lik, {"mu": ()}, max_iter=100, **params)
+    q = model.posterior_.as_normal()
+    found = [float(q.mean), float(q.scale.log())]
+    np.testing.assert_allclose(found, best.x, atol=1e-4)
+    if order == 1:
+        bound, error = -sum(parts(found)), 4 * model.lower_bound_se_
+        assert model.lower_bound_ == pytest.approx(bound, abs=1e-6 + error)
 
 
 def coupled(p):
