@@ -224,6 +224,12 @@ def stochastic(problem: Problem, solver: Any, batch_size: int) -> Stochastic:
             f"batch_size={batch_size} needs objective='elbo', which is a sum over "
             f"rows. Got {problem.objective!r}. Use batch_size=None."
         )
+    if problem.objective.rao_blackwell:
+        raise IncompatibleComponentsError(
+            f"batch_size={batch_size} takes the coordinates of a start, in which no "
+            "parameters are independent, as rao_blackwell=True needs. Use "
+            "batch_size=None, or rao_blackwell=False."
+        )
     if solver == "auto":
         is_normal = problem.posterior.as_normal() is not None
         n_draws = N_OF_NORMAL if is_normal else "auto"

@@ -131,25 +131,31 @@ class DensityTarget(Target):
         log_p = self.density(values, rows) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)
 
-    def log_joint_by_coordinate(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    def log_joint_by_group(
+        self,
+        theta: torch.Tensor,
+        groups: torch.Tensor,
+        rows: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log density, and its factors that a coordinate is in, Jacobians included."""
+        """Log density, and its factors that a group is in, Jacobians included."""
         values, jacobians = self._on_supports(theta)
         try:
             with unchecked():
                 factors = self.factors(values, rows)
         except FAILURES:
             if len(theta) == 1:
-                return theta[:, 0] - torch.inf, theta - torch.inf
+                every = theta.new_zeros(1, int(groups.max()) + 1)
+                return theta[:, 0] - torch.inf, every - torch.inf
             halves = (theta[half] for half in _halves(theta))
-            found = [self.log_joint_by_coordinate(half, rows) for half in halves]
+            found = [self.log_joint_by_group(half, groups, rows) for half in halves]
             return torch.cat([v for v, _ in found]), torch.cat([t for _, t in found])
-        terms, total = torch.zeros_like(theta), torch.zeros_like(theta[:, 0])
+        terms = theta.new_zeros(len(theta), int(groups.max()) + 1)
+        total = torch.zeros_like(theta[:, 0])
         own = [((name,), jacobian) for name, jacobian in jacobians.items()]
         for names, factor in [*factors, *own]:
             total = total + factor
-            terms[:, self.layout.positions(names)] += factor[:, None]
+            own_groups = groups[self.layout.positions(names)].unique()
+            terms[:, own_groups] += factor[:, None]
         total = torch.where(total < torch.inf, total, -torch.inf)
         return total, torch.where(total[:, None] > -torch.inf, terms, -torch.inf)
 
