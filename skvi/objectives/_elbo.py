@@ -274,7 +274,9 @@ class ELBO(Objective):
             log_joint = target.log_joint(theta, rows)
             terms = log_joint[:, None]
         losses, value = log_prior[:, None] - terms, (log_prior - log_joint).mean()
-        factor = divergence.score_factor(log_q, log_prior) if weight is None else None
+        factor = None
+        if weight is None and not _closed_divergence(divergence, target, posterior):
+            factor = divergence.score_factor(log_q, log_prior)
         if factor is not None:
             losses = losses + factor[:, None]
         if weight is None and factor is None:

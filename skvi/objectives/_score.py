@@ -130,8 +130,9 @@ def check_rao_blackwell(posterior: Any, divergence: Any, prior: Any) -> None:
 def refuse_score(divergence: Any) -> None:
     """Say that there is no unbiased score-function gradient."""
     raise IncompatibleComponentsError(
-        f"ELBO(gradient='score') has an unbiased gradient for KL, f-divergences, and "
-        f"divergences in closed form between a normal posterior and the prior; "
-        f"{divergence!r} is not one here. Use gradient='reparam', divergence='kl', or "
-        "a normal prior and posterior."
+        "ELBO(gradient='score') has an unbiased gradient for divergences that are "
+        "means over draws of q: KL, FDivergence, AlphaDivergence(joint=True); and for "
+        "those in closed form between a normal posterior and the prior. "
+        f"{divergence!r} is neither. Use gradient='reparam', divergence='kl', or a "
+        "normal prior and posterior."
     )
