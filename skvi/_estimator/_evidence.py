@@ -67,7 +67,7 @@ def judge_fit(
         if report is not None:
             report.save(known)
     found = describe_fit(problem, solution, known["bound"])
-    lost = _lost(problem, solution)
+    lost = what_failed(problem, solution)
     converged = solution.converged and not lost
     bound_exists, message = judge_existence(
         problem.objective, target, posterior, lost or solution.message
@@ -82,7 +82,7 @@ def judge_fit(
     return found
 
 
-def _lost(problem: Problem, solution: Solution) -> str:
+def what_failed(problem: Problem, solution: Solution) -> str:
     """Describe failures of a posterior, or of a component of it; empty if none."""
     given, prior, source = problem.divergence, solution.target.prior, problem.generator
     for component in solution.posterior.components:

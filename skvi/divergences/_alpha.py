@@ -76,6 +76,15 @@ class AlphaDivergence(RatioDivergence):
     def _combine(self, cross: torch.Tensor, *alone: torch.Tensor) -> torch.Tensor:
         return -torch.expm1(cross) / self._k
 
+    def score_factor(
+        self, log_q: torch.Tensor, log_prior: torch.Tensor
+    ) -> torch.Tensor | None:
+        """That of the joint form, a mean over q; see `Divergence.score_factor`."""
+        if not self.joint or self._is_kl:
+            return None
+        ratio = torch.exp((self.alpha - 1) * (log_q - log_prior).detach())
+        return (1 - ratio) / self._k + ratio / self.alpha
+
     def order_form(self, prior: PriorDensity) -> OrderForm | None:
         """Per coordinate; see `Divergence.order_form`."""
         return None if self.joint else order_form(prior, float(self.alpha), self._k)

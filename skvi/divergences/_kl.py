@@ -205,8 +205,8 @@ class JeffreysDivergence(Divergence):
         if _has_infinite_variance(prior):
             raise IncompatibleComponentsError(
                 "JeffreysDivergence()",
-                "a prior with a variance, without which it is infinite",
-                "divergence='kl' or 'renyi', or prior='normal' or 'laplace'",
+                "a prior that is known to have a variance, or it is infinite",
+                "divergence='kl' or 'renyi', or a prior such as 'normal' or 'laplace'",
             )
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:

@@ -61,13 +61,8 @@ class Changes:
         by the posterior that they were made from.
         """
         posterior, n_draws = given.unrefined, draws_for(target)
-        own = posterior.as_normal()
-        if own is None:
-            theta = posterior.draw(n_draws, generator).theta
-        else:
-            noise = own.n_noise, own.is_diagonal
-            theta = own.transform(balanced_noise(generator, n_draws, *noise))
-        normal = own
+        theta = balanced_draws(posterior, n_draws, generator)
+        normal = posterior.as_normal()
         if normal is None or normal.factor is not None:
             equal = WeightedDraws(theta, theta.new_zeros(n_draws))
             normal = equal.moments() or NormalForm(theta.mean(0), theta.std(0))
@@ -125,6 +120,17 @@ class Changes:
             "the posterior is not close to the density: importance weights change "
             f"{what} (Pareto k {self.khat:.2g}). To mend it, {remedy}"
         )
+
+
+def balanced_draws(
+    posterior: Posterior, n_draws: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Draws, (S, P), with the exact mean and covariance if it is normal."""
+    normal = posterior.as_normal()
+    if normal is None:
+        return posterior.draw(n_draws, generator).theta
+    noise = normal.n_noise, normal.is_diagonal
+    return normal.transform(balanced_noise(generator, n_draws, *noise))
 
 
 def draws_for(target: DensityTarget) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KLDivergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.evidence._changes import modes_of
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
@@ -54,6 +54,40 @@ def pose(
         )
     objective.check(KLDivergence(), target, posterior.components[0])
     return Problem(target, objective, KLDivergence(), posterior, generator)
+
+
+def regularized(problem: Problem, divergence: Divergence) -> Problem:
+    """The problem of a loss plus a divergence from the prior.
+
+    The loss is minus the log density without the prior. A multiple w of KL is the ELBO
+    of a power 1/w of the likelihood.
+    """
+    if divergence.kl_weight == 1:
+        return problem
+    target = cast(DensityTarget, problem.target).with_prior()
+    if target.prior is None:
+        raise IncompatibleComponentsError(
+            f"{divergence!r}",
+            "a prior of its own, which log_density contains now",
+            "prior=, with its log density or a prior such as Normal(), and leave it "
+            "out of log_density; or divergence='kl'",
+        )
+    divergence.check_regularizer()
+    if divergence.kl_weight is not None and isinstance(problem.objective, ELBO):
+        powered = cast(DensityTarget, problem.target).powered(1 / divergence.kl_weight)
+        return replace(problem, target=powered)
+    if target.n_rows or target.layout.discrete:
+        what = "batch_size" if target.n_rows else f"discrete {target.layout.discrete}"
+        raise IncompatibleComponentsError(
+            f"{what}",
+            f"a divergence that is a mean over draws; got {divergence!r}",
+            f"divergence='kl', which can have a weight, or no {what}",
+        )
+    problem.objective.check(divergence, target, problem.posterior.components[0])
+    problem = replace(problem, target=target, divergence=divergence)
+    if not divergence.has_closed_form(target.reference):
+        problem.surrogate(2)  # raises if it takes draws of a prior that has none
+    return problem
 
 
 def some_points(posterior: Posterior, generator: torch.Generator) -> torch.Tensor:
@@ -168,9 +202,10 @@ def _fit_normal(
     if layout.size <= MAX_DENSE and not problem.posterior.is_diagonal:
         family = FullRankNormal
     start = family().build(layout).near(normal)
-    found = FixedDraws().solve(
-        replace(problem, objective=ELBO(), posterior=start), options
-    )
+    task = replace(problem, objective=ELBO(), posterior=start)
+    if not problem.divergence.has_closed_form(problem.target.reference):
+        task = replace(task, divergence=KLDivergence())
+    found = FixedDraws().solve(task, options)
     found.raise_interrupt()
     return found.posterior.as_normal()
 
@@ -188,6 +223,13 @@ def stochastic(problem: Problem, solver: Any, batch_size: int) -> Stochastic:
             f"batch_size={batch_size}",
             f"objective='elbo', a sum over rows; got {problem.objective!r}",
             "batch_size=None",
+        )
+    if problem.objective.rao_blackwell:
+        raise IncompatibleComponentsError(
+            "rao_blackwell=True",
+            f"independent parameters, which the coordinates of batch_size={batch_size} "
+            "are not",
+            "batch_size=None, or rao_blackwell=False",
         )
     if solver == "auto":
         is_normal = problem.posterior.as_normal() is not None

@@ -13,14 +13,21 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._base import NOTHING
-from skvi._estimator._evidence import cut_short
+from skvi._estimator._evidence import cut_short, what_failed
 from skvi._estimator._fitting import continued, refine
-from skvi._estimator._parts import OBJECTIVES, POSTERIORS, resolve
+from skvi._estimator._parts import DIVERGENCES, OBJECTIVES, POSTERIORS, resolve
 from skvi._estimator._progress import EvidenceProgress
 from skvi.base import NormalForm
+from skvi.divergences import Divergence
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._bounds import bound_evidence
-from skvi.evidence._changes import Changes, draws_for, modes_of, other_modes
+from skvi.evidence._changes import (
+    Changes,
+    balanced_draws,
+    draws_for,
+    modes_of,
+    other_modes,
+)
 from skvi.evidence._summarize import lower_bound, upper_elbo
 from skvi.inference._beginning import (
     begin_near,
@@ -28,6 +35,7 @@ from skvi.inference._beginning import (
     few_rows,
     find_center,
     pose,
+    regularized,
     solve_rows,
     some_points,
     stochastic,
@@ -35,9 +43,10 @@ from skvi.inference._beginning import (
 from skvi.linear_model._summary import CoefficientTable
 from skvi.objectives import ELBO
 from skvi.objectives.base import Objective
-from skvi.posteriors import Family
+from skvi.posteriors import Family, Posterior
 from skvi.posteriors._normal import NormalPosterior
 from skvi.posteriors._product import CategoricalPosterior
+from skvi.priors import Prior
 from skvi.solvers import Problem, Solver, SolverOptions, Stochastic
 from skvi.solvers._choice import choose_solver
 from skvi.solvers._fixed_draws import FixedDraws
@@ -107,15 +116,17 @@ class VariationalInference(BaseEstimator):
         Values of all parameters that are not discrete, each of its shape, where the
         first path begins; others begin around it, in place of 0.
     vectorize : bool, default=False
-        Whether `log_density` and `log_prior` are of one draw: parameters have their
+        Whether `log_density` and `prior` are of one draw: parameters have their
         `shapes`, without an axis of draws, and the result is a number;
         `torch.func.vmap` calls them.
-    log_prior : callable, default=None
-        ``log_prior(parameters)``: what is added to `log_density`.
+    prior : callable, Prior, Posterior or dict of str to Prior, default=None
+        What is added to `log_density`: ``prior(parameters)``, a log density; an object
+        of `skvi.priors` for parameters that are "real", or one for each of them; the
+        `posterior_` of an earlier fit. None, if `log_density` contains it.
     batch_size : int, default=None
         Rows of the data of `fit` in a gradient step. ``log_density(parameters, rows)``
         is then the log likelihood of some rows, the sum of those of each, and
-        `log_prior` has all that does not depend on data. Data are a tensor, or a tuple,
+        `prior` has all that does not depend on data. Data are a tensor, or a tuple,
         list or dict of them, with rows on the first axis of each. None takes all rows,
         as diagnostics and bounds do in any case.
     posterior : str or Family, default="full_rank"
@@ -129,6 +140,12 @@ class VariationalInference(BaseEstimator):
     objective : str or Objective, default="elbo"
         What the fit optimizes: "elbo", or for heavier tails and other bounds "eubo",
         "renyi", "iwelbo", "chi". `lower_bound_` is the ELBO in any case.
+    divergence : str or Divergence, default="kl"
+        Generalized inference minimizes ``E_q[loss] + D(q || prior)``, where the loss is
+        minus `log_density`, whatever it is, and `prior` is given. ``KLDivergence(w)``
+        is the ELBO of ``log_density / w``; for others, such as "renyi", weights are no
+        diagnostics, and those in `diagnostics_` are None. Bounds remain those of the
+        log of the integral of ``exp(log_density)`` under the prior.
     solver : "auto" or Solver, default="auto"
         "auto" is a deterministic quasi-Newton method on many fixed draws for normals
         and the ELBO; else, and where the objective names a gradient, stochastic
@@ -200,10 +217,11 @@ class VariationalInference(BaseEstimator):
         "supports": [dict, None],
         "start": [dict, None],
         "vectorize": ["boolean"],
-        "log_prior": [callable, None],
+        "prior": [callable, Prior, Posterior, dict, None],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "posterior": [StrOptions(set(POSTERIORS)), Family],
         "objective": [StrOptions(set(OBJECTIVES)), Objective],
+        "divergence": [StrOptions(set(DIVERGENCES)), Divergence],
         "solver": [StrOptions({"auto"}), Solver],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="neither")],
@@ -220,10 +238,11 @@ class VariationalInference(BaseEstimator):
         *,
         start: Mapping[str, Any] | None = None,
         vectorize: bool = False,
-        log_prior: Callable | None = None,
+        prior: Any = None,
         batch_size: int | None = None,
         posterior: str | Family = "full_rank",
         objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
         solver: str | Solver = "auto",
         max_iter: int = 1000,
         tol: float = 1e-4,
@@ -233,8 +252,9 @@ class VariationalInference(BaseEstimator):
     ) -> None:
         self.log_density, self.shapes, self.supports = log_density, shapes, supports
         self.start, self.vectorize = start, vectorize
-        self.log_prior, self.batch_size = log_prior, batch_size
+        self.prior, self.batch_size = prior, batch_size
         self.posterior, self.objective, self.solver = posterior, objective, solver
+        self.divergence = divergence
         self.max_iter, self.tol, self.warm_start = max_iter, tol, warm_start
         self.random_state, self.verbose = random_state, verbose
 
@@ -268,27 +288,31 @@ class VariationalInference(BaseEstimator):
         """
         target = self._make_target(data)
         generator = make_generator(self.random_state)
-        family, objective = (
-            resolve(name, getattr(self, name)) for name in ("posterior", "objective")
+        family, objective, divergence = (
+            resolve(name, getattr(self, name))
+            for name in ("posterior", "objective", "divergence")
         )
         problem = pose(target, family, objective, generator)
         center = find_center(target, self.start)
         with raising_interrupts(NOTHING):
             check_density(target, some_points(problem.posterior, generator), center)
+            problem = regularized(problem, divergence)
             starts: list[Start] = []
             try:
                 solution = refine(problem, self._solve(problem, starts, center))
             except KeyboardInterrupt as stop:
                 solution = _best_start(problem, starts, stop)
-            self._set(solution, starts, generator)
+            of_model = replace(solution, state=State(solution.posterior, target))
+            self._set(of_model, problem, starts, generator)
         return self
 
     def _make_target(self, data: Any) -> DensityTarget:
         """The target of the density of all draws, or of each, or of rows."""
         given = () if data is None else (data,)
-        density, prior = self.log_density, self.log_prior
+        density, prior = self.log_density, self.prior
         if self.vectorize:
-            density, prior = each_draw(density), prior and each_draw(prior)
+            density = each_draw(density)
+            prior = each_draw(prior) if callable(prior) else prior
         what = density, self.shapes, self.supports
         if self.batch_size is None:
             return DensityTarget(*what, given, prior)
@@ -311,6 +335,8 @@ class VariationalInference(BaseEstimator):
         is_direct = is_direct and self.solver == "auto"
         is_direct = is_direct and isinstance(posterior, NormalPosterior)
         is_direct = is_direct and not _has_wide_factor(posterior)
+        prior = problem.target.reference
+        is_direct = is_direct and problem.divergence.has_closed_form(prior)
         if last is not None and last.layout == posterior.layout:
             posterior = continued(posterior, last.unrefined)
         else:
@@ -347,13 +373,17 @@ class VariationalInference(BaseEstimator):
 
     @torch.no_grad()
     def _set(
-        self, solution: Solution, starts: list[Start], generator: torch.Generator
+        self,
+        solution: Solution,
+        problem: Problem,
+        starts: list[Start],
+        generator: torch.Generator,
     ) -> None:
         """Set the attributes, after Ctrl-C without the slow ones, and raise then."""
         found = None
         if not solution.interrupted:
             try:
-                found = self._judged(solution, starts, generator)
+                found = self._judged(solution, problem, starts, generator)
             except KeyboardInterrupt:
                 solution = solution.cut_short()
         if found is None:
@@ -379,22 +409,36 @@ class VariationalInference(BaseEstimator):
         return normal, value
 
     def _judged(
-        self, solution: Solution, starts: list[Start], generator: torch.Generator
+        self,
+        solution: Solution,
+        problem: Problem,
+        starts: list[Start],
+        generator: torch.Generator,
     ) -> dict[str, Any]:
         """Attributes of a finished fit, with what cannot be trusted."""
         posterior, target = solution.posterior, cast(DensityTarget, solution.target)
         bound = -solution.value, solution.value_se
         n_final = draws_for(target) if target.n_rows else N_FINAL
-        if solution.solver != FixedDraws.name or posterior.n_stored:
+        is_standard = problem.target is target
+        if solution.solver != FixedDraws.name or posterior.n_stored or not is_standard:
             bound = lower_bound(target, posterior, generator, n_final)
-        changes = Changes.of(target, posterior, generator)
+        if problem.divergence.kl_weight != 1:
+            at = replace(solution, state=State(posterior, problem.target))
+            message = what_failed(problem, at) or solution.message
+            theta = balanced_draws(posterior, draws_for(target), generator)
+            return self._attributes(solution, theta, bound, message)
+        value = -bound[0] if is_standard else solution.value
+        fitted = cast(DensityTarget, problem.target)  # the likelihood has a power
+        changes = Changes.of(fitted, posterior, generator)
         message = (
             lost_digits(target, changes.theta)
             or solution.message
-            or other_modes(starts, *self._mode(starts, changes.normal, -bound[0]))
+            or other_modes(starts, *self._mode(starts, changes.normal, value))
             or changes.message(posterior)
         )
-        if message and (ridge := explain_ridge(target, changes.normal)):
+        if message and (
+            ridge := explain_ridge(fitted, changes.normal, changes.theta[0])
+        ):
             message = f"{message}. But {ridge}"
         found = self._attributes(solution, changes.theta, bound, message)
         found["diagnostics_"] |= {

@@ -19,6 +19,7 @@ from skvi._estimator._regressors import LARGEST
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._table import BoundsTable
 from skvi.predictors import LinearPredictor
+from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
 from skvi.utils._rows import ShiftedRows, SparseRows, as_rows
@@ -377,9 +378,10 @@ class ColumnsMixin:
         random_state = check_random_state(self.random_state)
         known = self.warm_start and len(last) == y.shape[1]
         outputs = list(last) if known else [clone(self) for _ in y.T]
-        for output, column in zip(outputs, y.T, strict=True):
+        for k, (output, column) in enumerate(zip(outputs, y.T, strict=True)):
             seed = int(random_state.randint(2**31 - 1))
-            params = self.get_params(deep=False) | {"random_state": seed}
+            own = {"random_state": seed, "prior": _of_output(self.prior, k, y.shape[1])}
+            params = self.get_params(deep=False) | own
             output.set_params(**params)
             try:
                 output.fit(X, column, sample_weight)
@@ -415,6 +417,21 @@ class ColumnsMixin:
             return np.zeros(0)  # interrupted before the first iteration
         length = max(len(curve) for curve in curves)
         return sum(np.pad(c, (0, length - len(c)), mode="edge") for c in curves)
+
+
+def _of_output(prior, k, n_outputs):
+    """Prior of one target: its row, of numbers of shape (n_outputs, n_features)."""
+    if isinstance(prior, dict):
+        return {name: _of_output(part, k, n_outputs) for name, part in prior.items()}
+    if not isinstance(prior, Normal):
+        return prior
+    given = {"scale": prior.scale, "loc": prior.loc}
+    rows = {
+        name: np.asarray(values)[k]
+        for name, values in given.items()
+        if np.ndim(values) == 2 and len(values) == n_outputs
+    }
+    return clone(prior).set_params(**rows)
 
 
 def add_bounds(found):

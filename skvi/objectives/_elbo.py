@@ -42,11 +42,12 @@ class ELBO(Objective):
         density in theta, at the cost of far more noise: it is for densities without
         derivatives.
     rao_blackwell : bool, default=False
-        For "score" only: whether the gradient for one coordinate of q leaves out log q
-        and the log prior of all other coordinates. It needs a factorized q, an
-        independent prior and KL. On its own it reduces the noise; with the control
-        variate it can increase it if every row depends on every coordinate, because
-        near the optimum the omitted terms cancel noise of the loss.
+        For "score" only: whether the gradient for one coordinate of q, or one part of a
+        `Product`, leaves out log q and the log prior of all others, and the factors of
+        the density that it is not in, where these are known. It needs a q of several
+        independent parts, an independent prior and KL. On its own it reduces the noise;
+        with the control variate it can increase it if every row depends on every
+        coordinate, because near the optimum the omitted terms cancel noise of the loss.
     control_variate : {"auto"} or bool, default="auto"
         For "score" only: whether multiples of the score, whose mean is 0, are
         subtracted. "auto" is True.
@@ -201,12 +202,16 @@ class ELBO(Objective):
         theta, log_q = draw.theta, draw.log_q
         log_prior = prior.log_prob(theta)
         if self.rao_blackwell:
-            log_joint, terms = target.log_joint_by_coordinate(theta, rows)
+            groups = posterior.groups()
+            log_joint, terms = target.log_joint_by_group(theta, groups, rows)
         else:
             log_joint = target.log_joint(theta, rows)
             terms = log_joint[:, None]
         losses, value = log_prior[:, None] - terms, (log_prior - log_joint).mean()
-        factor = divergence.score_factor(log_q, log_prior) if weight is None else None
+        is_closed = divergence.has_closed_form(prior) and posterior.as_normal()
+        factor = None
+        if weight is None and not is_closed:
+            factor = divergence.score_factor(log_q, log_prior)
         if factor is not None:
             losses = losses + factor[:, None]
         if weight is None and factor is None:

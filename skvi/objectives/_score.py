@@ -8,10 +8,10 @@ import torch
 class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
 
-    With Rao-Blackwellization each coordinate's log q is multiplied by its own reward:
-    log q and log prior of the others, and factors of the loss that it is not in, have
-    expectation 0 there (Ranganath, Gerrish and Blei 2014, *Black box variational
-    inference*).
+    With Rao-Blackwellization log q of each group of coordinates, which is independent
+    of the others, is multiplied by its own reward: log q and log prior of the others,
+    and factors of the loss that it is not in, have expectation 0 there (Ranganath,
+    Gerrish and Blei 2014, *Black box variational inference*).
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class ScoreFunction:
         self.rao_blackwell, self.control_variate = rao_blackwell, control_variate
 
     def columns(self, params: torch.Tensor | None = None) -> torch.Tensor:
-        """Log q of every coordinate, (S, P), or of all together, (S, 1)."""
+        """Log q of every group, (S, G), or of all together, (S, 1)."""
         if self.rao_blackwell:
             return self.posterior.log_prob_terms(self.theta, params)
         return self.posterior.log_prob(self.theta, params)[:, None]
@@ -33,19 +33,23 @@ class ScoreFunction:
     def reward(
         self, loss: torch.Tensor, weight: float | None, prior: Any
     ) -> torch.Tensor:
-        """Factor of log q, (S, P) or (S, 1), detached.
+        """Factor of log q, (S, G) or (S, 1), detached.
 
-        `loss` is (S, P), what a coordinate is in, or (S, 1). `weight` is that of KL(q
+        `loss` is (S, G), what a group is in, or (S, 1). `weight` is that of KL(q
         || prior); None leaves the divergence out.
         """
         reward = -loss.detach()
         if weight is None:
             return reward
-        of_terms = prior.log_prob_terms if self.rao_blackwell else prior.log_prob
-        log_prior = of_terms(self.theta).detach()
         log_q = self.columns(self.posterior.params.detach())
+        if self.rao_blackwell:
+            terms = prior.log_prob_terms(self.theta).detach().to(log_q.dtype)
+            groups = self.posterior.groups()
+            log_prior = torch.zeros_like(log_q).index_add(1, groups, terms)
+        else:
+            log_prior = prior.log_prob(self.theta).detach()[:, None]
         # The score itself, d(log q), has expectation 0.
-        return reward + weight * (log_prior.reshape(log_q.shape) - log_q)
+        return reward + weight * (log_prior - log_q)
 
     def surrogate(self, reward: torch.Tensor) -> torch.Tensor:
         """Build the scalar whose gradient in ``posterior.params`` is the estimate."""

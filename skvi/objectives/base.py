@@ -361,16 +361,17 @@ REFUSALS: list[Row] = [
     (
         lambda p: p.has("expectation", "score") and not p.has_score(),
         "ELBO(gradient='score')",
-        "KL, an f-divergence, or one in closed form, for a gradient without bias; "
-        "{divergence!r} is none of them here",
+        "for a gradient without bias a divergence that is a mean over draws of q (KL, "
+        "FDivergence, AlphaDivergence(joint=True)), or one in closed form; "
+        "{divergence!r} is neither here",
         "gradient='reparam', divergence='kl', or a normal prior and posterior",
     ),
     (
         lambda p: p.reduces("rao_blackwell") and not p.has_terms(),
         "rao_blackwell=True",
-        "log q and log prior that are sums over coordinates, and their KL",
-        "divergence='kl' with an independent prior such as 'normal' and "
-        "posterior='mean_field', or rao_blackwell=False",
+        "log q of several independent parts, an independent prior, and their KL",
+        "divergence='kl', an independent prior such as 'normal', and "
+        "posterior='mean_field' or a Product of several parts, or rao_blackwell=False",
     ),
 ]
 

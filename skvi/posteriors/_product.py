@@ -281,8 +281,8 @@ class _ProductPosterior(Posterior):
 
     @property
     def has_log_prob_terms(self) -> bool:  # type: ignore[override]
-        """Whether all parts have."""
-        return all(part.has_log_prob_terms for part in self._parts)
+        """Whether there are several parts, or the one has."""
+        return len(self._parts) > 1 or self._parts[0].has_log_prob_terms
 
     @property
     def least_draws(self) -> int:  # type: ignore[override]
@@ -389,5 +389,18 @@ class _ProductPosterior(Posterior):
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
         pairs = zip(self._columns(), self._bound(params), strict=True)
-        terms = [part.log_prob_terms(theta[:, c], None) for c, part in pairs]
-        return torch.cat(terms, 1)[:, torch.argsort(torch.cat(self._columns()))]
+        terms = [
+            part.log_prob_terms(theta[:, c])
+            if part.has_log_prob_terms
+            else part.log_prob(theta[:, c])[:, None]
+            for c, part in pairs
+        ]
+        return torch.cat(terms, 1)
+
+    def groups(self) -> torch.Tensor:
+        """Those of the parts, one for each that has no terms."""
+        found, n_groups = torch.empty_like(torch.cat(self._columns())), 0
+        for c, part in zip(self._columns(), self._parts, strict=True):
+            found[c] = n_groups + part.groups() * part.has_log_prob_terms
+            n_groups = int(found[c].max()) + 1
+        return found

@@ -45,7 +45,7 @@ class Posterior(Movable):
     side: Side = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
-    #: Whether `log_prob_terms` is available: q is a product over coordinates or blocks.
+    #: Whether `log_prob_terms` is available: q is a product over coordinates or groups.
     has_log_prob_terms = False
     #: Whether draws move with all of `params`: not with the weights of a mixture, for
     #: which there is `draw_strata`.
@@ -228,20 +228,30 @@ class Posterior(Movable):
     def log_prob_terms(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density of every coordinate, if they are independent.
+        """Log density of every independent coordinate, or group of coordinates.
 
         Parameters
         ----------
         theta : Tensor of shape (S, P)
         params : Tensor of shape (n_variational,), default=None
-            As in `log_prob`. Each element belongs to one coordinate only.
+            As in `log_prob`. Each element belongs to one group only.
 
         Returns
         -------
-        Tensor of shape (S, P)
-            In nats; the sum over coordinates is `log_prob`.
+        Tensor of shape (S, G)
+            In nats; the sum over groups is `log_prob`.
         """
         raise NotImplementedError
+
+    def groups(self) -> torch.Tensor:
+        """Number of the group that each coordinate is in; see `log_prob_terms`.
+
+        Returns
+        -------
+        Tensor of int of shape (P,)
+            By default each coordinate is one.
+        """
+        return torch.arange(self.layout.size, device=self.params.device)
 
     def near(self, normal: NormalForm) -> Self:
         """Posterior of the same family as close to a normal as the family allows.

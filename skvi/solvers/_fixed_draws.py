@@ -8,6 +8,7 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
+from skvi.divergences import Divergence, KLDivergence
 from skvi.expectations._rules import quasi_random_rule
 from skvi.solvers._mode import LBFGS
 from skvi.solvers._solution import INTERRUPTED, Solution, State, ending_of
@@ -23,21 +24,46 @@ FINAL, FINAL_ELEMENTS = 2**14, 2**24
 # Dimensions of evenly spread draws of independent coordinates, and draws evaluated at
 # once.
 MAX_EVEN, AT_ONCE = 30, 1024
+STANDARD = KLDivergence()
 # Steps between two whitenings, and nats by which fixed draws may promise more than new.
 STEPS, TOO_GOOD = 100, 0.01
 
 
 class FixedDrawsPoint:
-    """Minus the ELBO of a normal, from its draws at noise (S, P)."""
+    """Minus the ELBO of a normal, from its draws at noise (S, P).
 
-    def __init__(self, target: Target, normal: NormalForm, eps: torch.Tensor) -> None:
-        self.normal, self.eps = normal, eps
+    Or the loss plus the closed form of a divergence that is not standard.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        normal: NormalForm,
+        eps: torch.Tensor,
+        divergence: Divergence = STANDARD,
+    ) -> None:
+        self.normal, self.eps, self.target = normal, eps, target
+        self.divergence = divergence
         theta = normal.transform(eps).split(AT_ONCE)
         parts = zip(*map(target.log_joint_and_gradient, theta), strict=True)
         self.values, self.slopes = (torch.cat(part) for part in parts)
+        if divergence.kl_weight != 1:  # which replaces the prior
+            draws, prior = torch.cat(theta), target.reference
+            self.values = self.values - prior.log_prob(draws)
+            self.slopes = self.slopes - prior.log_prob_gradient(draws)
         ok = bool(self.values.isfinite().all()) and bool(self.slopes.isfinite().all())
-        value = -float(self.values.mean()) - float(normal.entropy())
+        value = -float(self.values.mean()) + float(self.regularizer(normal))
         self.value = value if ok else math.inf
+
+    def regularizer(self, normal: NormalForm) -> torch.Tensor:
+        """The divergence of a normal from the prior, or minus its entropy."""
+        if self.divergence.kl_weight == 1:
+            return -normal.entropy()
+        return self.divergence.closed_form(normal, self.target.reference)
+
+    def at(self, normal: NormalForm, eps: torch.Tensor) -> "FixedDrawsPoint":
+        """That of another normal, or of other draws."""
+        return FixedDrawsPoint(self.target, normal, eps, self.divergence)
 
     @property
     def value_se(self) -> float:
@@ -45,7 +71,8 @@ class FixedDrawsPoint:
         log_q = -0.5 * self.eps.square().sum(1)
         if self.normal.factor is not None:  # whose noise is not that of coordinates
             log_q = self.normal.log_prob(self.normal.transform(self.eps))
-        log_weights = self.values - log_q
+        is_elbo = self.divergence.kl_weight == 1
+        log_weights = self.values - log_q if is_elbo else self.values
         pairs = log_weights.reshape(2, -1).mean(0)
         return float(pairs.std()) / math.sqrt(len(pairs))
 
@@ -87,12 +114,12 @@ class FixedDraws(Solver):
 
     def _solve(self, run: "_Run", normal: NormalForm, n_draws: int) -> Solution:
         """Rounds of more draws, while new ones contradict the fixed ones."""
-        target, generator = run.problem.target, run.problem.source_of_draws
+        generator = run.problem.source_of_draws
         size, is_diagonal, options = normal.n_noise, normal.is_diagonal, run.options
         while True:
             best = run.descend(normal, _fixed_noise(generator, n_draws, normal))
             fresh = balanced_noise(generator, n_draws, size, is_diagonal)
-            new = FixedDrawsPoint(target, best.normal, fresh)
+            new = best.at(best.normal, fresh)
             excess, normal = new.value - best.value, best.normal
             noise = math.hypot(new.value_se, best.value_se)
             if excess < TOO_GOOD or run.is_over or GROWTH * n_draws > LAST:
@@ -100,7 +127,7 @@ class FixedDraws(Solver):
             n_draws *= GROWTH
         n_final = max(n_draws, min(FINAL, FINAL_ELEMENTS // size))
         eps = balanced_noise(generator, n_final, size, is_diagonal)
-        final = FixedDrawsPoint(target, normal, eps)
+        final = best.at(normal, eps)
         message = ""
         if run.is_late:
             message = f"max_iter={options.max_iter} ended the fit: allow more"
@@ -144,7 +171,8 @@ class _Run:
 
     def descend(self, normal: NormalForm, eps: torch.Tensor) -> FixedDrawsPoint:
         """Runs from a normal until one gains nothing, whitened by the best so far."""
-        best, before = FixedDrawsPoint(self.problem.target, normal, eps), math.inf
+        parts = self.problem.target, normal, eps, self.problem.divergence
+        best, before = FixedDrawsPoint(*parts), math.inf
         self.best = best
         while before - best.value > self.options.tol and not self.is_over:
             before, best = best.value, self._run(best)
@@ -152,7 +180,7 @@ class _Run:
 
     def _run(self, start: FixedDrawsPoint) -> FixedDrawsPoint:
         """Some steps of L-BFGS in the coordinates of a normal."""
-        whitened = _Whitened(self.problem.target, start)
+        whitened = _Whitened(start)
         zero = start.normal.mean.new_zeros(whitened.n_free)
         lbfgs = LBFGS(whitened.evaluate, zero)
         for _ in range(STEPS):
@@ -175,8 +203,8 @@ class _Whitened:
     parameters than needed, in which strong factors are no steeper than weak ones.
     """
 
-    def __init__(self, target: Target, start: FixedDrawsPoint) -> None:
-        self.target, self.best, self.normal = target, start, start.normal
+    def __init__(self, start: FixedDrawsPoint) -> None:
+        self.best, self.normal = start, start.normal
         size, n_noise, factor = (
             self.normal.size,
             self.normal.n_noise,
@@ -205,7 +233,7 @@ class _Whitened:
 
     def evaluate(self, x: torch.Tensor) -> tuple[float, torch.Tensor]:
         """Minus the ELBO and its gradient, along the draws."""
-        point = FixedDrawsPoint(self.target, self._at(x), self.best.eps)
+        point = self.best.at(self._at(x), self.best.eps)
         if not math.isfinite(point.value):
             return math.inf, torch.zeros_like(x)
         if point.value <= self.best.value:
@@ -214,7 +242,8 @@ class _Whitened:
             leaf = x.detach().requires_grad_()
             normal = self._at(leaf)
             moved = (normal.transform(point.eps) * point.slopes).sum(1).mean()
-            (slope,) = torch.autograd.grad(moved + normal.entropy(), leaf)
+            value = moved - point.regularizer(normal)
+            (slope,) = torch.autograd.grad(value, leaf)
         return point.value, -slope
 
 

@@ -13,7 +13,11 @@ from torch.distributions.transforms import Transform
 from torch.utils.checkpoint import checkpoint
 
 from skvi.base import Layout
-from skvi.targets._maps import Integers, find_bijection, find_transform
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors import Posterior
+from skvi.priors import BuiltPrior
+from skvi.priors._blocks import build_prior
+from skvi.targets._maps import SUPPORTS, Integers, find_bijection, find_transform
 from skvi.targets._switched import Switches
 from skvi.targets.base import Target
 
@@ -38,9 +42,9 @@ class DensityTarget(Target):
         shapes: Mapping[str, Any],
         supports: Mapping[str, Any] | None,
         data: tuple = (),
-        log_prior: Callable | None = None,
+        prior: Any = None,
     ) -> None:
-        self.log_density, self.data, self.log_prior = log_density, data, log_prior
+        self.log_density, self.data = log_density, data
         #: Whether torch differentiates the density; if not, gradients are differences.
         self.is_differentiable = True
         self.transforms = _transforms(shapes, supports or {})
@@ -59,6 +63,26 @@ class DensityTarget(Target):
         discrete = {k: t for k, t in self.transforms.items() if isinstance(t, Integers)}
         limits = {name: t.limits for name, t in discrete.items()}
         self.layout = Layout(inner, kinds, limits=limits)
+        self.log_prior = prior
+        if prior is not None and not callable(prior):
+            self.log_prior = _OnSupports(self, prior)
+
+    def powered(self, power: float) -> Self:
+        """Target with a power of the likelihood; see `SupervisedTarget.powered`."""
+        other = copy(self)
+        other.log_density = _Powered(self.log_density, power)
+        return other
+
+    def with_prior(self) -> Self:
+        """Target that knows which part of its density is the prior."""
+        other, given = copy(self), self.log_prior
+        if isinstance(given, _OnSupports):
+            other.prior = given.built
+        elif given is not None:
+            part = copy(self)
+            part.log_density, part.data, part.log_prior = given, (), None
+            other.prior = _DensityAsPrior(part)
+        return other
 
     def constrain(self, theta: torch.Tensor) -> tuple[dict, torch.Tensor]:
         """Parameters on their supports, each (S, *shape), and log Jacobians, (S,)."""
@@ -105,25 +129,31 @@ class DensityTarget(Target):
         log_p = self.density(values, rows) + log_jacobian
         return torch.where(log_p < torch.inf, log_p, -torch.inf)
 
-    def log_joint_by_coordinate(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    def log_joint_by_group(
+        self,
+        theta: torch.Tensor,
+        groups: torch.Tensor,
+        rows: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log density, and its factors that a coordinate is in, Jacobians included."""
+        """Log density, and its factors that a group is in, Jacobians included."""
         values, jacobians = self._on_supports(theta)
         try:
             with unchecked():
                 factors = self.factors(values, rows)
         except FAILURES:
             if len(theta) == 1:
-                return theta[:, 0] - torch.inf, theta - torch.inf
+                every = theta.new_zeros(1, int(groups.max()) + 1)
+                return theta[:, 0] - torch.inf, every - torch.inf
             halves = (theta[half] for half in _halves(theta))
-            found = [self.log_joint_by_coordinate(half, rows) for half in halves]
+            found = [self.log_joint_by_group(half, groups, rows) for half in halves]
             return torch.cat([v for v, _ in found]), torch.cat([t for _, t in found])
-        terms, total = torch.zeros_like(theta), torch.zeros_like(theta[:, 0])
+        terms = theta.new_zeros(len(theta), int(groups.max()) + 1)
+        total = torch.zeros_like(theta[:, 0])
         own = [((name,), jacobian) for name, jacobian in jacobians.items()]
         for names, factor in [*factors, *own]:
             total = total + factor
-            terms[:, self.layout.positions(names)] += factor[:, None]
+            own_groups = groups[self.layout.positions(names)].unique()
+            terms[:, own_groups] += factor[:, None]
         total = torch.where(total < torch.inf, total, -torch.inf)
         return total, torch.where(total[:, None] > -torch.inf, terms, -torch.inf)
 
@@ -174,6 +204,69 @@ class DensityTarget(Target):
             return torch.cat([self.density(part, rows) for part in parts])
 
 
+class _DensityAsPrior(BuiltPrior):
+    """A user's log prior over coordinates, which is the target of a density, too."""
+
+    def __init__(self, target: DensityTarget) -> None:
+        self.target = target
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return self.target.log_joint(theta)
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        raise IncompatibleComponentsError(
+            "The divergence",
+            "draws of the prior, which its log density does not give",
+            "a prior of skvi.priors, or divergence='kl' or 'renyi'",
+        )
+
+
+class _OnSupports:
+    """A prior over coordinates as the log density of parameters on their supports."""
+
+    def __init__(self, target: DensityTarget, prior: Any) -> None:
+        real = SUPPORTS["real"]
+        bent = [name for name, t in target.transforms.items() if t != real]
+        if bent and not isinstance(prior, Posterior):
+            raise IncompatibleComponentsError(
+                f"prior={prior!r}",
+                f"real numbers, which {bent} are not",
+                "a function that returns the log density of all parameters, or the "
+                "posterior_ of another fit",
+            )
+        self.target, self.built = target, build_prior(prior, target.layout)
+        if self.built.learned:
+            raise IncompatibleComponentsError(
+                f"prior={prior!r}",
+                f"an estimator, which learns {list(self.built.learned)}",
+                "scales that are numbers or HalfCauchy(), or parameters of log_density",
+            )
+
+    def __call__(self, values: Mapping[str, torch.Tensor]) -> Any:
+        theta, built = self.target.unconstrain(values), self.built
+        jacobians = self.target._on_supports(theta)[1]
+        if not built.has_log_prob_terms:
+            return built.log_prob(theta) - sum(jacobians.values())
+        terms, layout = built.log_prob_terms(theta), self.target.layout
+        return {
+            name: terms[:, layout[name].slice].sum(1) - jacobian
+            for name, jacobian in jacobians.items()
+        }
+
+
+class _Powered:
+    """Multiples of a log density, or of each of its factors."""
+
+    def __init__(self, log_density: Callable, power: float) -> None:
+        self.log_density, self.power = log_density, power
+
+    def __call__(self, *given: Any) -> Any:
+        found = self.log_density(*given)
+        if isinstance(found, Mapping):
+            return {names: self.power * value for names, value in found.items()}
+        return self.power * found
+
+
 class _Differences(torch.autograd.Function):
     """A log density that torch cannot differentiate, by central differences."""
 
@@ -217,7 +310,7 @@ def _names_of(key: Any, shapes: Mapping[str, Any]) -> tuple[str, ...]:
 
 def as_tensor(found: Any) -> Any:
     """A tensor for an array of numpy; anything else as it is, for the checks."""
-    if isinstance(found, np.ndarray) and found.dtype.kind == "f":
+    if isinstance(found, np.ndarray) and found.dtype.kind in "fiuO":
         return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float64))
     return found
 
@@ -280,9 +373,9 @@ class RowsDensityTarget(DensityTarget):
         shapes: Mapping[str, Any],
         supports: Mapping[str, Any] | None,
         data: Any,
-        log_prior: Callable | None = None,
+        prior: Any = None,
     ) -> None:
-        super().__init__(log_likelihood, shapes, supports, (data,), log_prior)
+        super().__init__(log_likelihood, shapes, supports, (data,), prior)
         self._n_rows = self.n_total = _count(data)
 
     @property

@@ -86,6 +86,11 @@ def _where_it_works(
     except FAILURES as error:
         if isinstance(error.__cause__, TypeError):  # of its data, at every point
             raise
+        found: Any = None
+        with suppress(*FAILURES):
+            found = _call(target, target.constrain(few[:1])[0])
+        if found is not None:
+            _check_result(target, found, 1)
         every = torch.cat([few, theta])
         works = target.log_joint(every) > -math.inf
         if not works.any():
@@ -126,7 +131,8 @@ def _check_result(target: DensityTarget, found: Any, n_draws: int) -> None:
         raise ValueError(
             "log_density gets a dict of tensors of shape (n_draws, *shape) and must "
             f"return one number a draw, of shape {wanted} for {n_draws} draws, or a "
-            f"dict of such factors. Got {got}. Sum over all other axes."
+            f"dict of such factors. Got {got}. Sum over all other axes; a density of "
+            "one draw takes vectorize=True."
         )
 
 
@@ -136,6 +142,9 @@ def _with_gradient(
     """The log density, as torch differentiates it; None if it does not."""
     try:
         found = _call(target, values)
+        if found.requires_grad:  # the backward pass may fail, too
+            inputs = [value for value in values.values() if value.requires_grad]
+            torch.autograd.grad(found.sum(), inputs, None, True, allow_unused=True)
     except (RuntimeError, TypeError, ValueError):  # numpy takes no such tensors
         return None
     return found if found.requires_grad or target.layout.is_finite else None
@@ -188,7 +197,7 @@ def _check_alone(target: DensityTarget, theta: torch.Tensor) -> None:
         raise ValueError(
             f"log_density is random: two calls with the same parameters return "
             f"{float(among):.6g} and {float(again):.6g}. Let it draw no random "
-            "numbers. For minibatches pass batch_size, the log prior as log_prior, and "
+            "numbers. For minibatches pass batch_size, the log prior as prior, and "
             "a log_density(parameters, rows), the log likelihood of rows of the data."
         )
     if bool((alone - among).abs() > ROUNDING * (1 + alone.abs())):
@@ -212,7 +221,7 @@ def _check_rows(target: RowsDensityTarget, theta: torch.Tensor) -> None:
             "With batch_size, log_density must be the log likelihood of the rows it "
             f"gets, a sum over them: that of all is {float(both[0]):.6g}, and of two "
             f"halves together {float(found[0]):.6g}. Pass the log prior, and what else "
-            "is not of single rows, as log_prior, and take sums, no means, over rows."
+            "is not of single rows, as prior, and take sums, no means, over rows."
         )
 
 
@@ -301,27 +310,32 @@ def _check_directions(
 
 
 @torch.no_grad()
-def explain_ridge(target: DensityTarget, normal: NormalForm) -> str:
+def explain_ridge(
+    target: DensityTarget, normal: NormalForm, theta: torch.Tensor
+) -> str:
     """A direction along which the integral is infinite; empty if none is seen.
 
-    From the center of a normal along the coordinates and its own axes.
+    From the center of a normal along the coordinates and its own axes, at the discrete
+    values of a draw, theta.
     """
     smooth = target.layout.positions(target.layout.without(*target.layout.discrete))
     if not len(smooth) or len(smooth) > MAX_PARAMS:
         return ""
-    axes = torch.diag(normal.variance.sqrt())[smooth]
+    normal = normal.marginal(smooth)
+    axes = torch.diag(normal.variance.sqrt())
     if not normal.is_diagonal and normal.covariance().isfinite().all():
         values, vectors = torch.linalg.eigh(normal.covariance())
         axes = torch.cat([(vectors * values.clamp(min=0).sqrt()).T, axes])
     axes = torch.cat([axes, -axes])
     steps = 10.0 ** axes.new_tensor(POWERS)[:, None, None]
-    found = target.log_joint((normal.mean + steps * axes).flatten(0, 1))
-    found = found.reshape(len(steps), len(axes))
+    points = theta.repeat(len(steps), len(axes), 1)
+    points[..., smooth] = normal.mean + steps * axes
+    found = target.log_joint(points.flatten(0, 1)).reshape(len(steps), len(axes))
     fall = (found[:-1] - found[1:]).nan_to_num(math.inf).amax(0)
     if float(fall.min()) >= math.log(10):
         return ""
     share = (axes[int(fall.argmin())] / normal.variance.sqrt()).abs()
-    names = _names_at(target, torch.nonzero(share > 0.1 * share.max())[:, 0])
+    names = _names_at(target, smooth[share > 0.1 * share.max()])
     return (
         f"the density does not fall far out along {names}, and its integral is "
         "infinite there; a prior may be missing"

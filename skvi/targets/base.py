@@ -155,14 +155,19 @@ class Target(Movable):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement log_joint.")
 
-    def log_joint_by_coordinate(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    def log_joint_by_group(
+        self,
+        theta: torch.Tensor,
+        groups: torch.Tensor,
+        rows: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log joint density, and the part of it that depends on each coordinate.
+        """Log joint density, and the part of it that depends on each group.
 
         Parameters
         ----------
         theta : Tensor of shape (S, P)
+        groups : Tensor of int of shape (P,)
+            Number of the group that each coordinate is in.
         rows : Tensor of int, default=None
             As in `log_joint`.
 
@@ -170,9 +175,9 @@ class Target(Movable):
         -------
         value : Tensor of shape (S,)
             That of `log_joint`.
-        terms : Tensor of shape (S, P) or (S, 1)
-            Without the factors that a coordinate is not in, the rest of its Markov
-            blanket; by default all of it for all.
+        terms : Tensor of shape (S, G) or (S, 1)
+            Without the factors that no coordinate of a group is in, outside of its
+            Markov blanket; by default all of it for all.
         """
         value = self.log_joint(theta, rows)
         return value, value[:, None]

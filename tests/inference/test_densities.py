@@ -100,7 +100,7 @@ def test_gradients_of_fixed_draws(family):
     normal = vi.posterior_.as_normal()
     eps = balanced_noise(generator, 40, normal.n_noise, normal.is_diagonal)
     point = FixedDrawsPoint(vi._target, normal, eps)
-    whitened = _Whitened(vi._target, point)
+    whitened = _Whitened(point)
     x = 0.3 * torch.randn(whitened.n_free, generator=generator, dtype=torch.float64)
     _, gradient = whitened.evaluate(x)
     steps = 1e-5 * torch.eye(len(x), dtype=torch.float64)
@@ -433,7 +433,7 @@ def test_many_rows_come_in_parts(monkeypatch):
         ({}, None, "data of fit must be a tensor, or a tuple.*Got 'NoneType'"),
         ({}, (X, Y_ROWS[:5]), r"same number of rows.*Got \(600, 3\), \(5,\)"),
         ({}, (X.numpy(), Y_ROWS), "must be a tensor|numpy arrays"),
-        ({"log_prior": None}, "prior", "Pass the log prior.* as log_prior"),
+        ({"prior": None}, "prior", "Pass the log prior.* as prior"),
         ({}, "mean", "take sums, no means, over rows"),
         ({}, "rows", r"one number a draw, of shape \(3,\)"),
         ({"objective": "renyi"}, (X, Y_ROWS), "needs objective='elbo'"),
@@ -453,7 +453,7 @@ def test_what_has_no_batches_is_named(params, data, message):
     }
     density = wrong.get(data, log_likelihood) if isinstance(data, str) else None
     data = (X, Y_ROWS) if isinstance(data, str) else data
-    params = {"log_prior": log_prior, "batch_size": 20, **params}
+    params = {"prior": log_prior, "batch_size": 20, **params}
     vi = VariationalInference(density or log_likelihood, ROW_SHAPES, **params)
     with pytest.raises((ValueError, IncompatibleComponentsError), match=message):
         vi.fit(data)
@@ -467,7 +467,7 @@ def test_starts_of_some_rows_are_no_other_modes(monkeypatch):
     Wrong variants: starts are compared with the end; they are modes of the evidence.
     """
     monkeypatch.setattr(_beginning, "N_ROWS", 60)
-    parts = {"log_prior": log_prior, "batch_size": 60, "random_state": 0}
+    parts = {"prior": log_prior, "batch_size": 60, "random_state": 0}
     model = VariationalInference(log_likelihood, ROW_SHAPES, max_iter=20, **parts)
     model.fit((X, Y_ROWS))
     assert "other modes" not in model.diagnostics_["message"]

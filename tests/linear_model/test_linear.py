@@ -266,6 +266,10 @@ def test_normal_priors_of_each_coefficient():
     moved.fit(X, y, exposure=shift)
     np.testing.assert_allclose(moved.coef_ + [0, 0.5, -1], one.coef_, atol=1e-4)
     assert moved.lower_bound_ == pytest.approx(one.lower_bound_, abs=1e-3)
+    each = Normal(scale=1e-4, loc=[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+    two = BayesianLinearRegression(prior=each, normalize_y=False)
+    two.fit(X, np.c_[y, -y])
+    np.testing.assert_allclose(two.coef_, each.loc, atol=1e-3)
     with pytest.raises(ValueError, match=r"\['z'\].*\['a', 'b', 'c'\]"):
         BayesianPoissonRegressor(prior=Normal(loc={"z": 1.0})).fit(X, y)
     with pytest.raises(ValueError, match="each of 3 features"):

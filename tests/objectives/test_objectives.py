@@ -7,7 +7,12 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from skvi.base import Layout
-from skvi.divergences import KLDivergence, RenyiDivergence
+from skvi.divergences import (
+    AlphaDivergence,
+    FDivergence,
+    KLDivergence,
+    RenyiDivergence,
+)
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -246,6 +251,23 @@ def test_few_draws(n_draws, z_score):
     eps = randn(REPLICATES, n_draws, SIZE, seed=3)
     gradients = reference(posterior, eps, True, True)
     assert z_score(gradients, exact_gradient(posterior)) < 5
+
+
+def test_f_divergences_are_means_of_draws(z_score):
+    """Chi2 is twice the alpha divergence of order 2, which has a closed form.
+
+    Wrong variant: the divergence itself as the reward, without its slope in log q.
+    """
+    posterior, alpha = make_posterior(MeanFieldNormal()), AlphaDivergence(2, joint=True)
+    normal, chi2 = posterior.normal(), FDivergence("chi2")
+    exact = TARGET.expected_loss(posterior) + 2 * alpha.closed_form(
+        normal, TARGET.prior
+    )
+    (exact,) = torch.autograd.grad(exact, posterior.params)
+    _, found = replicate(100, ELBO("score"), posterior, n_draws=200, divergence=chi2)
+    assert z_score(found, exact) < 4
+    logs = randn(2, 5)
+    torch.testing.assert_close(2 * alpha.score_factor(*logs), chi2.score_factor(*logs))
 
 
 @options
