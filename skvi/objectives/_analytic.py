@@ -326,11 +326,10 @@ class LocalSteps(AnalyticSteps):
 
     def _noise_stream(self) -> NoiseStream:
         generators = [member.generator for member in self.members]
-        n_rows = self.batches.n_rows
+        # Those of all processes, whose shares are equal but for what is 0.
+        n_rows = self.batches.n_rows * self.batches.n_shares
         shape = sum(self.members[0].target.predictor.sizes[1:]), n_rows
-        sizes = [n_rows] * len(self.members)
-        if self.batch_size is None:
-            sizes = [member.target.n_rows for member in self.members]
+        sizes = [self.batch_size or member.target.n_rows for member in self.members]
         return NoiseStream(generators, self.n_draws, shape, self.params.dtype, sizes)
 
     def _buffers(self, *shape: int) -> Any:
@@ -346,6 +345,6 @@ class LocalSteps(AnalyticSteps):
 
     def _slopes_of_loss(self, step: int, noise: torch.Tensor) -> None:
         torch.mul(self._std, self._std, out=self._variance).clamp_min_(SMALLEST)
-        self.passes.fill(noise)
+        self.passes.fill(self.batches.own(noise))
         self._pull_back(step)
         self._in_std.mul_(self._std)

@@ -31,6 +31,7 @@ class NetworkSteps(Steps):
     """
 
     weighs_divergence = True
+    shares_rows = True
 
     def __init__(
         self,
@@ -243,6 +244,10 @@ class _EnsembleSteps(Steps):
     def weighs_divergence(self) -> bool:  # type: ignore[override]
         return self.inner.weighs_divergence
 
+    @property
+    def shares_rows(self) -> bool:  # type: ignore[override]
+        return self.inner.shares_rows
+
     def weigh_divergence(self, shares: Sequence[float]) -> None:
         """All components of a member take the same fraction."""
         self.inner.weigh_divergence(
@@ -319,6 +324,10 @@ class _Separate(Steps):
     @property
     def weighs_divergence(self) -> bool:  # type: ignore[override]
         return all(steps.weighs_divergence for steps in self.each)
+
+    @property
+    def shares_rows(self) -> bool:  # type: ignore[override]
+        return all(steps.shares_rows for steps in self.each)
 
     def weigh_divergence(self, shares: Sequence[float]) -> None:
         for steps, share in zip(self.each, shares, strict=True):

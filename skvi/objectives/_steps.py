@@ -71,6 +71,10 @@ class Steps:
     #: `weigh_divergence`.
     weighs_divergence = False
 
+    #: Whether several processes share the rows of a step, so that gradients and values
+    #: are to be averaged over them.
+    shares_rows = False
+
     #: Whether `confine` changes anything.
     confines = False
 

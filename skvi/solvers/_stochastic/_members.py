@@ -9,6 +9,7 @@ import torch
 from skvi.objectives._network_steps import make_steps
 from skvi.solvers._stochastic._optimizers import LONGEST_STEP, AdamStack
 from skvi.solvers._stochastic._training import Training
+from skvi.utils._processes import average
 
 
 def train(trainings: Sequence[Training]) -> None:
@@ -94,6 +95,8 @@ class _Stack:
             is_near_end = self._may_reach_an_end(count)
             for k in range(count):
                 steps.differentiate(k)
+                if steps.shares_rows:
+                    average(steps.gradient)
                 for update in updates:
                     update()
                 if is_near_end:
@@ -103,6 +106,8 @@ class _Stack:
                 states[k + 1].copy_(params)
             split = self.trainings[0].split
             values = steps.values(*trail[:-1].tensor_split([split], -1))
+            if steps.shares_rows:
+                average(values)
         return values.clone(), trail
 
     def _weigh_divergence(self) -> None:
