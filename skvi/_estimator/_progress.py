@@ -8,6 +8,7 @@ from typing import Any
 
 from skvi.solvers._solution import Solution, State
 from skvi.utils._interrupts import has_callbacks
+from skvi.utils._processes import is_first
 
 # verbose=1 writes the first iterations, and then a line at this interval in seconds.
 FIRST_LINES = 3
@@ -16,7 +17,7 @@ SECONDS_BETWEEN_LINES = 1.0
 
 def write_line(estimator: Any, text: str) -> None:
     """Write a line with the name of the estimator, if it is verbose."""
-    if estimator.verbose:
+    if estimator.verbose and is_first():
         print(f"[{type(estimator).__name__}] {text}", flush=True)  # noqa: T201
 
 
@@ -24,7 +25,8 @@ class EvidenceProgress:
     """Reports the progress of evidence bounds, if the estimator is verbose."""
 
     def __init__(self, estimator: Any) -> None:
-        self.name, self.verbose = type(estimator).__name__, estimator.verbose
+        self.name = type(estimator).__name__
+        self.verbose = estimator.verbose and is_first()
         self.last_line, self.stage = time.monotonic(), ""
 
     def __call__(self, what: str, share: float) -> None:
@@ -45,7 +47,8 @@ class FitProgress:
 
     def __init__(self, estimator: Any, data: dict, max_iter: int) -> None:
         self.estimator, self.data = estimator, data
-        self.verbose, self.max_iter = estimator.verbose, max_iter
+        self.verbose = estimator.verbose if is_first() else 0
+        self.max_iter = max_iter
         self.n_iter, self.last_line = 0, time.monotonic()
         self.context = None
         # Reading of `time.monotonic` at which it has to end; set by `EvidenceSearch`.

@@ -17,6 +17,7 @@ from skvi.objectives._orders import (
 )
 from skvi.objectives._steps import Member
 from skvi.posteriors._normal import _DiagonalPosterior
+from skvi.utils._processes import average
 from skvi.utils._tensors import NoiseStream
 
 # Variance of a weight, below which squares of single precision are 0.
@@ -294,6 +295,7 @@ class AnalyticSteps(NetworkSteps):
         torch.exp(self._log_std, out=self._std)
         self._slopes_of_loss(step, noise)
         self.divergence.complete()
+        average(self.gradient)
 
     def _slopes_of_loss(self, step: int, noise: torch.Tensor) -> None:
         """Write the gradient of the loss in means and deviations."""
@@ -326,11 +328,10 @@ class LocalSteps(AnalyticSteps):
 
     def _noise_stream(self) -> NoiseStream:
         generators = [member.generator for member in self.members]
-        n_rows = self.batches.n_rows
+        # Those of all processes, whose shares are equal but for what is 0.
+        n_rows = self.batches.n_rows * self.batches.n_shares
         shape = sum(self.members[0].target.predictor.sizes[1:]), n_rows
-        sizes = [n_rows] * len(self.members)
-        if self.batch_size is None:
-            sizes = [member.target.n_rows for member in self.members]
+        sizes = [self.batch_size or member.target.n_rows for member in self.members]
         return NoiseStream(generators, self.n_draws, shape, self.params.dtype, sizes)
 
     def _buffers(self, *shape: int) -> Any:
@@ -346,6 +347,6 @@ class LocalSteps(AnalyticSteps):
 
     def _slopes_of_loss(self, step: int, noise: torch.Tensor) -> None:
         torch.mul(self._std, self._std, out=self._variance).clamp_min_(SMALLEST)
-        self.passes.fill(noise)
+        self.passes.fill(self.batches.own(noise))
         self._pull_back(step)
         self._in_std.mul_(self._std)

@@ -8,6 +8,7 @@ import torch
 
 from skvi.objectives._steps import Member, Rows, Source, Steps
 from skvi.objectives._weights import MemberBatches
+from skvi.utils._processes import average
 from skvi.utils._rows import RowBuffers
 from skvi.utils._tensors import NoiseStream, antithetic, spawn
 
@@ -92,7 +93,7 @@ class NetworkSteps(Steps):
     def _losses(self, hyper: torch.Tensor) -> torch.Tensor:
         """Mean losses of the steps so far, (T, M), with hyperparameters (T, M, H)."""
         losses = self._row_pass.values(hyper[..., self._noise_scale])
-        return losses.double() - self.batches.constant
+        return average(losses.double()) - self.batches.constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +380,7 @@ class NormalSteps(NetworkSteps):
         with torch.inference_mode(False):
             slopes = gradients.clone(), torch.full_like(divergence, self._share)
             (own,) = torch.autograd.grad((theta, divergence), leaf, slopes)
-        self.gradient.add_(own)
+        average(self.gradient.add_(own))
         self._divergences.append(divergence.detach().double().reshape(1))
 
     def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:

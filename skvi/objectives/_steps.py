@@ -17,6 +17,8 @@ from typing import Any, Protocol, Self
 
 import torch
 
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._processes import share_of_rows
 from skvi.utils._tensors import randn
 
 #: Rows of one minibatch; None is all rows.
@@ -128,6 +130,13 @@ class SurrogateSteps(Steps):
         n_draws: int,
     ) -> None:
         super().__init__(params)
+        if share_of_rows()[1] > 1:
+            raise IncompatibleComponentsError(
+                "distributed=True",
+                "a network under a normal posterior, its ELBO, and a divergence in "
+                "closed form",
+                "posterior='mean_field' and a prior such as 'normal', or leave it out",
+            )
         self.objective, self.members, self.n_draws = objective, list(members), n_draws
         self._rows: Sequence[Sequence[Rows]] = []
         self._values: list[torch.Tensor] = []

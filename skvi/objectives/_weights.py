@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from skvi.objectives._steps import MAX_ELEMENTS, MAX_STEPS, Rows
 from skvi.objectives.base import Objective
+from skvi.utils._processes import share_of_rows
 
 # Below this range of the scaled log weights their power mean is computed by a series.
 SMALL_RANGE = 1.0
@@ -181,7 +182,11 @@ class Batch(NamedTuple):
 
 
 class MemberBatches:
-    """Buffers with the rows of some steps: `steps` of `n_rows` rows each."""
+    """Buffers with the rows of some steps: `steps` of `n_rows` rows each.
+
+    Of several processes each has its share of a step, every `n_shares`-th row. Their
+    weights make the mean over processes that of all rows.
+    """
 
     def __init__(
         self,
@@ -194,7 +199,9 @@ class MemberBatches:
         constants = [float(target.constant) for target in targets]
         self.constant = like.new_tensor(constants, dtype=torch.float64)
         largest = max(target.n_rows for target in targets)
-        self.n_rows = largest if batch_size is None else batch_size
+        self._first, self.n_shares = share_of_rows()
+        n_of_step = largest if batch_size is None else batch_size
+        self.n_rows = -(-n_of_step // self.n_shares)
         first = targets[0]
         width = math.prod(first.X.shape[1:]) + 1
         self.max_steps, n_kept = MAX_STEPS, 1
@@ -218,6 +225,10 @@ class MemberBatches:
             self.steps *= MAX_STEPS
         self._is_full = batch_size is None
 
+    def own(self, rows: torch.Tensor) -> torch.Tensor:
+        """The share of this process in what has the rows of a step as last axis."""
+        return rows[..., self._first :: self.n_shares]
+
     def _step(self, k: int) -> Batch:
         offset = None if self._offset is None else self._offset[k][:, None, :, None]
         y, weight = self._y[k][:, None], self._weight[k][:, None]
@@ -231,7 +242,9 @@ class MemberBatches:
             self._fill(m, [part for part in of_member if part is not None])
 
     def _fill(self, m: int, rows: list[torch.Tensor]) -> None:
-        target, sizes = self.targets[m], [len(part) for part in rows]
+        target, totals = self.targets[m], [len(part) for part in rows]
+        rows = [self.own(part) for part in rows]
+        sizes = [len(part) for part in rows]
         index = _padded(rows, sizes, self.n_rows)
         flat, shape, steps = index.view(-1), index.shape, slice(len(rows))
         part = target.rows.take(flat)
@@ -239,11 +252,12 @@ class MemberBatches:
         self._y[steps, m] = part.y.view(*shape, *part.y.shape[1:])
         if self._offset is not None:
             self._offset[steps, m] = part.offset.view(shape)
-        if target.rows.weight is None and self._sizes[m] == sizes:
+        if target.rows.weight is None and self._sizes[m] == totals:
             return  # the weights are there
-        self._sizes[m] = sizes
-        counts = torch.tensor(sizes, dtype=torch.float64, device=index.device)[:, None]
-        scale = target.n_rows / (counts * self.n_draws)
+        self._sizes[m] = totals
+        pair = torch.tensor([sizes, totals], dtype=torch.float64, device=index.device)
+        counts, all_counts = pair[:, :, None]
+        scale = self.n_shares * target.n_rows / (all_counts * self.n_draws)
         inside = torch.arange(self.n_rows, device=index.device) < counts
         weight = torch.where(inside, scale, 0.0)
         if target.rows.weight is not None:

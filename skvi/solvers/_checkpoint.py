@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from skvi.utils._processes import is_first
+
 #: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
 Tree = Any
 
@@ -85,6 +87,9 @@ class CheckpointFile:
         state : Tree
         """
         self.phases[phase] = state
+        self.last_write = time.monotonic()
+        if not is_first():  # the first process writes for all
+            return
         tree = {"identity": self.identity, "phases": self.phases}
         arrays: dict[str, np.ndarray] = {}
         header = json.dumps({"format": FORMAT, "tree": _take_apart(tree, arrays)})
@@ -94,7 +99,6 @@ class CheckpointFile:
             file.flush()
             os.fsync(file.fileno())
         os.replace(other, self.path)
-        self.last_write = time.monotonic()
 
     def _read(self) -> dict[str, Tree]:
         remedy = "Remove the file, or give another checkpoint_path."

@@ -1,7 +1,11 @@
 """Members of a stochastic fit: each gets what it would get alone."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
@@ -19,6 +23,7 @@ from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._stochastic._optimizers import Adam, AdamStack
 from skvi.solvers._stochastic._solver import solve_members
 from skvi.targets import SupervisedTarget
+from tests.processes import all_fits
 
 SOLVER = Stochastic(batch_size=20, learning_rate=0.02, n_draws=4)
 OPTIONS = SolverOptions(max_iter=30, early_stopping=False)
@@ -164,3 +169,21 @@ def test_the_fused_adam_is_adam(dtype):
     assert 1 < sum(length > 5 for length in lengths) < len(lengths) / 2
     rtol = 1e-12 if dtype == torch.float64 else 1e-4
     torch.testing.assert_close(params.double(), expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
+def test_processes_share_rows(tmp_path):
+    """Two processes find what one does, to the rounding of Adam in single precision.
+
+    Wrong variants: noise of its own for each process; shares of 51 and 50 rows with
+    weights of their own numbers; gradients that are summed.
+    """
+    file, root = tmp_path / "found.npy", Path(__file__).parents[2]
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    run += ["--nproc-per-node=2", "-m", "tests.processes", str(file)]
+    subprocess.run(run, check=True, cwd=root, capture_output=True)
+    np.testing.assert_allclose(np.load(file), all_fits(), atol=2e-4)
+    with pytest.raises(RuntimeError, match="no process group"):
+        all_fits(is_distributed=True)

@@ -14,6 +14,7 @@ from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers._stochastic._schedules import paces, without_steps
 from skvi.solvers._stochastic._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
+from skvi.utils._processes import sharing
 from skvi.utils._validation import Interval, StrOptions
 
 # Draws of a gradient step unless given.
@@ -59,6 +60,10 @@ class Stochastic(Solver):
     checkpoint_interval : float, default=60.0
         Seconds between two writes of that file, the most that can be lost. 0 writes it
         after every few steps.
+    distributed : bool, default=False
+        Whether the processes of torch.distributed's default group share the rows of a
+        step. Each runs the same program, with the same int `random_state`; the result
+        is that of one process. See :doc:`/long_fits`.
 
     Notes
     -----
@@ -109,6 +114,7 @@ class Stochastic(Solver):
         ],
         "checkpoint_path": [None, str, PathLike],
         "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
+        "distributed": ["boolean"],
     }
     name = "stochastic"
     #: Initial step size that "auto" stands for.
@@ -124,6 +130,7 @@ class Stochastic(Solver):
         n_iter_no_change: int | str = "auto",
         checkpoint_path: str | PathLike | None = None,
         checkpoint_interval: float = 60.0,
+        distributed: bool = False,
     ) -> None:
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -132,6 +139,7 @@ class Stochastic(Solver):
         self.n_iter_no_change = n_iter_no_change
         self.checkpoint_path = checkpoint_path
         self.checkpoint_interval = checkpoint_interval
+        self.distributed = distributed
 
     def rows_per_step(self, n_rows: int) -> int:
         """Rows of a gradient step on so many rows of data.
@@ -228,8 +236,10 @@ def solve_members(
     if len(tasks) > 1 and any(options.checkpoint for *_, options in tasks):
         raise ValueError("A checkpoint is of a single member.")
     members = [solver._train(problem, options) for solver, problem, options in tasks]
+    is_shared = all(solver.distributed for solver, *_ in tasks)
     try:
-        train(members)
+        with sharing(is_shared, [m.identity() for m in members] if is_shared else []):
+            train(members)
     except KeyboardInterrupt:
         pass
     return [member.solution or member.cut_short() for member in members]

@@ -125,6 +125,12 @@ class Training(Resumable):
         sizes = self.n_draws, self.n_rows if self.has_batches else None
         return repr(self.problem.objective), found, sizes
 
+    def identity(self) -> tuple:
+        """What is equal in processes that run the same fit."""
+        rows = getattr(self.problem.target, "rows", None)
+        found = None if rows is None else rows.fingerprint()
+        return float(self.start.double().sum()), len(self.start), found
+
     def _schedule(self) -> Plateau | StableDecay | Patience:
         options, optimizer = self.options, self.optimizer
         n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
