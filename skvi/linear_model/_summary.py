@@ -16,10 +16,9 @@ from skvi.base._layout import Units
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import DrawnCoefficients, find_coefficients
 from skvi.priors._posterior import MixtureAsPrior
+from skvi.utils._tables import MAX_PRINTED, as_html
 from skvi.utils._validation import Interval, validate_arguments
 
-# Maximum number of printed rows.
-MAX_PRINTED = 40
 # Ratio of standard deviations from which every row has decimals of its own.
 MAX_RATIO = 100.0
 HEADINGS = ("mean", "std", "lower", "upper")
@@ -115,31 +114,43 @@ class CoefficientTable:
 
     def __str__(self) -> str:
         """Return one line for each coefficient, up to a maximum."""
-        labels = [str(name) for name in self.names]
-        if self.groups:
-            pairs = zip(self.groups, labels, strict=True)
-            labels = [f"{group}  {name}" for group, name in pairs]
-        labels = labels[:MAX_PRINTED]
+        labels, *columns = self._cells(MAX_PRINTED).values()
         wide = max(map(len, labels), default=0)
-        digits = _digits(self.std[:MAX_PRINTED])
-        columns = [
-            [f"{x:.{n}f}" for x, n in zip(vars(self)[name], digits, strict=False)]
-            for name in HEADINGS
-        ]
         columns = [[h, *c] for h, c in zip(HEADINGS, columns, strict=True)]
         widths = [max(map(len, column)) for column in columns]
-        lines = [f"{self.title}: {100 * self.coverage:.4g} % credible intervals"]
+        lines = [self._title()]
         for label, *cells in zip(["", *labels], *columns, strict=True):
             padded = (c.rjust(w) for c, w in zip(cells, widths, strict=True))
             lines.append("  ".join([label.ljust(wide), *padded]))
         if len(self) > MAX_PRINTED:
             lines.append(f"... and {len(self) - MAX_PRINTED} more")
         if self.numbers:
-            pairs = (f"{name} {value:.5g}" for name, value in self.numbers.items())
-            lines.append(", ".join(pairs))
+            lines.append(self._note())
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self._cells(len(self)), self._title(), self._note())
+
+    def _title(self) -> str:
+        return f"{self.title}: {100 * self.coverage:.4g} % credible intervals"
+
+    def _note(self) -> str:
+        pairs = (f"{name} {value:.5g}" for name, value in self.numbers.items())
+        return ", ".join(pairs)
+
+    def _cells(self, n_rows: int) -> dict[str, list[str]]:
+        """Names and rounded numbers of the first rows."""
+        labels = [str(name) for name in self.names[:n_rows]]
+        if self.groups:
+            pairs = zip(self.groups, labels, strict=False)
+            labels = [f"{group}  {name}" for group, name in pairs]
+        digits = _digits(self.std[:n_rows])
+        return {"": labels} | {
+            name: [f"{x:.{n}f}" for x, n in zip(vars(self)[name], digits, strict=False)]
+            for name in HEADINGS
+        }
 
 
 def _digits(std: np.ndarray) -> np.ndarray:

@@ -31,9 +31,11 @@ from skvi.model_selection._results import (
     describe,
     make_results,
     models_of,
+    results_as_html,
 )
 from skvi.plotting._rows import describe_candidates
 from skvi.utils._interrupts import Clock, raising_interrupts
+from skvi.utils._links import page_template
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 NOTHING = "Ctrl-C before the end of the first fit: the search has nothing to keep yet"
@@ -214,6 +216,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
 
     def __init__(
         self,
@@ -313,6 +317,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
                 raise KeyboardInterrupt(self.verdict_)
         progress.write(self.verdict_)
         return self
+
+    def _html_repr(self):
+        """HTML of the estimator, and of the comparison if it is fitted."""
+        box = super()._html_repr()
+        if not hasattr(self, "results_"):
+            return box
+        return box + results_as_html(self.results_, self.verdict_)
 
     def _make_race(self, X, y, params, grid):
         """Collect the arguments of bounds; check for errors before any fit."""
