@@ -283,7 +283,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         check_is_fitted(self)
         return validate_data(self, X, **self._input, reset=False)
 
-    def sample_posterior(self, n_draws=1, random_state=None):
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
         """Draw parameters from the fitted posterior.
 
         Parameters

@@ -1,5 +1,6 @@
 """Fitted linear models: attributes, draws, and the table of coefficients."""
 
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from numbers import Real
@@ -168,7 +169,9 @@ def _digits(std: np.ndarray) -> np.ndarray:
     return np.clip(2 - np.floor(np.log10(own)), 0, 12).astype(int)
 
 
-def summary(self, coverage=0.9, feature_names=None):
+def summary(
+    self, coverage: float = 0.9, feature_names: Sequence[str] | None = None
+) -> CoefficientTable:
     """Table of the coefficients with their credible intervals.
 
     Parameters
@@ -283,7 +286,9 @@ class CoefficientsMixin:
         is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
         return {"prior_scale_": scales / unit} if is_learned else {}
 
-    def sample_posterior(self, n_draws=1, random_state=None):
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
         """Draw parameters from the fitted posterior.
 
         Parameters
@@ -300,7 +305,9 @@ class CoefficientsMixin:
         """
         return self._in_units(self._draw(n_draws, random_state))
 
-    def sample_function(self, random_state=None):
+    def sample_function(
+        self, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], np.ndarray]:
         """Draw one function from the posterior: the same coefficients for every X.
 
         Parameters

@@ -303,13 +303,13 @@ class Delegates:
         return _call(self, "score", X, y, **params)
 
     @property
-    def classes_(self):
+    def classes_(self) -> np.ndarray:
         """Class labels of the best estimator."""
         _best_has("classes_")(self)
         return self.best_estimator_.classes_
 
     @property
-    def n_features_in_(self):
+    def n_features_in_(self) -> int:
         """Number of features of `fit`."""
         if not hasattr(self, "best_estimator_"):
             raise AttributeError(f"{type(self).__name__} has no best_estimator_ yet.")
