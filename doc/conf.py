@@ -1,3 +1,5 @@
+import os
+
 import skvi
 
 project = "skvi"
@@ -10,7 +12,20 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "numpydoc",
+    "sphinx_copybutton",
 ]
+# Links into other packages' pages, whose inventories are fetched: builds work offline.
+if os.environ.get("SKVI_DOC_LINKS"):
+    extensions.append("sphinx.ext.intersphinx")
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "scipy": ("https://docs.scipy.org/doc/scipy", None),
+    "sklearn": ("https://scikit-learn.org/stable", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+}
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build", "README.md"]
 templates_path = ["_templates"]
 default_role = "py:obj"  # a link where the name has a page, else code

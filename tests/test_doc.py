@@ -116,7 +116,9 @@ def test_a_fit_enters_the_files_of_its_walk_in_order(k):
     assert [path for path in entered if path in named] == list(named)
 
 
-def test_every_example_is_in_the_gallery():
+def test_every_example_is_in_the_gallery_with_its_picture():
     gallery = (PAGES / "gallery.rst").read_text()
-    examples = (PAGES.parent / "examples").glob("plot_*.py")
-    assert not [path.name for path in examples if f"/{path.name}>`" not in gallery]
+    names = [path.stem for path in (PAGES.parent / "examples").glob("plot_*.py")]
+    assert not [name for name in names if f"/{name}.py>`" not in gallery]
+    pictures = {path.stem for path in (PAGES / "images" / "gallery").glob("*.png")}
+    assert set(names) == pictures == set(re.findall(r"gallery/(\w+)\.png", gallery))

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -14,14 +15,14 @@ from skvi.utils._tensors import make_generator
 
 def to_arviz(
     self,
-    X,
-    y,
+    X: Any,
+    y: Any,
     *,
-    sample_weight=None,
-    exposure=None,
-    n_draws=1000,
-    random_state=None,
-):
+    sample_weight: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+    n_draws: int = 1000,
+    random_state: int | np.random.RandomState | None = None,
+) -> Any:
     """Draws of the posterior for the tables, plots and comparisons of ArviZ.
 
     Parameters

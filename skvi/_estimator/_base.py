@@ -46,6 +46,7 @@ from skvi.utils._interrupts import (
     limit_threads,
     raising_interrupts,
 )
+from skvi.utils._links import page_template
 from skvi.utils._tensors import CPU, make_generator
 from skvi.utils._validation import (
     Interval,
@@ -97,6 +98,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     _row_data = " and sample_weight"
     _evidence_methods = frozenset({"auto", "importance", "tempering"})
 
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
     evidence_bounds = evidence_bounds
     to_arviz = to_arviz
     _data_of_fit = data_of_fit
@@ -280,7 +283,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         check_is_fitted(self)
         return validate_data(self, X, **self._input, reset=False)
 
-    def sample_posterior(self, n_draws=1, random_state=None):
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
         """Draw parameters from the fitted posterior.
 
         Parameters

@@ -3,10 +3,11 @@
 from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
@@ -126,7 +127,14 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X, y, sample_weight=None, classes=None, forgetting=1.0):
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
+        forgetting: float = 1.0,
+    ) -> Self:
         """Learn from a batch: the current posterior is the prior for the next batch.
 
         The first call is a `fit`; after a `fit` the next call continues it. Networks
@@ -209,7 +217,7 @@ class BayesianClassifierMixin(ClassifierMixin):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         return Labels.find(found, self.class_weight)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Most probable class, by `predict_proba`.
 
         Parameters
@@ -224,7 +232,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         log_p, _ = self._log_probabilities(X)
         return self.classes_[log_p.argmax(1).numpy()]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities, averaged over the posterior.
 
         Parameters
@@ -240,7 +248,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         log_p, dtype = self._log_probabilities(X)
         return log_p.exp().numpy().astype(dtype)
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of `predict_proba`.
 
         Parameters
@@ -254,7 +262,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         log_p, dtype = self._log_probabilities(X)
         return log_p.numpy().astype(dtype)
 
-    def predict_proba_interval(self, X, coverage=0.9):
+    def predict_proba_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Credible intervals of class probabilities.
 
         While `predict_proba` averages over the posterior, these are central posterior
@@ -295,7 +303,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         return self._drawn().by_rows(X, of_block).astype(X.dtype)
 
-    def predict_uncertainty(self, X):
+    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
         """Predict how uncertain a new label is, and how much of it is for lack of rows.
 
         Parameters
@@ -337,7 +345,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         return self._drawn().by_rows(self._check_X(X), of_block, log_p.numpy())
 
-    def predict_log_density(self, X, y):
+    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive probability of each label: the proper score of a forecast.
 
         Parameters

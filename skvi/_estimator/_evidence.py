@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._model import TrainingData
@@ -234,17 +235,17 @@ N_DRAWS = 64
 
 def evidence_bounds(
     self,
-    X,
-    y,
+    X: Any,
+    y: Any,
     *,
-    sample_weight=None,
-    exposure=None,
-    method="auto",
-    n_draws=None,
-    precision=None,
-    max_seconds=None,
-    random_state=None,
-):
+    sample_weight: ArrayLike | None = None,
+    exposure: ArrayLike | None = None,
+    method: str = "auto",
+    n_draws: int | None = None,
+    precision: float | None = None,
+    max_seconds: float | None = None,
+    random_state: int | np.random.RandomState | None = None,
+) -> EvidenceBounds:
     """Bound the log evidence log p(D) of the model from below and above.
 
     The evidence is the probability (density) that the model (likelihood, prior,

@@ -52,7 +52,7 @@ def noise_in(units: Units, noise_scale: Any) -> float | str:
     return noise_scale / units.y_scale if is_given else "learn"
 
 
-def predict_interval(self, X, coverage=0.9):
+def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
     """Predict a central interval for a new observation, noise included.
 
     Parameters

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi.metrics import log_predictive_density_scorer
 from skvi.plotting._rows import COLORS, check_matplotlib, make_axes
+from skvi.utils._tables import MAX_PRINTED, as_html
 
 
 class Chunk(NamedTuple):
@@ -219,11 +220,21 @@ class StreamResult:
         names = [f"{name:>12}" for name in ("chunk", *COUNTS, *self.scores)]
         rows = zip(*self.to_dict().values(), strict=True)
         lines = [_line(str(i), *row) for i, row in enumerate(rows)]
-        means = [self.mean(name) for name in self.scores]
-        total = _line("all", int(self.n_rows.sum()), float(self.seconds.sum()), *means)
-        return "\n".join(["".join(names), *lines, total])
+        return "\n".join(["".join(names), *lines, _line("all", *self._total())])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the last chunks, as many as are shown, and the means."""
+        n, last = len(self.n_rows), 1 - MAX_PRINTED
+        columns = {"chunk": list(range(n)), **self.to_dict()}
+        pairs = zip(columns.items(), ("all", *self._total()), strict=True)
+        return as_html({k: [*values[last:], total] for (k, values), total in pairs})
+
+    def _total(self) -> tuple:
+        """Rows, seconds, and the mean of each score."""
+        means = [self.mean(name) for name in self.scores]
+        return int(self.n_rows.sum()), float(self.seconds.sum()), *means
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the scores over the rows that were learned before.

@@ -11,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi.changepoint._records import Change
 from skvi.changepoint._stream import Feed, Stream
-
-# Maximum number of printed rows.
-MAX_PRINTED = 40
+from skvi.utils._links import page_template
+from skvi.utils._tables import MAX_PRINTED, as_html
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,10 @@ class ChangepointTable:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        columns = self.to_dict().items()
+        return as_html({k: [as_text(k, x) for x in values] for k, values in columns})
+
 
 def as_text(name: str, value: Any) -> str:
     """Text of a cell."""
@@ -161,6 +164,8 @@ def make_table(
 class Results(BaseEstimator):
     """Attributes that are computed on access, from the state of the stream."""
 
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
     _feed: Feed
     _series: np.ndarray
     _features: np.ndarray

@@ -7,8 +7,10 @@ from scipy.special import stdtrit
 
 from skvi.evidence._estimates import N_GROUPS, WeightSummary
 from skvi.evidence._table import ALWAYS, OF_SAMPLES, BoundsTable, NamedBound
-from skvi.utils._tables import n_decimals
+from skvi.utils._tables import as_html, n_decimals
 
+#: What is printed.
+ENDS = ("lower", "estimate", "upper")
 #: Names in `plug_in` of quantities that a prior takes from y: equal for every fit to y.
 FROM_TARGET = ("y_mean", "y_scale", "f_mean", "intercept_scale")
 #: Errors by which a certain lower bound may exceed the upper one by chance.
@@ -222,23 +224,34 @@ class EvidenceBounds:
         The ends are those of `interval`; ``print(bounds.table)`` shows every bound.
         Unreliable numbers are left out, except bounds that always hold.
         """
-        lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
-        names = ("lower", "estimate", "upper")
-        pairs = zip(names, self._three_numbers(), strict=True)
-        lines += [f"  {name:<9}{text:>14}" for name, text in pairs]
+        pairs = zip(ENDS, self._three_numbers(), strict=True)
+        lines = [f"  {name:<9}{text:>14}" for name, text in pairs]
+        notes = [f"  {note}" for note in self._notes()]
+        return "\n".join([self._title(), *lines, *notes])
+
+    def _repr_html_(self) -> str:
+        columns = {"": ENDS, "nats": self._three_numbers()}
+        return as_html(columns, self._title(), *self._notes())
+
+    def _title(self) -> str:
+        return f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"
+
+    def _notes(self) -> list[str]:
+        """What the numbers depend on, and the reason."""
+        notes = []
         learned = [name for name in self.plug_in if name not in FROM_TARGET]
         taken = [name for name in self.plug_in if name in FROM_TARGET]
         if learned:
-            lines.append(f"  at the learned {', '.join(learned)}: {_OPTIMISTIC}")
+            notes.append(f"at the learned {', '.join(learned)}: {_OPTIMISTIC}")
         if taken:
-            lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
+            notes.append(f"with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         if self.reliable and OF_SAMPLES in self.table:
             normal = self.upper - self.table["ELBO of q"].value
-            lines.append(
-                f"  KL(q || posterior) is at most {self.divergence:.2g}; {normal:.2g} "
+            notes.append(
+                f"KL(q || posterior) is at most {self.divergence:.2g}; {normal:.2g} "
                 "before the refinement"
             )
-        return "\n".join([*lines, f"  {self.reason}"])
+        return [*notes, self.reason]
 
     def stated(self) -> tuple[float, float, float]:
         """Return lower end, estimate and upper end as they are printed.

@@ -19,6 +19,7 @@ from skvi.evidence._estimates import (
 from skvi.objectives import ChiBound, RenyiBound
 from skvi.posteriors import Posterior
 from skvi.targets import Target
+from skvi.utils._tables import as_html
 
 #: In which sense a row bounds the evidence.
 ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
@@ -144,6 +145,16 @@ class BoundsTable(dict):
         )
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        columns = {
+            "bound": [_label(name, row) for name, row in self.items()],
+            "nats": [_number(row.value) for row in self.values()],
+            "standard error": [_number(row.standard_error) for row in self.values()],
+            "direction": [row.direction for row in self.values()],
+            "certifies": [row.certifies for row in self.values()],
+        }
+        return as_html(columns)
 
 
 def _number(value: float) -> str:

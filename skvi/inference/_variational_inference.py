@@ -60,6 +60,7 @@ from skvi.targets._density_checks import (
 )
 from skvi.utils._arviz import as_tree
 from skvi.utils._interrupts import raising_interrupts
+from skvi.utils._links import page_template
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import (
     Interval,
@@ -229,6 +230,8 @@ class VariationalInference(BaseEstimator):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
 
     def __init__(
         self,

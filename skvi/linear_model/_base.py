@@ -3,8 +3,10 @@
 import math
 from dataclasses import replace
 from numbers import Real
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import _check_feature_names_in
 
 from skvi._estimator._base import BaseVariational
@@ -78,7 +80,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the posterior.
 
         Parameters
@@ -107,7 +109,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X, y, sample_weight=None, forgetting=1.0):
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        forgetting: float = 1.0,
+    ) -> Self:
         """Learn from a batch: the current posterior is the prior for the next batch.
 
         The first call is a `fit`; after a `fit` the next call continues it.

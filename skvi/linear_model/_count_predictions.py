@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma, xlogy
 from sklearn.utils import check_random_state
@@ -111,7 +112,19 @@ class CountPredictionMixin:
             warn_user(NO_EXPOSURE.format(type(self).__name__), SkviWarning)
         return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))
 
-    def predict(self, X, return_std=False, exposure=None):
+    @overload
+    def predict(
+        self, X: Any, return_std: Literal[False] = ..., exposure: ArrayLike | None = ...
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self, X: Any, return_std: bool = ..., exposure: ArrayLike | None = ...
+    ) -> Any: ...
+
+    def predict(
+        self, X: Any, return_std: bool = False, exposure: ArrayLike | None = None
+    ) -> Any:
         """Predict the mean count, averaged over the posterior.
 
         Parameters
@@ -160,7 +173,9 @@ class CountPredictionMixin:
         above = logs.exp() @ torch.special.ndtr(z)
         return (above < LEAST_ABOVE).numpy()
 
-    def predict_uncertainty(self, X, exposure=None):
+    def predict_uncertainty(
+        self, X: Any, exposure: ArrayLike | None = None
+    ) -> dict[str, np.ndarray]:
         """Predict how uncertain a new count is, for both reasons apart.
 
         Parameters
@@ -184,7 +199,9 @@ class CountPredictionMixin:
         parts = self._of_rows(X, exposure, of_rows).T
         return dict(zip(("noise_std", "function_std"), parts, strict=True))
 
-    def predict_quantiles(self, X, quantiles, exposure=None):
+    def predict_quantiles(
+        self, X: Any, quantiles: ArrayLike, exposure: ArrayLike | None = None
+    ) -> np.ndarray:
         """Predict quantiles of a new count.
 
         Parameters
@@ -202,7 +219,9 @@ class CountPredictionMixin:
         levels = check_levels(quantiles)
         return self._of_rows(X, exposure, lambda counts: counts.quantiles(levels))
 
-    def predict_interval(self, X, coverage=0.9, exposure=None):
+    def predict_interval(
+        self, X: Any, coverage: float = 0.9, exposure: ArrayLike | None = None
+    ) -> np.ndarray:
         """Predict a central interval for a new count.
 
         Parameters
@@ -220,7 +239,9 @@ class CountPredictionMixin:
         levels = interval_levels(type(self).__name__, coverage)
         return self.predict_quantiles(X, levels, exposure)
 
-    def predict_log_density(self, X, y, exposure=None):
+    def predict_log_density(
+        self, X: Any, y: Any, exposure: ArrayLike | None = None
+    ) -> np.ndarray:
         """Log predictive mass of each count: the proper score of a forecast.
 
         Parameters
@@ -246,7 +267,13 @@ class CountPredictionMixin:
         check_consistent_length(X, counts)
         return self._of_rows(X, exposure, lambda p, y: p.log_density(y), counts)
 
-    def sample_y(self, X, n_draws=1, random_state=None, exposure=None):
+    def sample_y(
+        self,
+        X: Any,
+        n_draws: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> np.ndarray:
         """Draw new counts from the posterior predictive distribution.
 
         Parameters
@@ -272,7 +299,13 @@ class CountPredictionMixin:
         counts = self._from_draws(X, theta, exposure)
         return counts.observations(make_generator(random_state)).astype(X.dtype)
 
-    def score(self, X, y, sample_weight=None, exposure=None):
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> float:
         """Fraction of the Poisson deviance explained, D^2.
 
         The same for every likelihood, so that different ones can be compared.

@@ -1,8 +1,14 @@
 """Bayesian regression of counts."""
 
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from skvi._estimator._parts import COUNTS
+from skvi.divergences import Divergence
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._count_predictions import (
@@ -12,6 +18,11 @@ from skvi.linear_model._count_predictions import (
     log_exposure,
     mean_number,
 )
+from skvi.losses import Loss
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import Prior
+from skvi.solvers import Solver
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
@@ -171,23 +182,23 @@ default="auto"
 
     def __init__(
         self,
-        objective="elbo",
-        divergence="kl",
-        loss="log",
-        posterior="auto",
-        prior="auto",
-        intercept_prior=None,
-        fit_intercept=True,
-        likelihood="poisson",
-        solver="auto",
-        max_iter=100,
-        tol=1e-5,
-        warm_start=False,
-        device="auto",
-        n_jobs=None,
-        verbose=0,
-        random_state=None,
-    ):
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        likelihood: str | Likelihood = "poisson",
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
         self.objective = objective
         self.divergence = divergence
         self.loss = loss
@@ -215,7 +226,13 @@ default="auto"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None, exposure=None):
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+    ) -> Self:
         """Fit the posterior.
 
         Parameters
@@ -246,7 +263,14 @@ default="auto"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X, y, sample_weight=None, exposure=None, forgetting=1.0):
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        forgetting: float = 1.0,
+    ) -> Self:
         """Learn from a batch: the current posterior is the prior for the next batch.
 
         As `BayesianLinearModel.partial_fit`, with the exposure of `fit`.

@@ -1,19 +1,26 @@
 """Bayesian linear regression."""
 
+from collections.abc import Callable
 from numbers import Real
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from skvi._estimator._parts import NOISES, POSTERIORS
+from skvi.divergences import Divergence
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._merging import MergingMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.linear_model._units import ColumnsMixin
-from skvi.posteriors import Family
-from skvi.priors import GammaHyperprior, HalfCauchy
+from skvi.losses import Loss
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import GammaHyperprior, HalfCauchy, Prior
+from skvi.solvers import Solver
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import (
     Interval,
@@ -212,25 +219,25 @@ default="hyperprior"
 
     def __init__(
         self,
-        objective="elbo",
-        divergence="kl",
-        loss="log",
-        posterior="auto",
-        prior="auto",
-        intercept_prior=None,
-        fit_intercept=True,
-        likelihood="gaussian",
-        noise_scale="hyperprior",
-        normalize_y=True,
-        solver="auto",
-        max_iter=100,
-        tol=1e-5,
-        warm_start=False,
-        device="auto",
-        n_jobs=None,
-        verbose=0,
-        random_state=None,
-    ):
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        likelihood: str | NoiseLikelihood = "gaussian",
+        noise_scale: float | str | GammaHyperprior | HalfCauchy = "hyperprior",
+        normalize_y: bool = True,
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
         self.objective = objective
         self.divergence = divergence
         self.loss = loss
@@ -252,7 +259,7 @@ default="hyperprior"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the posterior.
 
         Parameters

@@ -1,5 +1,8 @@
 """Bayesian logistic regression."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -13,11 +16,17 @@ from skvi._predictive._quantiles import (
     log_class_probabilities,
     normal_mixture_quantiles,
 )
+from skvi.divergences import Divergence
 from skvi.exceptions import SkviWarning
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._exact_coefficients import many_classes_message
+from skvi.losses import Loss
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import Prior
+from skvi.solvers import Solver
 from skvi.utils._interrupts import limit_threads
 
 # Operations per class and row of a prediction: some thousand nodes.
@@ -187,23 +196,23 @@ or Objective, default="elbo"
 
     def __init__(
         self,
-        objective="elbo",
-        divergence="kl",
-        loss="log",
-        posterior="auto",
-        prior="auto",
-        intercept_prior=None,
-        fit_intercept=True,
-        class_weight=None,
-        solver="auto",
-        max_iter=100,
-        tol=1e-5,
-        warm_start=False,
-        device="auto",
-        n_jobs=None,
-        verbose=0,
-        random_state=None,
-    ):
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        class_weight: str | Mapping[Any, float] | None = None,
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
         self.objective = objective
         self.divergence = divergence
         self.loss = loss
@@ -230,7 +239,7 @@ or Objective, default="elbo"
             self._warn(message, SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
 
-    def decision_function(self, X):
+    def decision_function(self, X: Any) -> np.ndarray:
         """Log odds, or centered log probabilities, averaged over the posterior.
 
         Parameters

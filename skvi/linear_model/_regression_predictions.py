@@ -1,9 +1,12 @@
 """Predictions of linear regression, in units of y, for one or several targets."""
 
 import math
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -84,7 +87,19 @@ class RegressionPredictionMixin:
             return unit * float(self.posterior_.log_weights.exp() @ variances)
         return unit * float(variances.mean())
 
-    def predict(self, X, return_std=False, return_cov=False):
+    @overload
+    def predict(
+        self, X: Any, return_std: Literal[False] = ..., return_cov: Literal[False] = ...
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self, X: Any, return_std: bool = ..., return_cov: bool = ...
+    ) -> Any: ...
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False
+    ) -> Any:
         """Predict the mean of the target.
 
         Parameters
@@ -134,7 +149,7 @@ class RegressionPredictionMixin:
         covariance = self._coefficients.function_covariance(X, self.n_jobs)
         return mean, (covariance + noise) * units.y_scale**2
 
-    def predict_uncertainty(self, X):
+    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
         """Predict how uncertain a new observation is, for both reasons apart.
 
         Parameters
@@ -157,7 +172,7 @@ class RegressionPredictionMixin:
         noise = np.full(len(variance), math.sqrt(self._noise_variance()) * unit)
         return {"noise_std": noise, "function_std": variance.sqrt().numpy() * unit}
 
-    def predict_quantiles(self, X, quantiles):
+    def predict_quantiles(self, X: Any, quantiles: ArrayLike) -> np.ndarray:
         """Predict quantiles of a new observation, noise included.
 
         Parameters
@@ -180,7 +195,7 @@ class RegressionPredictionMixin:
             return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
         return self._predictive(X).quantiles(levels)
 
-    def predict_log_density(self, X, y):
+    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive density of each target: the proper score of a forecast.
 
         Parameters
@@ -220,7 +235,12 @@ class RegressionPredictionMixin:
             return tuple(np.stack(part, -2) for part in parts)
         return self._predictive(X).normals()
 
-    def sample_y(self, X, n_draws=1, random_state=None):
+    def sample_y(
+        self,
+        X: Any,
+        n_draws: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> np.ndarray:
         """Draw new observations from the posterior predictive distribution.
 
         Parameters
@@ -247,7 +267,9 @@ class RegressionPredictionMixin:
         """One new target given each draw, (n, S)."""
         return self._from_draws(X, theta).observations(make_generator(random_state))
 
-    def sample_posterior(self, n_draws=1, random_state=None):
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
         """Draw parameters from the fitted posterior.
 
         Parameters
@@ -269,7 +291,9 @@ class RegressionPredictionMixin:
             return {name: np.stack([d[name] for d in draws], 1) for name in draws[0]}
         return self._in_units(self._draw(n_draws, random_state))
 
-    def sample_function(self, random_state=None):
+    def sample_function(
+        self, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], np.ndarray]:
         """Draw one function from the posterior: the same coefficients for every X.
 
         Parameters

@@ -1,5 +1,6 @@
 """Fitted linear models: attributes, draws, and the table of coefficients."""
 
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from numbers import Real
@@ -16,10 +17,9 @@ from skvi.base._layout import Units
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import DrawnCoefficients, find_coefficients
 from skvi.priors._posterior import MixtureAsPrior
+from skvi.utils._tables import MAX_PRINTED, as_html
 from skvi.utils._validation import Interval, validate_arguments
 
-# Maximum number of printed rows.
-MAX_PRINTED = 40
 # Ratio of standard deviations from which every row has decimals of its own.
 MAX_RATIO = 100.0
 HEADINGS = ("mean", "std", "lower", "upper")
@@ -115,31 +115,43 @@ class CoefficientTable:
 
     def __str__(self) -> str:
         """Return one line for each coefficient, up to a maximum."""
-        labels = [str(name) for name in self.names]
-        if self.groups:
-            pairs = zip(self.groups, labels, strict=True)
-            labels = [f"{group}  {name}" for group, name in pairs]
-        labels = labels[:MAX_PRINTED]
+        labels, *columns = self._cells(MAX_PRINTED).values()
         wide = max(map(len, labels), default=0)
-        digits = _digits(self.std[:MAX_PRINTED])
-        columns = [
-            [f"{x:.{n}f}" for x, n in zip(vars(self)[name], digits, strict=False)]
-            for name in HEADINGS
-        ]
         columns = [[h, *c] for h, c in zip(HEADINGS, columns, strict=True)]
         widths = [max(map(len, column)) for column in columns]
-        lines = [f"{self.title}: {100 * self.coverage:.4g} % credible intervals"]
+        lines = [self._title()]
         for label, *cells in zip(["", *labels], *columns, strict=True):
             padded = (c.rjust(w) for c, w in zip(cells, widths, strict=True))
             lines.append("  ".join([label.ljust(wide), *padded]))
         if len(self) > MAX_PRINTED:
             lines.append(f"... and {len(self) - MAX_PRINTED} more")
         if self.numbers:
-            pairs = (f"{name} {value:.5g}" for name, value in self.numbers.items())
-            lines.append(", ".join(pairs))
+            lines.append(self._note())
         return "\n".join(lines)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self._cells(len(self)), self._title(), self._note())
+
+    def _title(self) -> str:
+        return f"{self.title}: {100 * self.coverage:.4g} % credible intervals"
+
+    def _note(self) -> str:
+        pairs = (f"{name} {value:.5g}" for name, value in self.numbers.items())
+        return ", ".join(pairs)
+
+    def _cells(self, n_rows: int) -> dict[str, list[str]]:
+        """Names and rounded numbers of the first rows."""
+        labels = [str(name) for name in self.names[:n_rows]]
+        if self.groups:
+            pairs = zip(self.groups, labels, strict=False)
+            labels = [f"{group}  {name}" for group, name in pairs]
+        digits = _digits(self.std[:n_rows])
+        return {"": labels} | {
+            name: [f"{x:.{n}f}" for x, n in zip(vars(self)[name], digits, strict=False)]
+            for name in HEADINGS
+        }
 
 
 def _digits(std: np.ndarray) -> np.ndarray:
@@ -157,7 +169,9 @@ def _digits(std: np.ndarray) -> np.ndarray:
     return np.clip(2 - np.floor(np.log10(own)), 0, 12).astype(int)
 
 
-def summary(self, coverage=0.9, feature_names=None):
+def summary(
+    self, coverage: float = 0.9, feature_names: Sequence[str] | None = None
+) -> CoefficientTable:
     """Table of the coefficients with their credible intervals.
 
     Parameters
@@ -272,7 +286,9 @@ class CoefficientsMixin:
         is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
         return {"prior_scale_": scales / unit} if is_learned else {}
 
-    def sample_posterior(self, n_draws=1, random_state=None):
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
         """Draw parameters from the fitted posterior.
 
         Parameters
@@ -289,7 +305,9 @@ class CoefficientsMixin:
         """
         return self._in_units(self._draw(n_draws, random_state))
 
-    def sample_function(self, random_state=None):
+    def sample_function(
+        self, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], np.ndarray]:
         """Draw one function from the posterior: the same coefficients for every X.
 
         Parameters

@@ -21,6 +21,7 @@ from skvi._estimator._side_by_side import PosedFit, can_pose, fit_side_by_side, 
 from skvi.exceptions import SkviWarning
 from skvi.model_selection._candidates import final_step
 from skvi.utils._interrupts import has_callbacks, raising_interrupts
+from skvi.utils._links import page_template
 from skvi.utils._validation import _safe_indexing, warn_user
 
 UNFITTED = "Ctrl-C came before this fit had a result"
@@ -303,6 +304,9 @@ class BatchedGridSearchCV(GridSearchCV):
     >>> len(search.cv_results_["mean_test_score"])
     3
     """
+
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> "BatchedGridSearchCV":
         """Fit all candidates to all folds, and the best one to all data.

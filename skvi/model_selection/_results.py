@@ -20,6 +20,7 @@ from skvi.model_selection._race import (
     training_bound,
 )
 from skvi.plotting._rows import describe_candidates
+from skvi.utils._tables import as_html
 
 # Tolerance of equal training bounds: the first candidate wins.
 SAME_BOUND = 1e-4
@@ -74,6 +75,16 @@ def make_results(
     for row, message in failed.items():
         results["reason"][row] = message
     return results
+
+
+def results_as_html(results: dict[str, Any], verdict: str) -> str:
+    """Evidences and probabilities of the candidates, the best first."""
+    names = np.array(describe_candidates(results["params"]), dtype=object)
+    order = np.argsort(results["rank_evidence"], kind="stable")
+    columns: dict[str, Any] = {"candidate": names[order]}
+    for name in ("lower", "estimate", "upper", "probability"):
+        columns[name] = [f"{value:.3f}" for value in results[name][order]]
+    return as_html(columns | {"reliable": results["reliable"][order]}, verdict)
 
 
 def _parameter_columns(grid: list[dict]) -> dict[str, Any]:
@@ -292,13 +303,13 @@ class Delegates:
         return _call(self, "score", X, y, **params)
 
     @property
-    def classes_(self):
+    def classes_(self) -> np.ndarray:
         """Class labels of the best estimator."""
         _best_has("classes_")(self)
         return self.best_estimator_.classes_
 
     @property
-    def n_features_in_(self):
+    def n_features_in_(self) -> int:
         """Number of features of `fit`."""
         if not hasattr(self, "best_estimator_"):
             raise AttributeError(f"{type(self).__name__} has no best_estimator_ yet.")

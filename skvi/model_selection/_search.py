@@ -1,9 +1,12 @@
 """Search over models by their evidence."""
 
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from numbers import Integral, Real
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.model_selection import ParameterGrid
@@ -31,9 +34,11 @@ from skvi.model_selection._results import (
     describe,
     make_results,
     models_of,
+    results_as_html,
 )
 from skvi.plotting._rows import describe_candidates
 from skvi.utils._interrupts import Clock, raising_interrupts
+from skvi.utils._links import page_template
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 NOTHING = "Ctrl-C before the end of the first fit: the search has nothing to keep yet"
@@ -214,25 +219,27 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
 
     def __init__(
         self,
-        estimator,
-        param_grid,
+        estimator: BaseEstimator,
+        param_grid: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         *,
-        min_difference=1.0,
-        confidence_level=0.95,
-        precision=None,
-        method="auto",
-        max_seconds=None,
-        model_prior=None,
-        n_jobs=None,
-        refit=True,
-        error_score=np.nan,
-        allow_supervised_transformers=False,
-        verbose=0,
-        random_state=None,
-    ):
+        min_difference: float = 1.0,
+        confidence_level: float = 0.95,
+        precision: float | None = None,
+        method: str = "auto",
+        max_seconds: float | None = None,
+        model_prior: ArrayLike | Callable | None = None,
+        n_jobs: int | None = None,
+        refit: bool = True,
+        error_score: float | str = np.nan,
+        allow_supervised_transformers: bool = False,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
         self.estimator = estimator
         self.param_grid = param_grid
         self.min_difference = min_difference
@@ -249,7 +256,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         self.random_state = random_state
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, **params):
+    def fit(self, X: Any, y: Any, **params: Any) -> Self:
         """Fit all candidates and compare their evidences.
 
         Parameters
@@ -314,6 +321,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         progress.write(self.verdict_)
         return self
 
+    def _html_repr(self):
+        """HTML of the estimator, and of the comparison if it is fitted."""
+        box = super()._html_repr()
+        if not hasattr(self, "results_"):
+            return box
+        return box + results_as_html(self.results_, self.verdict_)
+
     def _make_race(self, X, y, params, grid):
         """Collect the arguments of bounds; check for errors before any fit."""
         routed = get_config()["enable_metadata_routing"]
@@ -369,7 +383,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
                 found["feature_names_in_"] = best.fitted.feature_names_in_
         return found
 
-    def get_metadata_routing(self):
+    def get_metadata_routing(self) -> MetadataRouter:
         """Return the metadata that the estimator requests.
 
         Returns

@@ -1,10 +1,11 @@
 """Base class of Bayesian neural networks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -342,7 +343,9 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         predictor, _ = self._model.bound(self._hyper)
         return Draws(predictor, theta).to(device_or_cpu(self.device))
 
-    def sample_function(self, random_state=None):
+    def sample_function(
+        self, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], np.ndarray]:
         """Draw one network from the posterior: the same weights for every X.
 
         Parameters

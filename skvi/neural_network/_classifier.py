@@ -1,6 +1,11 @@
 """Bayesian classification with networks."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from skvi._estimator._classes import BayesianClassifierMixin
 from skvi._estimator._model import Model
@@ -8,11 +13,17 @@ from skvi._predictive._quantiles import (
     average_log_probabilities,
     log_class_probabilities,
 )
+from skvi.divergences import Divergence
+from skvi.losses import Loss
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import CLASS_CHOICES, CLASS_TRAINING, MLPMixin
 from skvi.neural_network._modules import OutputLimits
 from skvi.neural_network._reports import explained_log_loss, flat_message
 from skvi.neural_network._training import with_new_classes
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import Prior
+from skvi.solvers import Solver
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -253,26 +264,26 @@ or Objective, default="elbo"
 
     def __init__(
         self,
-        objective="elbo",
-        divergence="auto",
-        loss="log",
-        posterior="auto",
-        prior="auto",
-        hidden_layer_sizes="auto",
-        activation="relu",
-        skip_connection=True,
-        class_weight=None,
-        solver="auto",
-        batch_size="auto",
-        max_iter="auto",
-        early_stopping=False,
-        validation_fraction=None,
-        warm_start=False,
-        n_predict_draws=100,
-        device="auto",
-        verbose=0,
-        random_state=None,
-    ):
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "auto",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        hidden_layer_sizes: ArrayLike = "auto",
+        activation: str = "relu",
+        skip_connection: bool = True,
+        class_weight: str | Mapping[Any, float] | None = None,
+        solver: str | Solver = "auto",
+        batch_size: int | str = "auto",
+        max_iter: int | str = "auto",
+        early_stopping: bool = False,
+        validation_fraction: float | None = None,
+        warm_start: bool = False,
+        n_predict_draws: int = 100,
+        device: str = "auto",
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
         self.objective = objective
         self.divergence = divergence
         self.loss = loss
@@ -295,7 +306,7 @@ or Objective, default="elbo"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the posterior over the weights.
 
         Parameters

@@ -1,8 +1,20 @@
 """Bayesian classification with any torch module."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from skvi.divergences import Divergence
+from skvi.losses import Loss
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._classifier import NetworkClassifierMixin
 from skvi.neural_network._modules import ModuleMixin
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import Prior
+from skvi.solvers import Solver
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -180,27 +192,27 @@ Prior, Posterior or dict, default="normal"
 
     def __init__(
         self,
-        module=None,
-        objective="elbo",
-        divergence="auto",
-        loss="log",
-        posterior="mean_field",
-        prior="normal",
-        inputs=None,
-        deterministic=(),
-        class_weight=None,
-        solver="auto",
-        batch_size="auto",
-        max_iter=200,
-        early_stopping=False,
-        validation_fraction=None,
-        warm_start=False,
-        n_predict_draws=100,
-        device="auto",
-        verbose=0,
-        random_state=None,
-        **module__params,
-    ):
+        module: Callable | None = None,
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "auto",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "mean_field",
+        prior: str | Prior | Posterior | dict[str, Any] = "normal",
+        inputs: Mapping[str, Any] | None = None,
+        deterministic: str | Sequence[str] = (),
+        class_weight: str | Mapping[Any, float] | None = None,
+        solver: str | Solver = "auto",
+        batch_size: int | str = "auto",
+        max_iter: int = 200,
+        early_stopping: bool = False,
+        validation_fraction: float | None = None,
+        warm_start: bool = False,
+        n_predict_draws: int = 100,
+        device: str = "auto",
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+        **module__params: Any,
+    ) -> None:
         self.module = module
         self.objective = objective
         self.divergence = divergence
@@ -224,7 +236,7 @@ Prior, Posterior or dict, default="normal"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the posterior over the weights.
 
         Parameters

@@ -4,6 +4,7 @@ import inspect
 import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class ModuleMixin:
     #: Natural size of the last layer, see `ModulePredictor`.
     _output_gain = 1.0
 
-    def get_params(self, deep=True):
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Get parameters, those of the module included.
 
         Parameters
@@ -57,7 +58,7 @@ class ModuleMixin:
         own = {k: v for k, v in vars(self).items() if k.startswith(PREFIX)}
         return super().get_params(deep) | own
 
-    def set_params(self, **params):
+    def set_params(self, **params: Any) -> Self:
         """Set parameters; ``module__name`` is an argument of the module's constructor.
 
         Parameters

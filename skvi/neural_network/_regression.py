@@ -1,8 +1,10 @@
 """Shared by Bayesian networks for numbers: targets, units, noise."""
 
 from dataclasses import replace
+from typing import Any, Literal, Self, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state
 
@@ -249,7 +251,13 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X, y, sample_weight=None, forgetting=1.0):
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        forgetting: float = 1.0,
+    ) -> Self:
         """Learn from a batch: the current posterior is the prior for the next batch.
 
         The first call is a `fit`; after a `fit` the next call continues it. Every call
@@ -391,7 +399,13 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             "Tanh, or use normalize_y=False"
         )
 
-    def predict(self, X, return_std=False):
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = ...) -> np.ndarray: ...
+
+    @overload
+    def predict(self, X: Any, return_std: bool = ...) -> Any: ...
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the mean of the target, averaged over networks.
 
         Parameters
@@ -414,7 +428,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             return predictive.expectation()
         return tuple(np.moveaxis(predictive.moments(), 1, 0))
 
-    def predict_uncertainty(self, X):
+    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
         """Predict how uncertain a new observation is, for both reasons apart.
 
         Parameters
@@ -431,7 +445,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """
         return self._predictive(self._check_X(X)).uncertainty()
 
-    def predict_quantiles(self, X, quantiles):
+    def predict_quantiles(self, X: Any, quantiles: ArrayLike) -> np.ndarray:
         """Predict quantiles of a new observation, noise included.
 
         Parameters
@@ -450,7 +464,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         levels = check_levels(quantiles)
         return self._predictive(X).quantiles(levels)
 
-    def predict_log_density(self, X, y):
+    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive density of each target: the proper score of a forecast.
 
         Parameters
@@ -477,7 +491,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         """
         return self._predictive(self._check_X(X)).normals()
 
-    def sample_y(self, X, n_draws=1, random_state=None):
+    def sample_y(
+        self,
+        X: Any,
+        n_draws: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> np.ndarray:
         """Draw new observations from the posterior predictive distribution.
 
         Parameters

@@ -1,11 +1,23 @@
 """Bayesian regression with a multilayer perceptron."""
 
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
 from skvi._estimator._parts import SHORTHANDS
+from skvi.divergences import Divergence
 from skvi.likelihoods import Likelihood
+from skvi.losses import Loss
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import MLPMixin
 from skvi.neural_network._regression import NetworkRegressorMixin
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
 from skvi.predictors._mlp import ACTIVATIONS
+from skvi.priors import Prior
+from skvi.solvers import Solver
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
@@ -221,27 +233,27 @@ default="auto"
 
     def __init__(
         self,
-        objective="elbo",
-        divergence="auto",
-        loss="log",
-        posterior="auto",
-        prior="auto",
-        hidden_layer_sizes="auto",
-        activation="auto",
-        skip_connection=True,
-        likelihood="auto",
-        normalize_y=True,
-        solver="auto",
-        batch_size="auto",
-        max_iter="auto",
-        early_stopping=False,
-        validation_fraction=None,
-        warm_start=False,
-        n_predict_draws=100,
-        device="auto",
-        verbose=0,
-        random_state=None,
-    ):
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "auto",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        hidden_layer_sizes: ArrayLike = "auto",
+        activation: str = "auto",
+        skip_connection: bool = True,
+        likelihood: str | Likelihood = "auto",
+        normalize_y: bool = True,
+        solver: str | Solver = "auto",
+        batch_size: int | str = "auto",
+        max_iter: int | str = "auto",
+        early_stopping: bool = False,
+        validation_fraction: float | None = None,
+        warm_start: bool = False,
+        n_predict_draws: int = 100,
+        device: str = "auto",
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
         self.objective = objective
         self.divergence = divergence
         self.loss = loss
@@ -265,7 +277,7 @@ default="auto"
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the posterior over the weights.
 
         Parameters

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from numbers import Real
+from typing import Self
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class SparsityMixin:
     #: Weights that predictions keep, (K, P) for K components; None keeps all.
     _kept = None
 
-    def sparsity_report(self, threshold=1.0):
+    def sparsity_report(self, threshold: float = 1.0) -> SparsityReport:
         """Count the weights whose posterior is clearly different from 0.
 
         The posterior of a weight that the data do not inform is its prior: a mean near
@@ -118,7 +119,7 @@ class SparsityMixin:
             blocks[name] = masks if len(masks) > 1 else masks[0]
         return SparsityReport(float(threshold), blocks)
 
-    def prune(self, threshold=1.0):
+    def prune(self, threshold: float = 1.0) -> Self:
         """Return a copy whose predictions set weights below a threshold to 0.
 
         Parameters

@@ -17,6 +17,8 @@ import torch
 from joblib import effective_n_jobs
 from threadpoolctl import LibController, ThreadpoolController
 
+Method = TypeVar("Method", bound=Callable)
+
 _LEFT_OVER: list[torch.inference_mode] = []
 
 
@@ -88,15 +90,20 @@ def _restore(installs: bool, modes: tuple[bool, bool]) -> None:
 
 
 try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
+    from sklearn.callback import CallbackSupportMixin
+    from sklearn.callback import with_callbacks as _with_callbacks
 except ImportError:  # below 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
         """Replaces scikit-learn's; there are no callbacks to set."""
 
-    def with_callbacks(method: Callable) -> Callable:
-        """Return the method unchanged."""
+    def _with_callbacks(method: Callable) -> Callable:
         return method
+
+
+def with_callbacks(method: Method) -> Method:
+    """Make a fit call scikit-learn's callbacks, if this version has them."""
+    return _with_callbacks(method)
 
 
 def has_callbacks(estimator: Any) -> bool:

@@ -3,16 +3,16 @@
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import sklearn.utils.validation as sk
 import torch
 from scipy.sparse import issparse
-from sklearn.base import _fit_context
+from sklearn import base
 from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import (
     Interval,
@@ -40,6 +40,8 @@ __all__ = [
     "validate_data",
     "warn_user",
 ]
+
+Method = TypeVar("Method", bound=Callable)
 
 # Beginnings of the names of types in NumPy, pandas and polars, in lower case.
 DATE_TYPES = ("date", "timedelta", "duration", "period")
@@ -107,6 +109,12 @@ def check_sample_weight(sample_weight: Any, X: Any, **options: Any) -> np.ndarra
     """As scikit-learn's, in numpy."""
     weight: np.ndarray = sk._check_sample_weight(as_numpy(sample_weight), X, **options)
     return weight
+
+
+def _fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Method], Method]:
+    """Validate parameters before a fit, as scikit-learn's decorator of this name."""
+    skip = prefer_skip_nested_validation
+    return base._fit_context(prefer_skip_nested_validation=skip)
 
 
 def validate_arguments(caller: str, values: dict, constraints: dict) -> None:
