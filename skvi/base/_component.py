@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from sklearn.base import BaseEstimator
@@ -110,6 +110,10 @@ class JointDensity(Protocol):
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Log density of data and parameters at points, (S,)."""
+        ...
+
+    def with_prior(self) -> Self:
+        """Return the target with the prior that is known."""
         ...
 
     def passes(self, n_draws: int, n_rows: int) -> RowSlopes | None:

@@ -54,6 +54,7 @@ class Refinement:
         self, target: JointDensity, normal: NormalForm, generator: torch.Generator
     ) -> Samples:
         """Draw the variables one by one, and fit what is left given each."""
+        target = target.with_prior()
         frame = Frame.of(normal, target).to(normal.mean.dtype)
         shape = (self.n_draws, -1)
         density = _Density(target, frame, generator, self.n_draws)
@@ -322,8 +323,9 @@ class RefinedNormal(Family):
 
     Notes
     -----
-    Where the prior is not normal, or unknown, as for a log density of one's own, a
-    normal around q, three times as wide, is divided instead: the bound holds for any.
+    Where the prior is not normal, or unknown, as for a log density of one's own without
+    ``prior``, a normal around q, three times as wide, is divided instead: the bound
+    holds for any.
 
     There is no density, only one given the auxiliary variables. Draws repeat the
     samples, in random order. `posterior_.unrefined` is q: evidences and warm starts

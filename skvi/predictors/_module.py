@@ -331,9 +331,9 @@ def _start_statistics(layer: Any) -> None:
     if not layer.track_running_stats:
         dtype = torch.float32 if layer.weight is None else layer.weight.dtype
         layer.track_running_stats = True
-        layer.running_mean = torch.zeros(layer.num_features, dtype=dtype)
-        layer.running_var = torch.ones(layer.num_features, dtype=dtype)
-        layer.num_batches_tracked = torch.tensor(0)
+        layer.running_mean = torch.zeros(layer.num_features, dtype=dtype, device=CPU)
+        layer.running_var = torch.ones(layer.num_features, dtype=dtype, device=CPU)
+        layer.num_batches_tracked = torch.tensor(0, device=CPU)
     layer.reset_running_stats()
     layer.momentum = 1.0
     layer.train()

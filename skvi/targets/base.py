@@ -126,6 +126,16 @@ class Target(Movable):
         other.hyper = hyper
         return other
 
+    def with_prior(self) -> Self:
+        """Return the target with the prior that is known, if it was given apart.
+
+        Returns
+        -------
+        Target
+            By default the target itself.
+        """
+        return self
+
     def frozen(self) -> Self:
         """Return the target with its point parameters fixed.
 
