@@ -133,7 +133,17 @@ class Problem:
         Returns
         -------
         Solution
+
+        Raises
+        ------
+        ValueError
+            The parameters are not finite, or the history is empty.
         """
+        if not history:
+            raise ValueError(
+                f"The history of solver={solver!r} is empty. Give at least one number, "
+                "what it minimized at the end."
+            )
         if not self.params.isfinite().all():
             raise ValueError(
                 f"solver={solver!r} arrived at parameters that are not finite. Use "
