@@ -13,7 +13,7 @@ from skvi.objectives._steps import Member, Steps, gain_of_normal
 from skvi.objectives.base import Objective
 from skvi.utils._validation import StrOptions
 
-SCORE_RATE = 0.1
+SCORE_RATE, LOCAL_RATE = 0.1, 0.2
 # Nats that a converged fit to a density may be short.
 SMALL_GAIN = 0.02
 # Draws, and elements of their scores, used to decide when a fit is finished.
@@ -102,8 +102,12 @@ class ELBO(Objective):
 
     @property
     def rate_share(self) -> float:  # type: ignore[override]
-        """A tenth for "score", whose noise would carry q away."""
-        return SCORE_RATE if self.gradient == "score" else 1.0
+        """A tenth for "score", whose noise would carry q away; a fifth for "local".
+
+        The noise of weights makes Adam's steps shorter than the little that "local" has:
+        at its whole rate three of five energy splits end 40 to 300 nats lower.
+        """
+        return {"score": SCORE_RATE, "local": LOCAL_RATE}.get(self.gradient, 1.0)
 
     @property
     def allowed_gain(self) -> float:  # type: ignore[override]
