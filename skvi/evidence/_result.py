@@ -236,8 +236,8 @@ class EvidenceBounds:
             error = math.hypot(self.upper_se, self.table[OF_SAMPLES].standard_error)
             normal = self.upper - self.table["ELBO of q"].value
             lines.append(
-                f"  KL(q || posterior) is at most {self.divergence:.2g} (standard error "
-                f"{error:.1g}); {normal:.2g} before the refinement"
+                f"  KL(q || posterior) is at most {self.divergence:.2g} (standard "
+                f"error {error:.1g}); {normal:.2g} before the refinement"
             )
         return "\n".join([*lines, f"  {self.reason}"])
 

@@ -189,7 +189,7 @@ OF_UPPER = {
 
 
 def with_samples(found: Any, elbo: tuple[float, float]) -> Any:
-    """Bounds with the ELBO of refined samples, and its standard error, in their table."""
+    """Bounds with the ELBO of refined samples and its standard error."""
     row = NamedBound(*elbo, "lower", EXPECTED)
     rows = {name: found.table[name] for name in ("ELBO of q",) if name in found.table}
     return replace(found, table={**rows, OF_SAMPLES: row, **found.table})
