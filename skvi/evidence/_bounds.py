@@ -22,7 +22,12 @@ from skvi.evidence._modes import NearLifted, OneMode, Several, has_unknowns, lif
 from skvi.evidence._near_normal import ProposalFamily, near_normal_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
-from skvi.evidence._summarize import PATH_SECONDS, summarize, without_bounds
+from skvi.evidence._summarize import (
+    PATH_SECONDS,
+    lower_bound,
+    summarize,
+    without_bounds,
+)
 from skvi.evidence._table import with_samples
 from skvi.evidence._tempered import (
     FROM_PRIOR,
@@ -140,7 +145,10 @@ def bound_evidence(
     run = _Run(target, q, generator, asked, quantity, report, max_seconds)
     found = run.within(run.clock, lambda: run.suited(method, normal, modes))
     found = found or run.found or run.nothing(OVER)
-    return with_samples(found, target, posterior, generator)
+    if q is posterior or not posterior.n_stored:
+        return found
+    elbo = lower_bound(target, posterior, generator, posterior.n_stored)
+    return with_samples(found, elbo)
 
 
 class _Run:

@@ -246,10 +246,11 @@ class EvidenceBounds:
         if taken:
             notes.append(f"with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         if self.reliable and OF_SAMPLES in self.table:
+            error = math.hypot(self.upper_se, self.table[OF_SAMPLES].standard_error)
             normal = self.upper - self.table["ELBO of q"].value
             notes.append(
-                f"KL(q || posterior) is at most {self.divergence:.2g}; {normal:.2g} "
-                "before the refinement"
+                f"KL(q || posterior) is at most {self.divergence:.2g} (standard error "
+                f"{error:.1g}); {normal:.2g} before the refinement"
             )
         return [*notes, self.reason]
 

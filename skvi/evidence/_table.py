@@ -199,18 +199,11 @@ OF_UPPER = {
 }
 
 
-def with_samples(
-    found: Any, target: Target, samples: Posterior, generator: torch.Generator
-) -> Any:
-    """Bounds with the ELBO of refined samples in their table."""
-    if samples.unrefined is samples or not samples.n_stored:
-        return found
-    draw = samples.draw(samples.n_stored, generator)
-    log_weights = target.log_joint_batched(draw.theta) - draw.log_q
-    error = float(log_weights.std()) / math.sqrt(len(log_weights))
-    row = NamedBound(float(log_weights.mean()), error, "lower", EXPECTED)
-    rows = {"ELBO of q": found.table["ELBO of q"], OF_SAMPLES: row}
-    return replace(found, table=rows | found.table)
+def with_samples(found: Any, elbo: tuple[float, float]) -> Any:
+    """Bounds with the ELBO of refined samples and its standard error."""
+    row = NamedBound(*elbo, "lower", EXPECTED)
+    rows = {name: found.table[name] for name in ("ELBO of q",) if name in found.table}
+    return replace(found, table={**rows, OF_SAMPLES: row, **found.table})
 
 
 def elbo_row(elbo: tuple[float, float]) -> NamedBound:

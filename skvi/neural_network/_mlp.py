@@ -12,7 +12,6 @@ from skvi._estimator._parts import SHORTHANDS
 from skvi.base import NormalForm
 from skvi.likelihoods import Likelihood
 from skvi.neural_network._reports import remedies, spaced_rows
-from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal, Posterior
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import MLPPredictor
@@ -103,16 +102,6 @@ class MLPMixin:
             return self._training["n_draws"]
         has_noise = has_batches and self.objective_.kind == "expectation"
         return FEW_DRAWS if has_noise and n_rows > MANY_ROWS else N_DRAWS
-
-    def _choose_family(self, data, response):
-        """Activations are drawn for a wide posterior: that of the whole divergence.
-
-        Less of it leaves q so narrow that pairs of draws of the weights are as good.
-        """
-        is_wide = self._is_factorized and not self._is_tempered
-        if is_wide and self._has_hidden_units and type(self.objective_) is ELBO:
-            if self.objective_.gradient == "auto":
-                self.objective_ = ELBO("local")
 
     @property
     def _is_factorized(self):

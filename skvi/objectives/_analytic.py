@@ -1,5 +1,6 @@
 """Gradients of the ELBO without automatic differentiation, for many members."""
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, Self
 
@@ -331,8 +332,14 @@ class LocalSteps(AnalyticSteps):
         # Those of all processes, whose shares are equal but for what is 0.
         n_rows = self.batches.n_rows * self.batches.n_shares
         shape = sum(self.members[0].target.predictor.sizes[1:]), n_rows
-        sizes = [self.batch_size or member.target.n_rows for member in self.members]
+        sizes = [self._rows_alone(member.target.n_rows) for member in self.members]
         return NoiseStream(generators, self.n_draws, shape, self.params.dtype, sizes)
+
+    def _rows_alone(self, n_rows: int) -> int:
+        """Rows of a step of a member alone: of its own equal batches, or all."""
+        if self.batch_size is None:
+            return n_rows
+        return math.ceil(n_rows / math.ceil(n_rows / self.batch_size))
 
     def _buffers(self, *shape: int) -> Any:
         self._variance = torch.empty_like(self._std)

@@ -30,9 +30,8 @@ class ELBO(Objective):
     ----------
     gradient : {"auto", "reparam", "stl", "local", "score"}, default="auto"
         "auto" integrates in closed form or by quadrature if possible, and needs no
-        draws for a linear model; else it is "reparam", "stl" for `MixtureOfNormals` and
-        the default `NormalizingFlow`, and "local" for multilayer perceptrons under a
-        factorized normal with the whole divergence. The others train on fresh
+        draws for a linear model; else it is "reparam", and "stl" for
+        `MixtureOfNormals` and the default `NormalizingFlow`. The others train on fresh
         draws. "reparam" differentiates through the draws, "stl" (sticking the landing)
         also drops the score term, so that the gradient has no noise if q is the
         posterior; it needs ``KLDivergence(weight=1)``. "local" draws the activations of

@@ -126,8 +126,12 @@ class LocalPasses:
         self.f, self.slope = f.permute(0, 2, 3, 1), slope.permute(0, 2, 3, 1)
 
     def fill(self, noise: torch.Tensor) -> None:
-        """Take the noise of a step, (M, pairs, units, n): antithetic pairs of draws."""
+        """Take the noise of a step, (M, pairs, units, n): antithetic pairs of draws.
+
+        It may have more rows, of members that have finished.
+        """
         given, n_first = noise.transpose(1, 2), noise.shape[1]
+        given = given[..., : self._noise.shape[3]]
         self._noise[:, :, :n_first] = given
         if n_second := self._noise.shape[2] - n_first:
             torch.neg(given[:, :, :n_second], out=self._noise[:, :, n_first:])

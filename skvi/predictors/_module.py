@@ -93,8 +93,13 @@ class ModulePredictor(Predictor):
         fixed = {k: p for k, p in every.items() if not p.requires_grad}
         fixed |= dict(module.named_buffers(remove_duplicate=False))
         self._fixed = {name: value.detach().clone() for name, value in fixed.items()}
-        if past is not None and past._fixed.keys() == fixed.keys():
+        if past is not None and _shapes(past._fixed) == _shapes(self._fixed):
             self._fixed = past._fixed
+        elif len(X) < 2 and self.settled.startswith("batch"):
+            raise ValueError(
+                "Batch normalization in training mode keeps the statistics of at least "
+                f"two rows. Got {len(X)}; give more, or module.eval()."
+            )
         self.layout = _layout(module, free, gain, output_gain)
         start = [free[name].reshape(-1).double() for name in self.layout]
         self._start = torch.cat(start).clone()
@@ -113,7 +118,7 @@ class ModulePredictor(Predictor):
             named = {name: rows[:, at] for name, at in (self.inputs or {}).items()}
             module(*([rows] if self.inputs is None else []), **named)
 
-        return _settle(module, run, len(X))
+        return _settle(module, run)
 
     @property
     def row_width(self) -> int:
@@ -275,7 +280,11 @@ def _as(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return value.to(like.dtype) if value.is_floating_point() else value
 
 
-def _settle(module: nn.Module, run: Callable[[], object], n_rows: int) -> str:
+def _shapes(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in values.items()}
+
+
+def _settle(module: nn.Module, run: Callable[[], object]) -> str:
     """Give a row one likelihood: no chance, and statistics of the rows of the fit.
 
     `run` evaluates the module on rows, whose statistics layers of batch normalization
@@ -287,11 +296,6 @@ def _settle(module: nn.Module, run: Callable[[], object], n_rows: int) -> str:
     drops = [m for m, on in modes if on and _drops(m)]
     for layer, training in modes:
         layer.training = training and _has_hooks(layer)
-    if batch and n_rows < 2:
-        raise ValueError(
-            f"{type(batch[0]).__name__} in training mode keeps the statistics of at "
-            f"least two rows. Got {n_rows}; give more, or module.eval()."
-        )
     momenta = [layer.momentum for layer in batch]
     for layer in batch:
         _start_statistics(layer)

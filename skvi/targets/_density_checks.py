@@ -59,6 +59,7 @@ def check_density(
         theta[:, smooth] += center
         few[:, smooth] += center
         few[0, smooth] = center
+    _check_prior(target, few)
     few = _where_it_works(target, few, theta)
     with torch.no_grad():
         _check_result(target, _call(target, target.constrain(few)[0]), len(few))
@@ -133,6 +134,22 @@ def _check_result(target: DensityTarget, found: Any, n_draws: int) -> None:
             f"return one number a draw, of shape {wanted} for {n_draws} draws, or a "
             f"dict of such factors. Got {got}. Sum over all other axes; a density of "
             "one draw takes vectorize=True."
+        )
+
+
+@torch.no_grad()
+def _check_prior(target: DensityTarget, theta: torch.Tensor) -> None:
+    """Whether a user's log prior is one number a draw, or one for all, or factors."""
+    found: Any = None
+    if target.log_prior is not None:
+        with suppress(*FAILURES), unchecked():  # other checks say where it fails
+            found = target.log_prior(target.constrain(theta)[0])
+    shape = tuple(getattr(found, "shape", ()))
+    if shape not in ((), (len(theta),)):
+        raise ValueError(
+            "prior must return one number a draw, of shape "
+            f"{(len(theta),)} for {len(theta)} draws. Got {shape}. Sum over all other "
+            "axes; a density of one draw takes vectorize=True."
         )
 
 

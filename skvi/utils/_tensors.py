@@ -201,6 +201,8 @@ class NoiseStream:
     ) -> None:
         n_elements = n_draws * math.prod(shape)
         steps = min(max(self.ELEMENTS // n_elements, 1), self.STEPS)
+        if n_rows is not None:  # their number must not depend on other members' rows
+            steps = 1
         # Seeded by the members' generators: the noise must not depend on what else
         # these draw between the steps.
         self.generators, self.position = [spawn(g, 1)[0] for g in generators], steps

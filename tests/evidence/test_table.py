@@ -71,7 +71,8 @@ def test_distance_of_refined_samples(correlation):
     """From the normal with the moments of the samples, which is at least as near to a
     normal posterior as they are, to the fit before, whose distance is known.
 
-    Wrong variants: the ELBO before the refinement, or of other draws of its normal.
+    Wrong variants: the ELBO before the refinement, or of other draws of its normal; two
+    opposed samples that count as two.
     """
     covariance = torch.eye(3).double() * (1 - correlation) + correlation
     p = MultivariateNormal(torch.zeros(3).double(), covariance)
@@ -87,6 +88,8 @@ def test_distance_of_refined_samples(correlation):
     before = -0.5 * float(torch.linalg.slogdet(torch.linalg.inv(covariance))[1])
     before += 0.5 * float(torch.linalg.inv(covariance).diagonal().log().sum())
     error = bounds.table["ELBO of the samples"].standard_error
+    assert error == pytest.approx(model.lower_bound_se_)
+    assert f"{bounds.divergence:.2g} (standard error" in str(bounds)
     assert float(kl_divergence(same, p)) < bounds.divergence < before - 4 * error
     assert bounds.divergence == pytest.approx(
         -bounds.table["ELBO of the samples"].value, abs=4 * bounds.upper_se + 1e-6

@@ -37,6 +37,7 @@ def of_both(p):
         (lambda p: -(p["mu"].numpy()[0] ** 2), {}, "one number a draw"),
         (lambda p: -float(p["mu"]), {}, "one draw takes vectorize=True"),
         (of_both, {"divergence": "renyi"}, "a prior of its own"),
+        (of_both, {"prior": lambda p: p["mu"][:, None]}, "prior must return one"),
         (of_both, {"divergence": "beta", "prior": of_both}, "needs draws of the prior"),
         (of_both, {"prior": NormalPrior("learn")}, "learns"),
         (

@@ -109,7 +109,7 @@ def test_modules_in_training_mode(tracks):
     """As with features standardized by hand, also where a fit goes on; no chance.
 
     Wrong variants: running statistics of the module; those of the rows of each fit;
-    dropout left on.
+    dropout left on; several rows for a fit that goes on.
     """
     X, y = wave(60)
     norm = nn.BatchNorm1d(X.shape[1], affine=False, track_running_stats=tracks)
@@ -124,8 +124,10 @@ def test_modules_in_training_mode(tracks):
     assert "dropout is off" in whole.diagnostics_["module"]
     assert "module" not in alone.diagnostics_
     before = whole._model.predictor._fixed
-    whole.set_params(warm_start=True).fit(X[:30], y[:30])
+    whole.set_params(warm_start=True).fit(X[:1], y[:1])
     assert whole._model.predictor._fixed == before
+    with pytest.raises(ValueError, match="at least two rows"):
+        clone(whole).fit(X[:1], y[:1])
 
 
 @quiet

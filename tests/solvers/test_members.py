@@ -71,6 +71,24 @@ def assert_same(found, alone, rtol=1e-7):
     assert found.value == pytest.approx(alone.value, rel=1e-6)
 
 
+@pytest.mark.parametrize("batch_size", [20, 200])
+def test_local_draws_are_those_of_a_member_alone(batch_size):
+    """With fewer rows than others, which finish first.
+
+    Wrong variants: noise of as many rows as the largest batch has; of all that began.
+    """
+    solver = clone(SOLVER).set_params(batch_size=batch_size)
+    options = [replace(OPTIONS, max_iter=5), OPTIONS]
+
+    def make():
+        parts = {"hidden": (3,), "objective": ELBO("local")}
+        return [make_problem(0, n=65, **parts), make_problem(1, n=45, **parts)]
+
+    together = solve(make(), options, [solver] * 2)
+    for found, problem, option in zip(together, make(), options, strict=True):
+        assert_same(found, solver.solve(problem, option))
+
+
 def test_step_sizes_follow_from_the_width():
     """Half of one over the largest number of inputs, at most 0.05.
 
