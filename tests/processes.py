@@ -8,10 +8,11 @@ from sklearn.preprocessing import scale
 from torch import distributed
 
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.objectives import ELBO
 from skvi.solvers import Stochastic
 
 
-def fitted(posterior, batch_size, is_distributed):
+def fitted(posterior, gradient, batch_size, is_distributed):
     """Parameters of q after some steps; 101 rows are no multiple of anything."""
     X, y = load_diabetes(return_X_y=True)
     model = BayesianMLPRegressor(
@@ -19,6 +20,7 @@ def fitted(posterior, batch_size, is_distributed):
         prior="normal",
         divergence="kl",
         posterior=posterior,
+        objective=ELBO(gradient),
         batch_size=batch_size,
         max_iter=1,
         solver=Stochastic(tol=1e-9, distributed=is_distributed),
@@ -29,7 +31,8 @@ def fitted(posterior, batch_size, is_distributed):
 
 def all_fits(is_distributed=False):
     """One after the other, in one array."""
-    cases = [(q, b) for q in ("mean_field", "full_rank") for b in (11, 101)]
+    rules = ("mean_field", "local"), ("full_rank", "auto")
+    cases = [(*rule, size) for rule in rules for size in (11, 101)]
     return np.concatenate([fitted(*case, is_distributed) for case in cases])
 
 

@@ -155,7 +155,7 @@ def compare(
         trail.append(params.clone())
         with torch.inference_mode():
             steps.differentiate(k)
-        block = steps.noise.block[:, k]
+        block = steps.noise.block[:, steps.noise.position - 1]
         noise = antithetic(block.flatten(2), n_draws).unflatten(2, block.shape[2:])
         found = [
             expect(member, own, eps, r[k], share)
