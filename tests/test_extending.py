@@ -414,9 +414,10 @@ print(model.converged_, max(peak) * 1024)
 
 @pytest.mark.slow
 def test_logistic_regression_on_a_memory_map(tmp_path):
-    """1 GB in a file, and less than .7 GB beside it, the interpreter included.
+    """1 GB in a file, and less than .8 GB beside it, the interpreter included.
 
-    Wrong variants: a copy of all features, or of half of them.
+    The peak varies from .66 to .71 with the timing of threads. Wrong variants: a copy
+    of all features, or of half of them, which is 1.2.
     """
     rng, path = np.random.default_rng(0), tmp_path / "X"
     block = rng.standard_normal((100_000, 100), dtype=np.float32)
@@ -434,7 +435,7 @@ def test_logistic_regression_on_a_memory_map(tmp_path):
         path.unlink()
     converged, peak = found.stdout.split()
     assert converged == "True"
-    assert int(peak) < 7 * 10**8
+    assert int(peak) < 8 * 10**8
     mean, std = np.load(tmp_path / "X.npy")
     assert np.abs((mean - coef) / std).max() < 5
     assert (std > 0).all()
