@@ -67,7 +67,7 @@ def choose_solver(problem: Problem, solver: str | Solver = "auto") -> Solver:
     able = [s.name for s in SOLVERS.values() if not s.missing(problem)]
     raise IncompatibleComponentsError(
         f"solver={solver!r}",
-        f"another problem: {'; '.join(reasons)}",
+        f"a problem that it can solve: {'; '.join(reasons)}",
         f"solver='auto' or one of {able}"
         if able
         else "posterior='mean_field', or a family with an exact density",
