@@ -417,7 +417,7 @@ def test_logistic_regression_on_a_memory_map(tmp_path):
     """1 GB in a file, and less than .8 GB beside it, the interpreter included.
 
     The peak varies from .66 to .71 with the timing of threads. Wrong variants: a copy
-    of all features, or of half of them, which is 1.2.
+    of all features, or of half of them, which adds .5.
     """
     rng, path = np.random.default_rng(0), tmp_path / "X"
     block = rng.standard_normal((100_000, 100), dtype=np.float32)
