@@ -8,7 +8,7 @@ from typing import Any
 
 from skvi.solvers._solution import Solution, State
 from skvi.utils._interrupts import has_callbacks
-from skvi.utils._processes import is_first
+from skvi.utils._processes import repeats_another
 
 # verbose=1 writes the first iterations, and then a line at this interval in seconds.
 FIRST_LINES = 3
@@ -17,7 +17,7 @@ SECONDS_BETWEEN_LINES = 1.0
 
 def write_line(estimator: Any, text: str) -> None:
     """Write a line with the name of the estimator, if it is verbose."""
-    if estimator.verbose and is_first():
+    if estimator.verbose and not repeats_another(estimator):
         print(f"[{type(estimator).__name__}] {text}", flush=True)  # noqa: T201
 
 
@@ -26,7 +26,8 @@ class EvidenceProgress:
 
     def __init__(self, estimator: Any) -> None:
         self.name = type(estimator).__name__
-        self.verbose = estimator.verbose and is_first()
+        is_repeated = repeats_another(estimator)
+        self.verbose = estimator.verbose and not is_repeated
         self.last_line, self.stage = time.monotonic(), ""
 
     def __call__(self, what: str, share: float) -> None:
@@ -47,7 +48,7 @@ class FitProgress:
 
     def __init__(self, estimator: Any, data: dict, max_iter: int) -> None:
         self.estimator, self.data = estimator, data
-        self.verbose = estimator.verbose if is_first() else 0
+        self.verbose = 0 if repeats_another(estimator) else estimator.verbose
         self.max_iter = max_iter
         self.n_iter, self.last_line = 0, time.monotonic()
         self.context = None

@@ -97,18 +97,11 @@ class MLPMixin:
         return chosen
 
     def _draws_per_step(self, n_rows, has_batches):
-        """Few where predictions count, and where rows have noise of their own."""
+        """Few where predictions count, and where noise averages out over rows."""
         if self._is_tempered or getattr(self.objective_, "gradient", "") == "local":
             return self._training["n_draws"]
         has_noise = has_batches and self.objective_.kind == "expectation"
         return FEW_DRAWS if has_noise and n_rows > MANY_ROWS else N_DRAWS
-
-    @property
-    def _is_factorized(self):
-        """Whether the posterior is a factorized normal, or an ensemble of them."""
-        family = self.posterior_family_
-        family = family._family() if isinstance(family, Ensemble) else family
-        return isinstance(family, MeanFieldNormal)
 
     def _batch_size(self, n_rows):
         if self._is_tempered and n_rows > self._training["batch_size"]:
@@ -144,7 +137,9 @@ class MLPMixin:
     @property
     def _simple_kinds(self):
         """Linear model and constant, which are networks with weights that stay 0."""
-        if not self._is_factorized:
+        family = self.posterior_family_
+        family = family._family() if isinstance(family, Ensemble) else family
+        if not isinstance(family, MeanFieldNormal):
             return ()
         has_line = self.skip_connection and self._has_hidden_units
         return ("linear", "constant") if has_line else ("constant",)

@@ -25,6 +25,7 @@ from skvi.solvers import Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile, checkpoint_path_of
 from skvi.solvers._solution import PhaseInterrupted, State
 from skvi.solvers.base import Problem
+from skvi.utils._processes import repeats_another
 
 
 def solver_for(network: Any, n_rows: int) -> Solver:
@@ -78,7 +79,11 @@ def checkpoint_file(
         data["weights held out"] = held_out.weight
     identity = identity_of(network, data)
     identity["device"] = str(problem.posterior.params.device)
-    return CheckpointFile(path, network.solver.checkpoint_interval, identity)
+    interval, is_read_only = (
+        network.solver.checkpoint_interval,
+        repeats_another(network),
+    )
+    return CheckpointFile(path, interval, identity, is_read_only)
 
 
 def first_state(network: Any, problem: Problem) -> State:

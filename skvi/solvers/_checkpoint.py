@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from skvi.utils._processes import is_first
-
 #: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
 Tree = Any
 
@@ -37,6 +35,8 @@ class CheckpointFile:
         Minimum number of seconds between two writes.
     identity : mapping of str to str
         What identifies the fit: parameters, data, device.
+    is_read_only : bool, default=False
+        Whether another process writes it.
 
     Raises
     ------
@@ -58,9 +58,14 @@ class CheckpointFile:
     """
 
     def __init__(
-        self, path: str | os.PathLike, interval: float, identity: Mapping[str, str]
+        self,
+        path: str | os.PathLike,
+        interval: float,
+        identity: Mapping[str, str],
+        is_read_only: bool = False,
     ) -> None:
         self.path, self.interval = Path(path), interval
+        self.is_read_only = is_read_only
         self.identity = dict(identity)
         self.phases: dict[str, Tree] = self._read() if self.path.exists() else {}
         self.last_write = time.monotonic()
@@ -88,7 +93,7 @@ class CheckpointFile:
         """
         self.phases[phase] = state
         self.last_write = time.monotonic()
-        if not is_first():  # the first process writes for all
+        if self.is_read_only:
             return
         tree = {"identity": self.identity, "phases": self.phases}
         arrays: dict[str, np.ndarray] = {}

@@ -16,9 +16,14 @@ from torch import distributed
 _is_shared: ContextVar[bool] = ContextVar("is_shared", default=False)
 
 
-def is_first() -> bool:
-    """Whether this process writes files and lines; others repeat what it does."""
-    return not _has_group() or distributed.get_rank() == 0
+def repeats_another(estimator: Any) -> bool:
+    """Whether this process only repeats what the first writes to files and terminals.
+
+    A process group alone says nothing: its processes may run different fits.
+    """
+    solver = getattr(estimator, "solver", None)
+    is_shared = getattr(solver, "distributed", False) and _has_group()
+    return is_shared and distributed.get_rank() > 0
 
 
 def _has_group() -> bool:

@@ -3,6 +3,7 @@
 import pickle
 import re
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -222,6 +223,23 @@ def test_the_interval_is_that_between_writes(tmp_path, monkeypatch):
     assert CheckpointFile(tmp_path / "fit.npz", 10.0, {}).phases == {
         "main": {"moment": 36}
     }
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_first_of_processes_that_share_a_fit_writes(
+    is_shared, tmp_path, monkeypatch, capsys
+):
+    """Wrong variant: no other process writes, whoever made the process group."""
+    for name, value in (("is_initialized", True), ("get_rank", 1)):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
+    place = "skvi.solvers._stochastic._solver.sharing"
+    monkeypatch.setattr(place, lambda *_: nullcontext())  # one process in all
+    path = tmp_path / "fit.npz"
+    solver = Stochastic(
+        checkpoint_path=path, checkpoint_interval=0, distributed=is_shared
+    )
+    clone(MLP).set_params(solver=solver, verbose=1).fit(*numbers())
+    assert path.exists() == bool(capsys.readouterr().out) == (not is_shared)
 
 
 def test_iterations_are_counted_on(tmp_path, monkeypatch, capsys):

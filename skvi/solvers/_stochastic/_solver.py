@@ -41,9 +41,9 @@ class Stochastic(Solver):
     n_draws : int or "auto", default="auto"
         Draws of the posterior per gradient step. "auto" is 10, 64 for families that
         bend. For MLPs, whose draws are antithetic pairs, it is 2; with the whole
-        divergence, and another family than a factorized normal, 10, or 4 for more than
-        2,000 rows in minibatches. For modules it is 4. One is the cheapest, for "elbo"
-        only.
+        divergence 10, or 4 for the ELBO of more than 2,000 rows in minibatches, and 2
+        of activations (``ELBO("local")``). For modules it is 4. One is the cheapest,
+        for "elbo" only.
     tol : float or "auto", default="auto"
         Nats: a smaller increase of the bound, or with held-out rows of their score,
         counts as no progress. It is unrelated to the distance from the optimum. 0 makes
