@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -147,10 +147,10 @@ class NormalCoefficients(MixedCoefficients):
     log_weights: torch.Tensor
     log_scales: torch.Tensor | None = None
 
-    @staticmethod
-    def of(model: LinearModel, normal: NormalForm) -> "NormalCoefficients":
+    @classmethod
+    def of(cls, model: Any, normal: NormalForm) -> Self:
         """Return those of a single normal."""
-        return NormalCoefficients(model, (normal,), normal.mean.new_zeros(1))
+        return cls(model, (normal,), normal.mean.new_zeros(1))
 
     @property
     def single(self) -> NormalForm | None:

@@ -51,10 +51,12 @@ class ReducedTarget:
 def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     """Reduce a linear model with fewer rows than features, by a QR decomposition.
 
-    None with at least as many rows, or if priors of the outputs differ. The prior is
+    None for other models, with at least as many rows, or if priors of the outputs differ. The prior is
     normal, or normal beside its one unknown scale.
     """
     predictor, (n, d) = target.predictor, target.X.shape
+    if not isinstance(predictor, LinearPredictor):
+        return None
     if n >= d or n * d > MAX_ELEMENTS or (units := _units_of(target)) is None:
         return None
     if bool((units != units[0]).any()):

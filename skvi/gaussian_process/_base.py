@@ -1,0 +1,319 @@
+"""Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern
+from sklearn.utils import check_random_state
+
+from skvi._estimator._base import BaseVariational
+from skvi._estimator._model import Model
+from skvi.gaussian_process._bounds import Collapsed, Fitted, dimension_scaled_prior
+from skvi.gaussian_process._collapsed import NormalRows
+from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
+from skvi.gaussian_process._search import FEW_ITER, Place, Search, spread_points
+from skvi.kernels._kernels import check_kernel, covariance
+from skvi.linear_model._coefficients import NormalCoefficients
+from skvi.predictors._inducing import InducingPredictor
+from skvi.priors._blocks import build_prior
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.utils._interrupts import limit_threads, with_callbacks
+from skvi.utils._validation import Interval, StrOptions, _fit_context, as_tensor
+
+# Rows up to which each is an inducing point, and inducing points beyond.
+ALL_ROWS, N_INDUCING = 1500, 500
+# The same where every evaluation is a fit: for other likelihoods and losses.
+FEW_ROWS, FEW_INDUCING = 500, 200
+# Rows of the fit at which a larger one starts, and the largest it does not.
+START_ROWS = 1000
+# Rounds of inducing points for the length scales of the last, and the gain per row
+# of one that is worth another.
+ROUNDS, GAIN_PER_ROW = 3, 1e-4
+# Start of the length scales in units of the columns and of the root of their number;
+# limits, in the first of these, and for the variance of f.
+START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
+
+
+@dataclass(frozen=True, eq=False)
+class InducingModel(Model):
+    """A linear model of inducing values; `features` are those of X."""
+
+    features: InducingFeatures | None = None
+
+    def design(self, X: Any) -> torch.Tensor:
+        """Features of the inducing values; see `Model.design`."""
+        assert self.features is not None
+        with torch.no_grad():
+            return self.features(as_tensor(X).double())
+
+
+class Functions(NormalCoefficients):
+    """f under a normal of the inducing values, with what they do not determine."""
+
+    def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
+        """Covariance of f between the rows of X, (n, n)."""
+        found = super().function_covariance(X, n_jobs)
+        features, rows = self.model.features, as_tensor(X).double()
+        with torch.no_grad(), limit_threads(len(rows) ** 2 * len(features.Z), n_jobs):
+            phi = self.model.design(X)[:, :-1]
+            total = covariance(features.kernel, features.theta, rows, rows)
+            return found + (total - phi @ phi.T).numpy()
+
+
+class SparseGaussianProcess(BaseVariational):
+    """Base class: one or more processes of a kernel, seen through inducing points.
+
+    A subclass implements `_likelihood(data, units)`, with limits of what it learns.
+    """
+
+    objective, posterior, prior = "elbo", "full_rank", "normal"
+    intercept_prior, fit_intercept, warm_start = None, False, False
+    n_jobs = None
+
+    _parameter_constraints: dict = {
+        **BaseVariational._parameter_constraints,
+        "kernel": [Kernel, None],
+        "optimizer": [StrOptions({"fmin_l_bfgs_b"}), callable, None],
+        "n_restarts_optimizer": [Interval(Integral, 0, None, closed="left")],
+        "n_inducing": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "inducing": [StrOptions({"kmeans"}), "array-like"],
+        "kernel_prior": [StrOptions({"auto"}), None],
+        "solver": [StrOptions({"auto", "natural_gradient"}), NaturalGradient],
+    }
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Find kernel and inducing points, and fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            In any units: length scales are relative to the columns.
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The components cannot be combined; raised before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best kernel so far is kept, if there is one, with all
+            attributes; otherwise the estimator is not fitted.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def _work(self, target):
+        """Multiply-adds of a pass over the data."""
+        return len(target.y) * target.layout.size**2
+
+    def _given_solver(self, n_rows):
+        given = super()._given_solver(n_rows)
+        return "natural_gradient" if given == "auto" else given
+
+    def _n_processes(self, response):
+        """Processes with the same kernel, one for each column of f."""
+        return 1
+
+    def _find_units(self, data):
+        """Units of the target; None if it has none."""
+        return None
+
+    def _assemble(self, data, response):
+        """Find hyperparameters and inducing points; return the model at these."""
+        units = self._find_units(data)
+        X, k = as_tensor(data.X).double(), self._n_processes(response)
+        y = as_tensor(data.y)
+        if units is not None:
+            y = (y - units.y_mean) / units.y_scale
+        weight = None if data.weight is None else as_tensor(data.weight)
+        rows = NormalRows(X, y[:, None], weight)
+        y_scale = self._size_of(rows)
+        sizes = _column_sizes(X)
+        kernel = self._start_kernel(sizes, y_scale)
+        likelihood, at, limits = self._likelihood(data, units, rows, y_scale)
+        objective = self._objective(kernel, likelihood, rows, sizes, y_scale, k)
+        start = np.append(kernel.theta, at)
+        bounds = np.vstack([kernel.bounds.reshape(-1, 2), limits])
+        start = np.clip(start, bounds[:, 0], bounds[:, 1])
+        with limit_threads(len(X) ** 2 * 10):
+            place = self._find(Search(objective, bounds, sizes, self.optimizer), start)
+        n, point = kernel.n_dims, torch.from_numpy(place.theta)
+        likelihood = likelihood.bind(point[n:].clone())
+        least = self._negligible(likelihood, len(X))
+        Z = X if place.Z is None else place.Z
+        features = InducingFeatures.of(kernel, point[:n].clone(), Z, least)
+        predictor = InducingPredictor(len(features.Z), k)
+        self._place = place
+        return InducingModel(
+            response,
+            predictor,
+            likelihood,
+            self.loss_function_,
+            build_prior(self.prior_, predictor.layout),
+            str(data.X.dtype),
+            units,
+            self._taken(units, place),
+            features=features,
+        )
+
+    def _taken(self, units, place):
+        """What an evidence is conditional on: numbers that were taken from y."""
+        learned = () if self.optimizer is None else ("kernel",)
+        return learned
+
+    def _size_of(self, rows):
+        """Scale of f that suits the target, in the units of the fit."""
+        return 1.0
+
+    def _negligible(self, likelihood, n_rows):
+        """Variance of f that matters in no row."""
+        return NEGLIGIBLE / n_rows
+
+    def _start_kernel(self, sizes, y_scale):
+        """The kernel at its start, without noise; by default one scale per column."""
+        if self.kernel is None:
+            d = len(sizes)
+            low, high = (end * sizes.numpy() for end in LENGTHS)
+            lengths = START_LENGTH * math.sqrt(d) * sizes.numpy()
+            high = high * math.sqrt(d)
+            constant = ConstantKernel(y_scale**2, np.multiply(VARIANCES, y_scale**2))
+            return constant * Matern(lengths, np.stack([low, high], 1), nu=2.5)
+        kernel = clone(self.kernel)
+        check_kernel(kernel)
+        return kernel
+
+    def _objective(self, kernel, likelihood, rows, sizes, y_scale, k):
+        """What the hyperparameters maximize."""
+        log_prior = None
+        if self.kernel is None and self.kernel_prior == "auto":
+            log_prior = dimension_scaled_prior(sizes, y_scale)
+        if self._is_collapsed(likelihood):
+            return Collapsed(kernel, likelihood, rows, log_prior)
+        parts = likelihood, self.loss_function_, self.divergence_, k
+        return Fitted(kernel, parts, rows, log_prior, self.tol)
+
+    def _is_collapsed(self, likelihood):
+        """Whether the best q is known for every kernel."""
+        is_log = self.loss_function_.is_log_loss
+        return likelihood.is_normal and is_log and self.divergence_.kl_weight == 1
+
+    def _count_inducing(self, objective, n_rows):
+        """Number of inducing points; as many as rows if each is one."""
+        if not isinstance(self.inducing, str):
+            return len(self.inducing)
+        if self.n_inducing != "auto":
+            return min(self.n_inducing, n_rows)
+        is_quick = isinstance(objective, Collapsed)
+        limit, rest = (ALL_ROWS, N_INDUCING) if is_quick else (FEW_ROWS, FEW_INDUCING)
+        return n_rows if n_rows <= limit else rest
+
+    def _find(self, search, theta):
+        """Hyperparameters and inducing points, from the best of several starts."""
+        random_state = check_random_state(self.random_state)
+        found = self._find_from(search, theta, random_state)
+        low, high = search.bounds.T
+        for _ in range(self.n_restarts_optimizer if self.optimizer else 0):
+            if found.interrupted:
+                break
+            other = random_state.uniform(low, high)
+            other = self._find_from(search, other, random_state)
+            found = max(found, other, key=lambda place: place.value)
+        return found
+
+    def _find_from(self, search, theta, random_state):
+        """The same from one start."""
+        X = search.objective.rows.X
+        n, m = len(X), self._count_inducing(search.objective, len(X))
+        place = Place(theta, None)
+        if not isinstance(self.inducing, str):
+            Z = torch.from_numpy(np.array(self.inducing, dtype=np.float64))
+            return search.improve(Place(theta, Z))
+        if m == n:
+            return search.improve(place)
+        if n > 1.5 * START_ROWS and self.optimizer is not None:
+            place = self._near(search, place, random_state)
+        is_free = self.optimizer is not None
+        for k in range(ROUNDS if is_free else 1):
+            last = place
+            lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
+            seed = random_state.randint(2**31 - 1)
+            start = Place(place.theta, spread_points(X, m, lengths, seed))
+            found = search.improve(start, moves=is_free and k == ROUNDS - 1)
+            place = found if last.Z is None else max(last, found, key=_value)
+            if place.interrupted:
+                break
+        return place
+
+    def _near(self, search, place, random_state):
+        """Hyperparameters of an exact fit to some of the rows."""
+        n = len(search.objective.rows.X)
+        index = torch.from_numpy(random_state.permutation(n)[:START_ROWS])
+        some = Search(
+            search.objective.of(index), search.bounds, search.sizes, search.optimizer
+        )
+        return Place(some.improve(place, FEW_ITER).theta, None)
+
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
+        features = self._model.features
+        kernel = features.kernel.clone_with_theta(features.theta.numpy())
+        found |= {"kernel_": kernel, "inducing_points_": features.Z.numpy().copy()}
+        normal = found["posterior_"].as_normal()
+        return found | {"_coefficients": Functions.of(self._model, normal)}
+
+    def _checked(self, problem, solution):
+        return solution.cut_short() if self._place.interrupted else solution
+
+    def _judge_fit(self, target):
+        numbers = {"n_kernel_evaluations": self._place.n_evaluations}
+        return numbers, "", ""
+
+    def _in_units(self, theta):
+        """Draws of f at the inducing points, in the units of y."""
+        model, k = self._model, self._model.predictor.n_outputs
+        v = theta.reshape(len(theta), k, -1)
+        f = v @ model.features.factor.T
+        if model.units is not None:
+            f = f * model.units.y_scale + model.units.y_mean
+        return {"inducing_values": (f if k > 1 else f[:, 0]).numpy()}
+
+
+def _value(place):
+    return place.value
+
+
+def _column_sizes(X):
+    """Standard deviations of the columns; 1 for constant ones."""
+    sizes = (X - X[0]).std(0, correction=0)
+    return torch.where(sizes > 0, sizes, 1.0)
+
+
+def _lengths(kernel, theta, sizes):
+    """Length scales of the columns, as far as the kernel has one for each."""
+    bound = kernel.clone_with_theta(theta[: kernel.n_dims])
+    for part in _parts_of(bound):
+        scale = np.asarray(getattr(part, "length_scale", 1.0))
+        if scale.shape == (len(sizes),):
+            return torch.from_numpy(scale.astype(np.float64))
+    return sizes
+
+
+def _parts_of(kernel):
+    inner = [getattr(kernel, name, None) for name in ("k1", "k2", "kernel")]
+    inner = [part for part in inner if part is not None]
+    return [leaf for part in inner for leaf in _parts_of(part)] or [kernel]

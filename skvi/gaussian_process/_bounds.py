@@ -1,0 +1,149 @@
+"""Functions of hyperparameters and inducing points that a fit maximizes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.linalg import solve_triangular
+
+from skvi.base import NormalForm
+from skvi.gaussian_process._collapsed import (
+    NormalRows,
+    cholesky,
+    collapsed_bound,
+    log_evidence,
+)
+from skvi.kernels._kernels import covariance, variance
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal
+from skvi.predictors._inducing import InducingPredictor
+from skvi.priors import Normal
+from skvi.solvers import Problem, SolverOptions
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.targets import SupervisedTarget
+
+LogPrior = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Collapsed:
+    """Log evidence for normal noise, or its bound with inducing points.
+
+    theta has the hyperparameters of the kernel, then those of the noise.
+    """
+
+    def __init__(
+        self, kernel: Any, likelihood: Any, rows: NormalRows, log_prior: LogPrior | None
+    ) -> None:
+        self.kernel, self.likelihood, self.rows = kernel, likelihood, rows
+        self.log_prior = log_prior
+
+    def __call__(self, theta: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
+        """Nats, all rows together; without Z every row is an inducing point."""
+        n = self.kernel.n_dims
+        noise = self.likelihood.bind(theta[n:])._scale.square()
+        parts = self.kernel, theta[:n], noise, self.rows
+        value = log_evidence(*parts) if Z is None else collapsed_bound(*parts, Z)
+        return value if self.log_prior is None else value + self.log_prior(theta)
+
+    def of(self, index: torch.Tensor) -> "Collapsed":
+        """The same function of some of the rows."""
+        X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
+        rows = NormalRows(X, y, None if weight is None else weight[index])
+        return Collapsed(self.kernel, self.likelihood, rows, self.log_prior)
+
+
+class Fitted:
+    """ELBO at the fitted q of whitened inducing values, for any likelihood and loss.
+
+    Its derivative in the features is that at fixed q, since q is optimal: the slope
+    and half of the curvature of the expected losses, by the mean and variance of f.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        parts: tuple[Any, Any, Any, int],
+        rows: NormalRows,
+        log_prior: LogPrior | None,
+        tol: float,
+    ) -> None:
+        self.kernel, self.rows, self.log_prior = kernel, rows, log_prior
+        #: Likelihood, loss, divergence, and the number of processes.
+        self.parts, self.tol = parts, tol
+        self.last: NormalForm | None = None
+
+    def __call__(self, theta: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
+        """Nats, all rows together; without Z every row is an inducing point."""
+        n = self.kernel.n_dims
+        points = self.rows.X if Z is None else Z
+        X = features_at(self.kernel, theta[:n], points, self.rows.X)
+        target = self._target(X)
+        given = target.at(theta[n:])
+        with torch.no_grad():
+            normal, value = self._solve(self._target(X.detach()).at(theta[n:].detach()))
+        loss = given.expected_loss(normal)
+        found = (loss.detach() - loss) - value
+        return found if self.log_prior is None else found + self.log_prior(theta)
+
+    def _target(self, X: torch.Tensor) -> SupervisedTarget:
+        likelihood, loss, _, k = self.parts
+        predictor = InducingPredictor(X.shape[1] - 1, k)
+        prior = Normal().build(predictor.layout)
+        y = self.rows.y[:, 0]
+        return SupervisedTarget(
+            predictor, likelihood, loss, prior, X, y, self.rows.weight
+        )
+
+    def _solve(self, target: SupervisedTarget) -> tuple[NormalForm, float]:
+        """The optimal q, and minus its ELBO, from the last one."""
+        target = target.frozen()
+        posterior, last = FullRankNormal().build(target.layout), self.last
+        options = SolverOptions(tol=self.tol)
+        if last is not None and last.size == target.layout.size:
+            posterior = posterior.near(last)
+            options = replace(options, warm_start=True)
+        problem = Problem(target, ELBO(), self.parts[2], posterior, None)
+        solution = NaturalGradient().solve(problem, options)
+        solution.raise_interrupt()
+        normal = solution.posterior.as_normal()
+        assert normal is not None
+        self.last = NormalForm(normal.mean.clone(), normal.scale.clone())
+        return self.last, solution.value
+
+    def of(self, index: torch.Tensor) -> "Fitted":
+        """The same function of some of the rows."""
+        X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
+        rows = NormalRows(X, y, None if weight is None else weight[index])
+        return Fitted(self.kernel, self.parts, rows, self.log_prior, self.tol)
+
+
+def features_at(
+    kernel: Any, theta: torch.Tensor, Z: torch.Tensor, X: torch.Tensor
+) -> torch.Tensor:
+    """Features as `InducingFeatures`, (n, M + 1), differentiable."""
+    L = cholesky(covariance(kernel, theta, Z, Z))
+    phi = solve_triangular(L, covariance(kernel, theta, Z, X), upper=False)
+    rest = (variance(kernel, theta, X) - phi.square().sum(0)).clamp(min=0)
+    return torch.cat([phi, rest[None]]).T
+
+
+def dimension_scaled_prior(sizes: torch.Tensor, y_scale: float) -> LogPrior:
+    """Log density of the length scales of a default kernel, and of its noise.
+
+    The prior of Hvarfner, Hellsten and Nardi (2024), *Vanilla Bayesian optimization
+    performs great in high dimensions*, in units of the columns and of y: log scales
+    are normal with mean ``sqrt(2) + log(d) / 2`` and variance 3, and the log variance
+    of the noise is normal with mean -4 and variance 1.
+    """
+    d = len(sizes)
+    middle = sizes.log() + math.sqrt(2) + 0.5 * math.log(d)
+
+    def log_prior(theta: torch.Tensor) -> torch.Tensor:
+        scales = theta[1 : 1 + d]
+        found = -(scales - middle).square().sum() / 6
+        noise = 2 * (theta[1 + d :] - math.log(y_scale))  # empty if it is known
+        return found - 0.5 * (noise + 4).square().sum()
+
+    return log_prior

@@ -1,0 +1,283 @@
+"""Sparse Gaussian process regression."""
+
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin, clone
+from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
+
+from skvi._estimator._parts import NOISES
+from skvi._estimator._regressors import names_of_units, noise_in, units_of
+from skvi.divergences import Divergence
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.gaussian_process._base import SparseGaussianProcess
+from skvi.kernels._kernels import has_white
+from skvi.likelihoods import NoiseLikelihood
+from skvi.linear_model._regression_predictions import RegressionPredictionMixin
+from skvi.losses import Loss
+from skvi.solvers import Solver
+from skvi.utils._tensors import make_generator
+from skvi.utils._validation import Interval, StrOptions
+
+# Start of the noise as a fraction of the scale of y, and its limits.
+NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
+# Rounding of a covariance of functions, relative to its largest variance.
+ROUNDING = 1e-10
+
+
+class SparseGaussianProcessRegressor(
+    RegressorMixin, RegressionPredictionMixin, SparseGaussianProcess
+):
+    """Gaussian process regression, exact for few rows, sparse for many.
+
+    Like `sklearn.gaussian_process.GaussianProcessRegressor`, whose kernels it takes,
+    but for thousands of rows, with noise and one length scale per feature found by
+    default, noise with heavy tails, and robust losses.
+
+    Parameters
+    ----------
+    kernel : Kernel, default=None
+        A kernel of scikit-learn, or one of `skvi.kernels.register_kernel`. A
+        `WhiteKernel` among its summands is the start of the noise. None is a constant
+        times a Matern kernel of smoothness 5/2 with a length scale for each feature.
+    alpha : "learn" or float, default="learn"
+        Variance of the noise, in squared units of y.
+    optimizer : "fmin_l_bfgs_b", callable or None, default="fmin_l_bfgs_b"
+        How hyperparameters are found; None keeps those of `kernel`. A callable is as
+        in scikit-learn.
+    n_restarts_optimizer : int, default=0
+        Further starts, random within the bounds of the kernel.
+    normalize_y : bool, default=True
+        Whether the target is standardized for the fit; hyperparameters are then in
+        units of its standard deviation, as in scikit-learn.
+    n_inducing : int or "auto", default="auto"
+        Number of inducing points, the places whose values summarize the function. With
+        "auto" each row is one for up to 1,500 rows, which is exact; beyond it is 500.
+        For other likelihoods and losses, whose fits take longer, 500 rows and 200.
+    inducing : "kmeans" or array-like of shape (n_inducing, n_features), \
+default="kmeans"
+        Where they are: at the centers of clusters, from where they are moved to
+        increase the bound; or given places, which stay.
+    kernel_prior : "auto" or None, default="auto"
+        "auto" gives the length scales and the noise of the default kernel a weak
+        prior, without which many features are fitted by a constant or exactly; None,
+        and a given kernel, maximize the evidence alone.
+    likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
+        Shape of the noise. "student_t" expects outliers.
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to outliers.
+    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or Divergence, \
+default="kl"
+        How distance of the inducing values to their prior is measured.
+    solver : {"auto", "natural_gradient"} or Solver, default="auto"
+    max_iter : int, default=100
+        Largest number of iterations of a fit of the inducing values.
+    tol : float, default=1e-5
+        Tolerance in nats of such a fit.
+    device : str, default="auto"
+    verbose : int, default=0
+    random_state : int, RandomState instance or None, default=None
+        For the clusters, the rows of a first fit, and restarts.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        The kernel that was found, with the noise as a `WhiteKernel`: scikit-learn's
+        regressor with it and ``optimizer=None`` is the same model, if each row is an
+        inducing point.
+    noise_scale_ : float
+        Standard deviation of the noise, or its scale, in units of y.
+    inducing_points_ : ndarray of shape (n_inducing, n_features)
+    lower_bound_ : float
+        Lower bound of the log evidence at this kernel, in nats, summed over the data:
+        the log evidence itself where each row is an inducing point and noise is normal.
+    lower_bound_se_, objective_value_, objective_value_se_, loss_curve_, n_iter_, \
+converged_
+        As for `BayesianLinearRegression`.
+    diagnostics_ : dict
+        Also "n_kernel_evaluations" of the search for the kernel.
+    posterior_ : Posterior
+        A normal of the whitened inducing values.
+    objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features,)
+
+    See Also
+    --------
+    SparseGaussianProcessClassifier : The same for classes.
+
+    Notes
+    -----
+    With whitened inducing values v and features phi(x) the function is phi(x)'v plus a
+    rest that is independent between rows: a linear model with one more variance per
+    row. Points that others determine up to rounding are left out; no variance is added
+    to any.
+
+    References
+    ----------
+    Titsias (2009), *Variational learning of inducing variables in sparse Gaussian
+    processes*. The prior: Hvarfner, Hellsten and Nardi (2024), *Vanilla Bayesian
+    optimization performs great in high dimensions*.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.gaussian_process import SparseGaussianProcessRegressor
+    >>> X = np.linspace(0, 6, 40)[:, None]
+    >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=40)
+    >>> model = SparseGaussianProcessRegressor().fit(X, y)
+    >>> mean, std = model.predict([[3.0], [9.0]], return_std=True)
+    >>> std.round(2)  # inside and outside the data
+    array([0.1 , 0.66])
+    """
+
+    _parameter_constraints: dict = {
+        **SparseGaussianProcess._parameter_constraints,
+        "alpha": [Interval(Real, 0, None, closed="neither"), StrOptions({"learn"})],
+        "normalize_y": ["boolean"],
+        "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
+    }
+    #: Targets have one column each; no posterior of numbers beside the function.
+    _n_columns, _exact = 0, None
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        alpha: float | str = "learn",
+        optimizer: str | Callable | None = "fmin_l_bfgs_b",
+        n_restarts_optimizer: int = 0,
+        normalize_y: bool = True,
+        n_inducing: int | str = "auto",
+        inducing: str | ArrayLike = "kmeans",
+        kernel_prior: str | None = "auto",
+        likelihood: str | NoiseLikelihood = "gaussian",
+        loss: str | Loss | Callable = "log",
+        divergence: str | Divergence = "kl",
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        device: str = "auto",
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.alpha = alpha
+        self.optimizer = optimizer
+        self.n_restarts_optimizer = n_restarts_optimizer
+        self.normalize_y = normalize_y
+        self.n_inducing = n_inducing
+        self.inducing = inducing
+        self.kernel_prior = kernel_prior
+        self.likelihood = likelihood
+        self.loss = loss
+        self.divergence = divergence
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def _find_units(self, data):
+        """Origin and scale of the target."""
+        is_normal = self._resolve("likelihood").is_normal
+        robust = not (self.loss_function_.is_log_loss and is_normal)
+        return units_of(data.y, data.weight, None, self.normalize_y, True, robust)
+
+    def _size_of(self, rows):
+        """Standard deviation of the target, in the units of the fit."""
+        if self.normalize_y:
+            return 1.0
+        size = float(rows.y.std(correction=0))
+        return size if size > 0 else 1.0
+
+    def _taken(self, units, place):
+        names = names_of_units(centered=True) if self.normalize_y else ()
+        learned = ("noise_scale",) if self._learns_noise() else ()
+        return (*super()._taken(units, place), *learned, *names)
+
+    def _learns_noise(self):
+        return self.alpha == "learn" and self.optimizer is not None
+
+    def _start_kernel(self, sizes, y_scale):
+        kernel = super()._start_kernel(sizes, y_scale)
+        self._white = None
+        if has_white(kernel):
+            kernel, self._white = _without_white(kernel)
+            if self.alpha != "learn":
+                raise IncompatibleComponentsError(
+                    f"alpha={self.alpha!r}",
+                    "a kernel without a WhiteKernel, which is noise as well",
+                    "alpha='learn', or a kernel without it",
+                )
+        return kernel
+
+    def _likelihood(self, data, units, rows, y_scale):
+        """The noise, and limits of the logarithms of what it learns."""
+        given = self._resolve("likelihood")
+        given.validate()
+        if given.noise_scale != type(given)().noise_scale:
+            raise ValueError(
+                f"likelihood={given!r} has a noise_scale, which the estimator sets: "
+                f"give alpha={given.noise_scale!r}**2."
+            )
+        scale, white = "learn", self._white
+        start, limits = NOISE * y_scale, np.multiply(NOISES_ALLOWED, y_scale)
+        if white is not None:
+            start, limits = math.sqrt(white.noise_level), white.noise_level_bounds
+            is_fixed = isinstance(limits, str)
+            scale = start if is_fixed else scale
+            limits = None if is_fixed else np.sqrt(limits)
+        if self.alpha != "learn":
+            scale = noise_in(units, math.sqrt(self.alpha))
+        likelihood = clone(given).set_params(noise_scale=scale)
+        at = likelihood.initial_hyper(rows.y[:, 0]).numpy()
+        ends = np.array(likelihood._learned_limits, dtype=object)
+        if scale == "learn":
+            at[0], ends[0] = math.log(start), np.log(limits)
+        return likelihood, at, np.array([*ends], dtype=np.float64).reshape(-1, 2)
+
+    def _posterior_attributes(self, state):
+        found, units = super()._posterior_attributes(state), self._model.units
+        scale = float(self._model.likelihood._scale)
+        found["noise_scale_"] = scale * units.y_scale
+        found["kernel_"] = found["kernel_"] + WhiteKernel(scale**2)
+        return found
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        """One new target of each of S functions, (n, S)."""
+        model, n_draws = self._model, len(theta)
+        mean = self._coefficients.functions(X, self.n_jobs)[0]
+        cov = torch.from_numpy(self._coefficients.function_covariance(X, self.n_jobs))
+        size = ROUNDING * float(cov.diagonal().max()) + np.finfo(float).tiny
+        root = torch.linalg.cholesky(cov + size * torch.eye(len(cov)))
+        generator = make_generator(random_state)
+        noise = torch.randn(len(mean), n_draws, generator=generator, dtype=mean.dtype)
+        f = (mean[:, None] + root @ noise).T
+        y = model.likelihood.sample(f[..., None], generator)
+        return (y.T * model.units.y_scale + model.units.y_mean).numpy()
+
+
+def _without_white(kernel):
+    """A sum without its white kernel, and this one."""
+    if not isinstance(kernel, Sum):
+        raise ValueError(
+            f"A WhiteKernel must be a summand of the kernel, beside others. Got "
+            f"{kernel!r}: add it, as in ConstantKernel() * RBF() + WhiteKernel()."
+        )
+    for one, rest in ((kernel.k1, kernel.k2), (kernel.k2, kernel.k1)):
+        if isinstance(one, WhiteKernel) and not has_white(rest):
+            return rest, one
+    for name, other in (("k1", kernel.k2), ("k2", kernel.k1)):
+        part = getattr(kernel, name)
+        if has_white(part) and isinstance(part, Sum) and not has_white(other):
+            rest, white = _without_white(part)
+            return (rest + other if name == "k1" else other + rest), white
+    raise ValueError(
+        f"A kernel may have one WhiteKernel, as a summand. Got {kernel!r}."
+    )
