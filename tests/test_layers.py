@@ -17,6 +17,7 @@ LAYERS = [
     # parts
     [
         "skvi.divergences",
+        "skvi.kernels",
         "skvi.likelihoods",
         "skvi.losses",
         "skvi.posteriors",
@@ -40,7 +41,7 @@ LAYERS = [
         "skvi.neural_network",
         "skvi.model_selection",
     ],
-    ["skvi._stream", "skvi.inference"],
+    ["skvi._stream", "skvi.gaussian_process", "skvi.inference"],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]

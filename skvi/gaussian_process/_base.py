@@ -1,7 +1,7 @@
 """Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Self
 
@@ -29,12 +29,9 @@ from skvi.utils._validation import Interval, StrOptions, _fit_context, as_tensor
 # Rows up to which each is an inducing point, and inducing points beyond.
 ALL_ROWS, N_INDUCING = 1500, 500
 # The same where every evaluation is a fit: for other likelihoods and losses.
-FEW_ROWS, FEW_INDUCING = 500, 200
+FEW_ROWS, FEW_INDUCING, LEAST_INDUCING = 500, 200, 50
 # Rows of the fit at which a larger one starts, and the largest it does not.
 START_ROWS = 1000
-# Rounds of inducing points for the length scales of the last, and the gain per row
-# of one that is worth another.
-ROUNDS, GAIN_PER_ROW = 3, 1e-4
 # Start of the length scales in units of the columns and of the root of their number;
 # limits, in the first of these, and for the variance of f.
 START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
@@ -44,11 +41,10 @@ START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
 class InducingModel(Model):
     """A linear model of inducing values; `features` are those of X."""
 
-    features: InducingFeatures | None = None
+    features: InducingFeatures = field(kw_only=True)
 
     def design(self, X: Any) -> torch.Tensor:
         """Features of the inducing values; see `Model.design`."""
-        assert self.features is not None
         with torch.no_grad():
             return self.features(as_tensor(X).double())
 
@@ -69,7 +65,7 @@ class Functions(NormalCoefficients):
 class SparseGaussianProcess(BaseVariational):
     """Base class: one or more processes of a kernel, seen through inducing points.
 
-    A subclass implements `_likelihood(data, units)`, with limits of what it learns.
+    A subclass implements `_likelihood`, with start and limits of what it learns.
     """
 
     objective, posterior, prior = "elbo", "full_rank", "normal"
@@ -145,7 +141,8 @@ class SparseGaussianProcess(BaseVariational):
         y_scale = self._size_of(rows)
         sizes = _column_sizes(X)
         kernel = self._start_kernel(sizes, y_scale)
-        likelihood, at, limits = self._likelihood(data, units, rows, y_scale)
+        parts = data, response, rows, units, y_scale
+        likelihood, at, limits = self._likelihood(*parts)
         objective = self._objective(kernel, likelihood, rows, sizes, y_scale, k)
         start = np.append(kernel.theta, at)
         bounds = np.vstack([kernel.bounds.reshape(-1, 2), limits])
@@ -220,7 +217,9 @@ class SparseGaussianProcess(BaseVariational):
             return min(self.n_inducing, n_rows)
         is_quick = isinstance(objective, Collapsed)
         limit, rest = (ALL_ROWS, N_INDUCING) if is_quick else (FEW_ROWS, FEW_INDUCING)
-        return n_rows if n_rows <= limit else rest
+        if not is_quick:
+            limit, rest = limit // objective.parts[3], rest // objective.parts[3]
+        return n_rows if n_rows <= limit else min(max(rest, LEAST_INDUCING), n_rows)
 
     def _find(self, search, theta):
         """Hyperparameters and inducing points, from the best of several starts."""
@@ -247,17 +246,10 @@ class SparseGaussianProcess(BaseVariational):
             return search.improve(place)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
             place = self._near(search, place, random_state)
-        is_free = self.optimizer is not None
-        for k in range(ROUNDS if is_free else 1):
-            last = place
-            lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
-            seed = random_state.randint(2**31 - 1)
-            start = Place(place.theta, spread_points(X, m, lengths, seed))
-            found = search.improve(start, moves=is_free and k == ROUNDS - 1)
-            place = found if last.Z is None else max(last, found, key=_value)
-            if place.interrupted:
-                break
-        return place
+        lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
+        seed = random_state.randint(2**31 - 1)
+        Z = spread_points(X, m, lengths, seed)
+        return search.improve(Place(place.theta, Z), moves=self.optimizer is not None)
 
     def _near(self, search, place, random_state):
         """Hyperparameters of an exact fit to some of the rows."""
@@ -291,10 +283,6 @@ class SparseGaussianProcess(BaseVariational):
         if model.units is not None:
             f = f * model.units.y_scale + model.units.y_mean
         return {"inducing_values": (f if k > 1 else f[:, 0]).numpy()}
-
-
-def _value(place):
-    return place.value
 
 
 def _column_sizes(X):

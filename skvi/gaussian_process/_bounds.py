@@ -107,8 +107,7 @@ class Fitted:
         problem = Problem(target, ELBO(), self.parts[2], posterior, None)
         solution = NaturalGradient().solve(problem, options)
         solution.raise_interrupt()
-        normal = solution.posterior.as_normal()
-        assert normal is not None
+        normal = solution.posterior.normal()
         self.last = NormalForm(normal.mean.clone(), normal.scale.clone())
         return self.last, solution.value
 

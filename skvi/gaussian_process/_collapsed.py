@@ -58,7 +58,9 @@ class LogDensity(torch.autograd.Function):
         solution = torch.cholesky_solve(y, root)
         ctx.save_for_backward(root, solution)
         log_root = root.diagonal().log().sum()
-        return -0.5 * ((y * solution).sum() + y.numel() * LOG_2PI) - y.shape[1] * log_root
+        return (
+            -0.5 * ((y * solution).sum() + y.numel() * LOG_2PI) - y.shape[1] * log_root
+        )
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,12 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
 
 from skvi._estimator._parts import NOISES
-from skvi._estimator._regressors import names_of_units, noise_in, units_of
+from skvi._estimator._regressors import (
+    coarse_grid,
+    names_of_units,
+    noise_in,
+    units_of,
+)
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.gaussian_process._base import SparseGaussianProcess
@@ -26,6 +30,9 @@ from skvi.utils._validation import Interval, StrOptions
 
 # Start of the noise as a fraction of the scale of y, and its limits.
 NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
+# Deviation of what rounding takes from a number, in steps: noise of a target on a grid
+# is no smaller, although rows with equal features and targets may tempt a fit.
+OF_ROUNDING = 12**-0.5
 # Rounding of a covariance of functions, relative to its largest variance.
 ROUNDING = 1e-10
 
@@ -217,7 +224,7 @@ converged_
                 )
         return kernel
 
-    def _likelihood(self, data, units, rows, y_scale):
+    def _likelihood(self, data, response, rows, units, y_scale):
         """The noise, and limits of the logarithms of what it learns."""
         given = self._resolve("likelihood")
         given.validate()
@@ -228,6 +235,8 @@ converged_
             )
         scale, white = "learn", self._white
         start, limits = NOISE * y_scale, np.multiply(NOISES_ALLOWED, y_scale)
+        if (grid := coarse_grid(data.y, data.weight)) is not None:
+            limits[0] = max(limits[0], grid[0] * OF_ROUNDING / units.y_scale)
         if white is not None:
             start, limits = math.sqrt(white.noise_level), white.noise_level_bounds
             is_fixed = isinstance(limits, str)

@@ -96,25 +96,22 @@ class _Memory:
 
     def __init__(self, search: Search, start: Place, moves: bool) -> None:
         self.search, self.start = search, start
-        self.moves = moves and start.Z is not None
+        #: The points that move, if any do.
+        self.moving = start.Z if moves else None
         self.best = replace(start, value=-math.inf, n_evaluations=0)
 
     def vector(self) -> np.ndarray:
         """Theta, and inducing points if they move, in their units."""
-        if not self.moves:
+        if self.moving is None:
             return self.start.theta
-        own = (self._points() / self.search.sizes).numpy()
+        own = (self.moving / self.search.sizes).numpy()
         return np.append(self.start.theta, own.ravel())
-
-    def _points(self) -> torch.Tensor:
-        assert self.start.Z is not None
-        return self.start.Z
 
     def __call__(self, at: np.ndarray) -> tuple[float, np.ndarray]:
         vector = torch.tensor(at, requires_grad=True)
         theta, Z = vector[: len(self.start.theta)], self.start.Z
-        if self.moves:
-            points = vector[len(theta) :].reshape(self._points().shape)
+        if self.moving is not None:
+            points = vector[len(theta) :].reshape(self.moving.shape)
             Z = points * self.search.sizes
         try:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Covariance functions: scikit-learn's kernels, evaluated and differentiated in torch."""
+"""Covariance functions: kernels of scikit-learn, in torch."""
 
 from skvi.kernels._kernels import register_kernel
 

@@ -53,7 +53,9 @@ def register_kernel(
     ...     Linear, lambda k, h, X, Y: X @ Y.T, lambda k, h, X: X.square().sum(1)
     ... )
     """
-    if not (isinstance(kernel_class, type) and issubclass(kernel_class, kernels.Kernel)):
+    if not (
+        isinstance(kernel_class, type) and issubclass(kernel_class, kernels.Kernel)
+    ):
         raise TypeError(
             "kernel_class must be a subclass of sklearn.gaussian_process.kernels."
             f"Kernel. Got {kernel_class!r}."
@@ -145,8 +147,8 @@ def _rule(kernel: Any) -> tuple[Covariance, Variance]:
             return RULES[name]
     known = ", ".join(sorted(name.__name__ for name in RULES))
     raise TypeError(
-        f"{kernel!r} has no form in torch. Kernels that have one are sums, products and "
-        f"powers of {known}; skvi.kernels.register_kernel adds others."
+        f"{kernel!r} has no form in torch. Kernels that have one are sums, products "
+        f"and powers of {known}; skvi.kernels.register_kernel adds others."
     )
 
 
@@ -235,9 +237,7 @@ def _quadratic(
     return torch.exp(-h["alpha"] * torch.log1p(squares / (2 * h["alpha"])))
 
 
-def _periodic(
-    kernel: Any, h: Values, X: torch.Tensor, Y: torch.Tensor
-) -> torch.Tensor:
+def _periodic(kernel: Any, h: Values, X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:
     squares = squared_distances(X, Y, X.new_ones(()))
     phase = math.pi * squares.clamp(min=TINY).sqrt() / h["periodicity"]
     return torch.exp(-2 * (torch.sin(phase) / h["length_scale"]).square())

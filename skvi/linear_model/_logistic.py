@@ -4,36 +4,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
-from skvi._estimator._classes import (
-    BayesianClassifierMixin,
-    class_divergences,
-    divergence,
-)
-from skvi._predictive._quantiles import (
-    average_log_probabilities,
-    log_class_probabilities,
-    normal_mixture_quantiles,
-)
+from skvi._estimator._classes import BayesianClassifierMixin
 from skvi.divergences import Divergence
 from skvi.exceptions import SkviWarning
-from skvi.expectations._logistic import log_mixture_sigmoid
-from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._exact_coefficients import many_classes_message
+from skvi.linear_model._functions import ClassPredictionMixin
 from skvi.losses import Loss
 from skvi.objectives.base import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import Solver
-from skvi.utils._interrupts import limit_threads
-
-# Operations per class and row of a prediction: some thousand nodes.
-SOFTMAX_WORK = 20_000
 
 
-class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
+class BayesianLogisticRegression(
+    ClassPredictionMixin, BayesianClassifierMixin, BayesianLinearModel
+):
     """Logistic regression with a posterior over its coefficients.
 
     While `sklearn.linear_model.LogisticRegression` returns one vector of coefficients,
@@ -238,86 +225,3 @@ or Objective, default="elbo"
             message = many_classes_message(labels.classes, data.X.shape[0])
             self._warn(message, SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Log odds, or centered log probabilities, averaged over the posterior.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_classes)
-            For two classes the log odds of ``classes_[1]``; closer to 0 than the
-            linear predictor at the posterior mean. For more than two classes the log of
-            `predict_proba` minus its mean over the classes.
-        """
-        log_p, dtype = self._log_probabilities(X)
-        if log_p.shape[1] == 2:
-            return (log_p[:, 1] - log_p[:, 0]).numpy().astype(dtype)
-        return (log_p - log_p.mean(1, keepdim=True)).numpy().astype(dtype)
-
-    def _mean(self, f):
-        """Class probabilities given f, (S, n, K)."""
-        return log_class_probabilities(f).exp()
-
-    def _probability_quantiles(self, X, levels):
-        """Quantiles of class probabilities, (n, q, K)."""
-        if self._is_drawn():
-            return super()._probability_quantiles(X, levels)
-        X, log_w = self._check_X(X), self._log_weights
-        q = torch.from_numpy(np.array(levels))
-
-        def of_chunk(mean, variance):
-            if mean.ndim == 3:
-                points = softmax_at_points(mean, variance, log_w)
-                found = [torch.quantile(p, q, dim=0).movedim(0, 1) for _, p in points]
-                return torch.cat(found)
-            std = variance.sqrt()
-            f = normal_mixture_quantiles(mean, std, levels, log_w.exp())
-            # The probability of the other class falls where this one's rises.
-            return torch.stack([torch.sigmoid(-f.flip(1)), torch.sigmoid(f)], 2)
-
-        return self._in_chunks(X, of_chunk).astype(X.dtype)
-
-    def _information(self, X, log_p):
-        """Mean divergence from averaged probabilities, (n,)."""
-        if self._is_drawn():
-            return super()._information(X, log_p)
-        if log_p.shape[1] == 2:
-            function = lambda _, f, log_p: class_divergences(f, log_p)
-            return self._average(X, function, log_p.numpy())
-
-        def of_chunk(mean, variance, log_p):
-            points = softmax_at_points(mean, variance, self._log_weights)
-            return torch.cat([divergence(p, log_p[rows]).mean(0) for rows, p in points])
-
-        return self._in_chunks(self._check_X(X), of_chunk, log_p)
-
-    def _log_probabilities(self, X):
-        """Log of all averaged probabilities, (n, K)."""
-        X = self._check_X(X)
-
-        def of_chunk(mean, variance):
-            log_w = self._log_weights
-            if mean.ndim < 3:
-                return _two_columns(mean, variance, log_w)
-            work = SOFTMAX_WORK * mean.numel()
-            with torch.no_grad(), limit_threads(work, self.n_jobs):
-                flat = mean.flatten(0, 1), variance.flatten(0, 1)
-                log_p = log_expect_softmax(*flat).reshape(mean.shape)
-                return torch.logsumexp(log_p + log_w[:, None, None], 0)
-
-        if self._is_drawn():
-            log_p = self._drawn().by_rows(X, average_log_probabilities)
-        else:
-            log_p = self._in_chunks(X, of_chunk)
-        return torch.from_numpy(log_p), X.dtype
-
-
-def _two_columns(mean, variance, log_weights):
-    """Log probabilities of two classes, (n, 2), from the moments of f, (K, n)."""
-    pairs = log_mixture_sigmoid(mean, variance)[::-1]
-    logs = [torch.logsumexp(part + log_weights[:, None], 0) for part in pairs]
-    return torch.stack(logs, 1)

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import gen_batches
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from skvi._predictive._mixtures import DrawnPredictive, QuadraturePredictive
 from skvi._predictive._quantiles import SampledFunction
-from skvi.base._layout import Units
 from skvi.exceptions import SkviWarning
-from skvi.linear_model._coefficients import DrawnCoefficients, find_coefficients
+from skvi.linear_model._coefficients import find_coefficients
+from skvi.linear_model._functions import FunctionsMixin
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._tables import MAX_PRINTED, as_html
 from skvi.utils._validation import Interval, validate_arguments
@@ -226,11 +224,9 @@ OPEN_MEAN = (
     "width of the central 68 % interval as deviation. For means use a prior of known "
     "scale, as prior=Normal(2.5)"
 )
-# Rows of which predictions hold the moments at all nodes at once.
-CHUNK_ROWS = 2**15
 
 
-class CoefficientsMixin:
+class CoefficientsMixin(FunctionsMixin):
     """Mixin: what all linear models read from the posterior of the coefficients."""
 
     summary = summary
@@ -346,16 +342,6 @@ class CoefficientsMixin:
         coords = {"feature": _check_feature_names_in(self).tolist()}
         return dims, coords | {name: self._group_labels() for name in groups}
 
-    def _is_drawn(self):
-        """Whether predictions average over draws."""
-        check_is_fitted(self)
-        return isinstance(self._coefficients, DrawnCoefficients)
-
-    @property
-    def _log_weights(self):
-        """Log weights of the nodes of `_in_chunks`."""
-        return self._coefficients.log_weights
-
     def _group_labels(self):
         return self.classes_.tolist()
 
@@ -365,42 +351,3 @@ class CoefficientsMixin:
     def _density_of(self, row, index, grid):
         """Density of one coefficient on a grid, in its units, for pictures."""
         return self._coefficients.density(row, index, grid)
-
-    def _drawn(self, theta=None):
-        """Functions that predictions average over if theta is not normal."""
-        theta = self._coefficients.theta if theta is None else theta
-        return self._coefficients.draws(theta)
-
-    def _average(self, X, function, *columns):
-        """Average a function of (likelihood, f) over the posterior, in every row of X.
-
-        It gets f of shape (S, n, 1), and the rows of `columns`, and returns (S, n,
-        ...); the result is (n, ...).
-        """
-        likelihood, units = self._model.bound(self._hyper)[1], Units(0.0, 1.0)
-
-        def of_rows(p, log_w, f, *some):
-            return torch.tensordot(log_w.exp(), function(p, f, *some), 1)
-
-        def of_chunk(mean, variance, *some):
-            normals = mean, variance.sqrt(), self._log_weights
-            return QuadraturePredictive(likelihood, units, *normals).by_rows(
-                of_rows, *some
-            )
-
-        X = self._check_X(X)
-        if not self._is_drawn():
-            return self._in_chunks(X, of_chunk, *columns)
-        found = DrawnPredictive(likelihood, units, self._drawn(), X)
-        return found.by_rows(of_rows, *columns)
-
-    def _in_chunks(self, X, function, *columns):
-        """Results of a function of the moments of f by node, of some rows at a time.
-
-        It gets means, (K, n), variances, (K, n) or (K, n, C, C), and rows of `columns`.
-        """
-        moments, parts = self._coefficients.functions_at_nodes, []
-        for rows in gen_batches(X.shape[0], CHUNK_ROWS):
-            some = (column[rows] for column in columns)
-            parts.append(function(*moments(X[rows], self.n_jobs), *some))
-        return np.concatenate(parts)

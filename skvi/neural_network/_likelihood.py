@@ -12,7 +12,7 @@ from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
 from skvi._estimator._model import NumberColumns
-from skvi._estimator._regressors import units_of
+from skvi._estimator._regressors import Grid, units_of
 from skvi.base._layout import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
@@ -227,13 +227,6 @@ def units_of_target(
 REACH = 20.0
 # Decimals of a step that is found.
 MAX_DECIMALS = 6
-# Steps in the scale of a target up to which noise may be as narrow as one: it is where
-# a fit explains 99 % of the variance. Wider noise has a density.
-COARSE = 10.0
-# Largest distance from a grid, in steps.
-OFF = 1e-2
-
-Grid = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,27 +308,6 @@ def given_grid(likelihood: RoundedLikelihood, y: np.ndarray) -> Grid:
     if likelihood.step != "auto":
         return float(likelihood.step), float(likelihood.origin)
     return _step_of(y), float(y[0])
-
-
-def coarse_grid(y: np.ndarray, weight: np.ndarray | None) -> Grid | None:
-    """Step and origin of a target whose noise may be as narrow as its step, or None.
-
-    Values occur at least twice on average, all distances are multiples of the smallest
-    one, and the scale of y is at most `COARSE` of these. The units of y do not matter.
-    """
-    n_rows = float(len(y))
-    if weight is not None:
-        y, weight = y[weight > 0], weight[weight > 0]
-        n_rows = float(weight.sum())
-    values = np.unique(y)
-    if not 2 <= len(values) <= n_rows / 2:
-        return None
-    low, gap = float(values[0]), float(np.diff(values).min())
-    numbers = np.round((values - low) / gap)
-    step = float((values - low) @ numbers / (numbers @ numbers))
-    off = np.abs(values - low - step * numbers)
-    scale = units_of(y, weight, None, True, True, robust=True).y_scale
-    return None if off.max() > OFF * step or scale > COARSE * step else (step, low)
 
 
 def _step_of(y: np.ndarray) -> float:

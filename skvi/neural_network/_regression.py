@@ -12,6 +12,7 @@ from skvi._estimator._model import Model, NumberColumns
 from skvi._estimator._parts import SHORTHANDS
 from skvi._estimator._regressors import (
     check_rows,
+    coarse_grid,
     names_of_units,
     noise_in,
     predict_interval,
@@ -34,7 +35,6 @@ from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network._likelihood import (
     CountColumns,
     check_other_likelihood,
-    coarse_grid,
     given_grid,
     joined_units,
     learned_numbers,

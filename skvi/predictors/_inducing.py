@@ -69,7 +69,9 @@ class InducingPredictor(Predictor):
         k = self.n_outputs
         mean = phi @ normal.mean.reshape(k, -1).T
         scale = normal.scale
-        root = (torch.diag(scale) if scale.ndim == 1 else scale).reshape(k, -1, len(scale))
+        root = (torch.diag(scale) if scale.ndim == 1 else scale).reshape(
+            k, -1, len(scale)
+        )
         pairs = [
             ((phi @ (root[a] @ root[b].T)) * phi).sum(1)
             for a in range(k)

@@ -51,8 +51,8 @@ class ReducedTarget:
 def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     """Reduce a linear model with fewer rows than features, by a QR decomposition.
 
-    None for other models, with at least as many rows, or if priors of the outputs differ. The prior is
-    normal, or normal beside its one unknown scale.
+    None for other models, with at least as many rows, or if priors of the outputs
+    differ. The prior is normal, or normal beside its one unknown scale.
     """
     predictor, (n, d) = target.predictor, target.X.shape
     if not isinstance(predictor, LinearPredictor):
