@@ -14,8 +14,12 @@ from sklearn.utils import check_random_state
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._model import Model
+from skvi.evidence._bounds import bound_evidence
+from skvi.evidence._summarize import lower_bound, without_bounds
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.gaussian_process._bounds import Collapsed, Fitted, dimension_scaled_prior
 from skvi.gaussian_process._collapsed import NormalRows
+from skvi.gaussian_process._evidence import evidence_of_process
 from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
 from skvi.gaussian_process._search import FEW_ITER, Place, Search, spread_points
 from skvi.kernels._kernels import check_kernel, covariance
@@ -32,6 +36,12 @@ ALL_ROWS, N_INDUCING = 1500, 500
 FEW_ROWS, FEW_INDUCING, LEAST_INDUCING = 500, 200, 50
 # Rows of the fit at which a larger one starts, and the largest it does not.
 START_ROWS = 1000
+# Variance of f beside the inducing values, relative to theirs, that changes nothing.
+DETERMINED = 1e-9
+NOT_ALL = (
+    "{} inducing points do not determine the function at {} rows, so that draws of "
+    "them have no upper bound; n_inducing=n_samples has one, for some hundred rows"
+)
 # Start of the length scales in units of the columns and of the root of their number;
 # limits, in the first of these, and for the variance of f.
 START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
@@ -47,6 +57,12 @@ class InducingModel(Model):
         """Features of the inducing values; see `Model.design`."""
         with torch.no_grad():
             return self.features(as_tensor(X).double())
+
+    def target(self, data: Any) -> Any:
+        """Log joint density of data and inducing values; it knows the features."""
+        found = super().target(data)
+        found.inputs = as_tensor(data.X).double()
+        return found
 
 
 class Functions(NormalCoefficients):
@@ -71,6 +87,7 @@ class SparseGaussianProcess(BaseVariational):
     objective, posterior, prior = "elbo", "full_rank", "normal"
     intercept_prior, fit_intercept, warm_start = None, False, False
     n_jobs = None
+    _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
 
     _parameter_constraints: dict = {
         **BaseVariational._parameter_constraints,
@@ -139,7 +156,7 @@ class SparseGaussianProcess(BaseVariational):
         weight = None if data.weight is None else as_tensor(data.weight)
         rows = NormalRows(X, y[:, None], weight)
         y_scale = self._size_of(rows)
-        sizes = _column_sizes(X)
+        sizes = column_sizes(X, weight)
         kernel = self._start_kernel(sizes, y_scale)
         parts = data, response, rows, units, y_scale
         likelihood, at, limits = self._likelihood(*parts)
@@ -202,7 +219,7 @@ class SparseGaussianProcess(BaseVariational):
         if self._is_collapsed(likelihood):
             return Collapsed(kernel, likelihood, rows, log_prior)
         parts = likelihood, self.loss_function_, self.divergence_, k
-        return Fitted(kernel, parts, rows, log_prior, self.tol)
+        return Fitted(kernel, parts, rows, log_prior)
 
     def _is_collapsed(self, likelihood):
         """Whether the best q is known for every kernel."""
@@ -275,6 +292,28 @@ class SparseGaussianProcess(BaseVariational):
         numbers = {"n_kernel_evaluations": self._place.n_evaluations}
         return numbers, "", ""
 
+    def _bound_evidence(self, target, generator, **options):
+        """Certain bounds for normal noise; else from draws, if these are of all of f.
+
+        Draws of the inducing values say nothing of what these do not determine.
+        """
+        features, q = self._model.features, self.posterior_
+        method, is_closed = options["method"], self._is_collapsed(target.likelihood)
+        if is_closed and method in ("auto", "exact"):
+            y, noise = target.y[:, None], target.likelihood._scale.square()
+            rows = NormalRows(target.inputs, y, target.rows.weight)
+            elbo = lower_bound(target, q, generator)
+            parts = noise, rows, target.constant, elbo, options
+            return evidence_of_process(features, *parts)
+        if method == "exact":
+            raise IncompatibleComponentsError(
+                "method='exact'", "normal noise and log loss", "method='auto'"
+            )
+        if float(target.X[:, -1].max()) > DETERMINED * float(q.normal().variance.max()):
+            reason = NOT_ALL.format(len(features.Z), target.n_rows)
+            return without_bounds(target, q, generator, options["quantity"], reason)
+        return bound_evidence(target, q, generator, **options)
+
     def _in_units(self, theta):
         """Draws of f at the inducing points, in the units of y."""
         model, k = self._model, self._model.predictor.n_outputs
@@ -285,9 +324,12 @@ class SparseGaussianProcess(BaseVariational):
         return {"inducing_values": (f if k > 1 else f[:, 0]).numpy()}
 
 
-def _column_sizes(X):
+def column_sizes(X, weight):
     """Standard deviations of the columns; 1 for constant ones."""
-    sizes = (X - X[0]).std(0, correction=0)
+    w = torch.ones(len(X), dtype=X.dtype) if weight is None else weight
+    away = X - X[0]
+    away = away - (w @ away) / w.sum()
+    sizes = ((w @ away.square()) / w.sum()).sqrt()
     return torch.where(sizes > 0, sizes, 1.0)
 
 

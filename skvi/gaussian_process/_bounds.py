@@ -24,6 +24,9 @@ from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 
+# Nats to the optimal q at which a kernel is judged.
+TOL = 1e-4
+
 LogPrior = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -67,17 +70,17 @@ class Fitted:
         parts: tuple[Any, Any, Any, int],
         rows: NormalRows,
         log_prior: LogPrior | None,
-        tol: float,
     ) -> None:
         self.kernel, self.rows, self.log_prior = kernel, rows, log_prior
         #: Likelihood, loss, divergence, and the number of processes.
-        self.parts, self.tol = parts, tol
+        self.parts = parts
+        self.distinct = rows.X.unique(dim=0)
         self.last: NormalForm | None = None
 
     def __call__(self, theta: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
         """Nats, all rows together; without Z every row is an inducing point."""
         n = self.kernel.n_dims
-        points = self.rows.X if Z is None else Z
+        points = self.distinct if Z is None else Z
         X = features_at(self.kernel, theta[:n], points, self.rows.X)
         target = self._target(X)
         given = target.at(theta[n:])
@@ -100,7 +103,7 @@ class Fitted:
         """The optimal q, and minus its ELBO, from the last one."""
         target = target.frozen()
         posterior, last = FullRankNormal().build(target.layout), self.last
-        options = SolverOptions(tol=self.tol)
+        options = SolverOptions(tol=TOL)
         if last is not None and last.size == target.layout.size:
             posterior = posterior.near(last)
             options = replace(options, warm_start=True)
@@ -115,7 +118,7 @@ class Fitted:
         """The same function of some of the rows."""
         X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
         rows = NormalRows(X, y, None if weight is None else weight[index])
-        return Fitted(self.kernel, self.parts, rows, self.log_prior, self.tol)
+        return Fitted(self.kernel, self.parts, rows, self.log_prior)
 
 
 def features_at(

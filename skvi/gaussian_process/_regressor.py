@@ -19,7 +19,7 @@ from skvi._estimator._regressors import (
 )
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.gaussian_process._base import SparseGaussianProcess
+from skvi.gaussian_process._base import SparseGaussianProcess, column_sizes
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
@@ -200,8 +200,7 @@ converged_
         """Standard deviation of the target, in the units of the fit."""
         if self.normalize_y:
             return 1.0
-        size = float(rows.y.std(correction=0))
-        return size if size > 0 else 1.0
+        return float(column_sizes(rows.y, rows.weight))
 
     def _taken(self, units, place):
         names = names_of_units(centered=True) if self.normalize_y else ()

@@ -1,0 +1,242 @@
+"""Log evidence of a Gaussian process with normal noise, between two certain numbers.
+
+Few rows have a closed form. Of many, with the covariance Q that inducing points explain
+and noise s, ``A = (Q + s I)^-1/2 (K + s I) (Q + s I)^-1/2`` has eigenvalues of at least
+1, whose sum and sum of squares take one pass over K in blocks. Two Gauss-Radau rules
+bound the sum of their logarithms (Bai and Golub, 1996, *Bounds for the trace of the
+inverse and the determinant of symmetric positive definite matrices*); the quadratic
+form is bounded by conjugate gradients, since ``K >= Q``.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.linalg import solve_triangular
+
+from skvi.evidence import EvidenceBounds
+from skvi.evidence._table import ALWAYS, BoundsTable, NamedBound, elbo_row
+from skvi.gaussian_process._collapsed import NormalRows, log_evidence
+from skvi.gaussian_process._features import InducingFeatures
+from skvi.kernels._kernels import covariance, variance
+from skvi.utils._interrupts import Clock
+from skvi.utils._tensors import LOG_2PI
+from skvi.utils._validation import row_chunks
+
+# Rows up to which the covariance matrix is factorized.
+FEW = 4000
+# Width of the bounds in nats at which more points are not worth it, and the largest
+# number of points.
+PRECISION, MOST_POINTS = 0.1, 4000
+# Iterations of conjugate gradients, and the share of the width left to them.
+MAX_ITER, SHARE = 500, 0.1
+# Elements of a block of the covariance matrix.
+BLOCK_ELEMENTS = 2**23
+# Rounding of sums over rows.
+ROUNDING = 1e-11
+
+
+@dataclass(frozen=True, eq=False)
+class Sandwich:
+    """Both bounds on the log evidence, in nats."""
+
+    lower: float
+    upper: float
+
+
+@torch.no_grad()
+def evidence_of_process(
+    features: InducingFeatures,
+    noise: torch.Tensor,
+    rows: NormalRows,
+    constant: float,
+    elbo: tuple[float, float],
+    options: dict[str, Any],
+) -> EvidenceBounds:
+    """Bounds at the features' kernel, of targets in the units of the fit.
+
+    `constant` is added, for the units of y.
+    """
+    if len(rows.X) <= FEW:
+        value = float(log_evidence(features.kernel, features.theta, noise, rows))
+        value, error = value + constant, ROUNDING * max(1.0, abs(value))
+        found = Sandwich(value - error, value + error)
+        name, reason = "exact", "the log evidence has a closed form at this kernel"
+    else:
+        found = _narrowed(features, noise, rows, options)
+        lower = max(found.lower + constant, elbo[0])
+        found = Sandwich(lower, found.upper + constant)
+        name = "deterministic bounds"
+        reason = (
+            "between two quadrature rules of the log determinant, and conjugate "
+            "gradients: both sides always hold, at this kernel"
+        )
+    both = {
+        f"{name}, {side}": NamedBound(
+            getattr(found, side), 0.0, side, "a bound, always", holds=ALWAYS
+        )
+        for side in ("lower", "upper")
+    }
+    return EvidenceBounds(
+        lower=found.lower,
+        upper=found.upper,
+        lower_se=0.0,
+        upper_se=0.0,
+        estimate=0.5 * (found.lower + found.upper),
+        gap=found.upper - found.lower,
+        ess=math.inf,
+        khat=-math.inf,
+        reliable=True,
+        reason=reason,
+        method=name,
+        quantity=options["quantity"],
+        table=BoundsTable({"ELBO of q": elbo_row(elbo), **both}),
+    )
+
+
+def _narrowed(
+    features: InducingFeatures,
+    noise: torch.Tensor,
+    rows: NormalRows,
+    options: dict[str, Any],
+) -> Sandwich:
+    """Bounds with more and more points, up to a width, a number, or some seconds."""
+    clock = Clock(options["max_seconds"])
+    width = PRECISION if options["precision"] is None else 2 * options["precision"]
+    best: Sandwich | None = None
+    while True:
+        found = sandwich(features, noise, rows, SHARE * width)
+        best = found if best is None else _both(best, found)
+        n_points = min(2 * len(features.Z), MOST_POINTS, len(rows.X))
+        is_over = (left := clock.left()) is not None and left <= 0
+        if best.upper - best.lower <= width or n_points == len(features.Z) or is_over:
+            return best
+        features = _more_points(features, rows, n_points)
+
+
+def _both(first: Sandwich, second: Sandwich) -> Sandwich:
+    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
+    return Sandwich(lower, upper)
+
+
+def _more_points(
+    features: InducingFeatures, rows: NormalRows, n_points: int
+) -> InducingFeatures:
+    """Features with further rows, those that vary most given the points so far."""
+    rest = rows.scaled(rows.scaled(features(rows.X)[:, -1]))
+    order = rest.argsort(descending=True)[: n_points - len(features.Z)]
+    Z = torch.cat([features.Z, rows.X[order]])
+    return InducingFeatures.of(features.kernel, features.theta, Z)
+
+
+@torch.no_grad()
+def sandwich(
+    features: InducingFeatures, noise: torch.Tensor, rows: NormalRows, tol: float
+) -> Sandwich:
+    """Bounds with the points of the features."""
+    whole = _Whole(features, noise, rows)
+    logs, quadratic = whole.log_determinant(), whole.quadratic_form(tol)
+    s, n = float(noise), len(rows.X)
+    outside = 0.0
+    if rows.weight is not None:
+        excess = (rows.total - n) * (LOG_2PI + math.log(s))
+        outside = -0.5 * excess
+    values = [
+        outside - 0.5 * (n * LOG_2PI + logs[side] + quadratic[side])
+        for side in ("upper", "lower")
+    ]
+    return Sandwich(*values)
+
+
+class _Whole:
+    """The covariance of all rows times roots of their weights, in blocks.
+
+    ``A' A = Q``, and ``(Q + s I)^-1 = (I - W' W) / s``.
+    """
+
+    def __init__(
+        self, features: InducingFeatures, noise: torch.Tensor, rows: NormalRows
+    ) -> None:
+        self.features, self.rows, self.s = features, rows, float(noise)
+        self.A = rows.scaled(features(rows.X)[:, :-1].T)
+        eye = torch.eye(len(self.A), dtype=self.A.dtype)
+        root = torch.linalg.cholesky(eye + self.A @ self.A.T / self.s)
+        self.log_det_of_Q = 2 * float(root.diagonal().log().sum())
+        self.log_det_of_Q += len(rows.X) * math.log(self.s)
+        self.W = solve_triangular(root, self.A, upper=False) / math.sqrt(self.s)
+        self.blocks = row_chunks(len(rows.X), len(rows.X), BLOCK_ELEMENTS)
+
+    def block(self, index: slice) -> torch.Tensor:
+        """Some rows of the covariances of all."""
+        K, X = self.features, self.rows.X
+        found = self.rows.scaled(covariance(K.kernel, K.theta, X[index], X))
+        if self.rows.weight is not None:
+            found = found * self.rows.weight[index].sqrt()[:, None]
+        # The diagonal of blocks does not know that it is one.
+        own = variance(K.kernel, K.theta, X[index])
+        if self.rows.weight is not None:
+            own = own * self.rows.weight[index]
+        found.diagonal(offset=index.start).copy_(own)
+        return found
+
+    def log_determinant(self) -> dict[str, float]:
+        """Bounds of log |K + s I|."""
+        squares, largest, trace, products = 0.0, 0.0, 0.0, []
+        for index in self.blocks:
+            R = self.block(index).addmm_(self.A[:, index].T, self.A, alpha=-1)
+            own = R.diagonal(offset=index.start).clamp_(min=0)
+            trace += float(own.sum())
+            squares += float(R.square().sum())
+            largest = max(largest, float(R.abs().sum(1).max()))
+            products.append(R @ self.W.T)
+        E = torch.cat(products)
+        inner, n, s = self.W @ E, len(E), self.s
+        first = (trace - float(inner.diagonal().sum())) / s
+        second = squares - 2 * float(E.square().sum()) + float(inner.square().sum())
+        second = max(second / s**2, 0.0)
+        top = 1 + min(largest / s, math.sqrt(second)) * (1 + ROUNDING) + ROUNDING
+        sums = n + first, n + 2 * first + second
+        ends = sorted(_radau(end, n, *sums) for end in (1.0, top))
+        error = ROUNDING * max(1.0, abs(self.log_det_of_Q))
+        return {
+            "lower": self.log_det_of_Q + ends[0] - error,
+            "upper": self.log_det_of_Q + ends[1] + error,
+        }
+
+    def quadratic_form(self, tol: float) -> dict[str, float]:
+        """Bounds of ``y' (K + s I)^-1 y``, at most about `tol` apart."""
+        y = self.rows.scaled(self.rows.y[:, 0])
+        v = self._solve_near(y)
+        r = y - self._times(v)
+        z = self._solve_near(r)
+        direction, rz = z.clone(), float(r @ z)
+        # r' (K + s I)^-1 r is at most r' (Q + s I)^-1 r.
+        for _ in range(MAX_ITER):
+            if rz <= tol:
+                break
+            image = self._times(direction)
+            step = rz / float(direction @ image)
+            v, r = v + step * direction, r - step * image
+            z = self._solve_near(r)
+            rz, last = float(r @ z), rz
+            direction = z + (rz / last) * direction
+        lower = 2 * float(y @ v) - float(v @ (y - r))
+        error = ROUNDING * max(1.0, abs(lower))
+        return {"lower": lower - error, "upper": lower + max(rz, 0.0) + error}
+
+    def _times(self, v: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.block(index) @ v for index in self.blocks]) + self.s * v
+
+    def _solve_near(self, v: torch.Tensor) -> torch.Tensor:
+        return (v - self.W.T @ (self.W @ v)) / self.s
+
+
+def _radau(node: float, n: int, first: float, second: float) -> float:
+    """Sum of the logs of n eigenvalues, by a rule with a given node and their sums.
+
+    It is exact for those with two values, and a bound if the node is outside of all.
+    """
+    other = (node * first - second) / (node * n - first)
+    weight = (first - n * other) / (node - other)
+    return weight * math.log(node) + (n - weight) * math.log(other)
