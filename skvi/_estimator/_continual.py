@@ -153,6 +153,9 @@ def _flattened(
     A prior that is not normal is replaced by a normal of its scale. The weights of a
     mixture over scales are those of the joint density of scale and parameters.
     """
+    if isinstance(posterior, MixtureOverScales) and not posterior.layout.positive:
+        if posterior.log_scales is not None and posterior.log_scales.ndim > 1:
+            posterior = posterior.as_prior()
     if not isinstance(posterior, MixtureOverScales) or posterior.layout.positive:
         posterior = posterior.unrefined
         own = posterior.as_normal()

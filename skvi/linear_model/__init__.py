@@ -2,6 +2,7 @@
 
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._counts import BayesianPoissonRegressor
+from skvi.linear_model._groups import GroupedFeatures
 from skvi.linear_model._linear import BayesianLinearRegression
 from skvi.linear_model._logistic import BayesianLogisticRegression
 
@@ -10,4 +11,5 @@ __all__ = [
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianPoissonRegressor",
+    "GroupedFeatures",
 ]

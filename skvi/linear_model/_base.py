@@ -11,12 +11,13 @@ from sklearn.utils.validation import _check_feature_names_in
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._continual import check_next_prior
-from skvi._estimator._parts import POSTERIORS, PRIORS
+from skvi._estimator._parts import POSTERIORS, PRIORS, resolve
 from skvi.base._layout import Units
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import unscaled_message
+from skvi.linear_model._groups import find_groups
 from skvi.linear_model._merging import (
     MAX_FULL,
     MAX_QUICK,
@@ -29,7 +30,9 @@ from skvi.linear_model._summary import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
     LinearModel,
+    columns_beside,
     feature_units,
+    grouped_units,
     offset_mean,
     with_new_features,
 )
@@ -50,6 +53,10 @@ from skvi.utils._rows import SparseRows, row_width
 from skvi.utils._validation import StrOptions, _fit_context
 
 
+def _is_auto(prior):
+    return isinstance(prior, str) and prior == "auto"
+
+
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     """Base class: a linear predictor with one or more columns.
 
@@ -67,7 +74,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     #: Defaults of parameters that the constructor of a subclass omits.
     objective, divergence, loss, posterior = "elbo", "kl", "log", "auto"
-    prior, intercept_prior, fit_intercept = "auto", None, True
+    prior, column_groups, intercept_prior, fit_intercept = "auto", None, None, True
     solver, max_iter, tol, warm_start = "auto", 100, 1e-5, False
     n_jobs, device, verbose, random_state = None, "auto", 0, None
 
@@ -75,7 +82,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         **BaseVariational._parameter_constraints,
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
         "prior": [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict],
+        "column_groups": [None, dict],
     }
+    #: Columns of each group, by its name.
+    column_groups_: dict = {}
     _input = {**BaseVariational._input, "accept_sparse": "csr"}
 
     @with_callbacks
@@ -177,13 +187,24 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """As for every estimator; warns of features that the prior does not suit."""
-        target, data = super()._make_target(X, y, sample_weight, exposure)
+        self._X = X  # as it was given
+        try:
+            target, data = super()._make_target(X, y, sample_weight, exposure)
+        finally:
+            del self._X
         if (relative_to := self._relative_to()) in (None, "all"):
             prior, name = self._coef_prior(), type(self).__name__
             is_relative = relative_to is not None
-            message = unscaled_message(data["X"], prior, name, is_relative)
+            rows = data["X"]
+            if self.column_groups_:
+                rows = rows[:, columns_beside(self.column_groups_, rows.shape[1])]
+            message = unscaled_message(rows, prior, name, is_relative)
             self._warn(message, SkviWarning)
         return target, data
+
+    def _find_groups(self, X):
+        """Columns of each group, by X as it was given."""
+        return find_groups(self, X)
 
     def _pose(self, target):
         """As for every estimator; other divergences than KL need known numbers."""
@@ -247,10 +268,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         known, taken = bound_at(plain, numbers, place), list(self._model.taken_from_y)
         if isinstance(numbers[0], Scale):
             taken.append(PLUGGED_SCALE)
-            scale = math.exp(place[0]) * plain.prior.unit_of_scale
-            prior = Normal(scale / np.asarray(self._model.units.x_scale))
-            has_blocks = isinstance(self.prior_, dict)
-            self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
+            self._plug_scales(plain.prior, place)
         if isinstance(numbers[-1], LikelihoodNumber):
             taken += target.likelihood_spec.learned
         parts = {"prior": known.prior_spec, "likelihood": known.likelihood_spec}
@@ -259,8 +277,29 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         self._model = replace(self._model, **parts, taken_from_y=tuple(taken))
         return known
 
+    def _plug_scales(self, prior, place):
+        """Give priors of the coefficients the scales at logs of unknown ones."""
+        units = np.asarray(self._model.units.x_scale)
+        if not self.column_groups_:
+            given = Normal(math.exp(place[0]) * prior.unit_of_scale() / units)
+            has_blocks = isinstance(self.prior_, dict)
+            self.prior_ = {**self.prior_, "coef": given} if has_blocks else given
+            return
+        self.prior_ = dict(self.prior_)
+        parts = zip(prior.named_scales().items(), place, strict=False)
+        for (name, part), z in parts:
+            scale = math.exp(z) * prior.unit_of_scale(part)
+            self.prior_[name] = Normal(scale / units[self._columns_of(name)])
+
+    def _columns_of(self, name):
+        """Columns of a group, or those in none."""
+        rest = columns_beside(self.column_groups_, self.n_features_in_)
+        return self.column_groups_.get(name, rest)
+
     def _resolve(self, name):
-        if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
+        if name == "prior" and self.column_groups_:
+            return resolve("prior", self._prior_by_group())
+        if name == "prior" and _is_auto(self.prior):
             return Normal(HalfCauchy()) if self._finds_scale() else Normal()
         if name == "posterior" and isinstance(self.posterior, str):
             if self.posterior == "auto":
@@ -301,6 +340,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         """As for every estimator; a mapping has no entry for the intercept."""
         if self._continues:
             return self._stream.posterior
+        self.column_groups_ = self._find_groups(self._X)
         if isinstance(self.prior, dict) and "intercept" in self.prior:
             raise IncompatibleComponentsError(
                 f"prior={self.prior!r}",
@@ -308,11 +348,37 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
                 f"intercept_prior={self.prior['intercept']!r} without this entry",
             )
         prior = super()._resolve_prior()
-        coef = self._coef_prior_in(prior)
-        if isinstance(coef, Normal) and coef.has_names:
-            coef = coef.in_order(_check_feature_names_in(self).tolist())
-            return {**prior, "coef": coef} if isinstance(prior, dict) else coef
-        return prior
+        names = _check_feature_names_in(self)
+        if not isinstance(prior, dict):
+            has_names = isinstance(prior, Normal) and prior.has_names
+            return prior.in_order(names.tolist()) if has_names else prior
+        return {
+            key: part.in_order(names[self._columns_of(key)].tolist())
+            if isinstance(part, Normal) and part.has_names
+            else part
+            for key, part in prior.items()
+        }
+
+    def _prior_by_group(self):
+        """Priors of the coefficients as they are given, for each group and the rest."""
+        given, groups = self.prior, self.column_groups_
+        if isinstance(given, Posterior):
+            raise IncompatibleComponentsError(
+                "A posterior that is given as prior",
+                "no groups of columns, which it has from its own fit",
+                "column_groups=None",
+            )
+        given = given if isinstance(given, dict) else {"coef": given}
+        given = {k: p for k, p in given.items() if not _is_auto(p)}
+        names = ["coef"] * (len(self._columns_of("coef")) > 0) + list(groups)
+        known = dict.fromkeys(names, Normal(HalfCauchy()))
+        if unknown := set(given) - set(known):
+            raise IncompatibleComponentsError(
+                f"A prior of {sorted(unknown)}",
+                f"columns of its own; those of X have the names {sorted(known)}",
+                "a dict with no other entries",
+            )
+        return {**known, **given}
 
     def _intercept_beside(self, prior):
         """The same weak prior whatever that of the coefficients is."""
@@ -322,6 +388,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         """What scales of coefficients are relative to; see `Prior.relative_to`."""
         named = {"auto": "each", "ard": "each", "hierarchical": "all"}
         given = self._coef_prior_in(self.prior)
+        if self.column_groups_ and given is None:
+            given = "auto"
         if isinstance(given, str) and given in named:
             return named[given]
         return getattr(self._coef_prior(), "relative_to", None)
@@ -331,11 +399,17 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         if isinstance(self.prior_, Posterior):
             units = self._given_units() or Units(0.0, 1.0)
             return with_new_features(units, data.X, data.weight)
-        origin, scale, unseen = feature_units(
-            data.X, data.weight, self.fit_intercept, self._relative_to()
-        )
+        origin, scale, unseen = self._feature_units(data)
         middle = offset_mean(data.offset, data.weight) if self.fit_intercept else 0.0
         return Units(0.0, 1.0, origin, scale, middle, unseen)
+
+    def _feature_units(self, data):
+        """Origin and scale of the features; see `feature_units`."""
+        given = data.X, data.weight, self.fit_intercept, self._relative_to()
+        if not (groups := self.column_groups_):
+            return feature_units(*given)
+        relative = [self.prior_[name].relative_to is not None for name in groups]
+        return grouped_units(*given, groups, relative)
 
     def _coef_prior(self):
         return self._coef_prior_in(self.prior_)
@@ -364,7 +438,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         given = self.prior_
         is_posterior = isinstance(given, Posterior)
         prior = given.real_part() if is_posterior else given
-        prior = build_prior(prior, predictor.layout)
+        prior = build_prior(prior, predictor.layout, self.column_groups_)
         if self._continues and isinstance(prior, MixtureAsPrior):
             prior.first = self._stream.prior
         loss, dtype = self.loss_function_, str(data.X.dtype)

@@ -57,22 +57,26 @@ class Coefficients(Movable, ABC):
     def scales(self) -> Pair | None:
         """Logs of the scale of the prior that was inferred, and their weights, (K,).
 
-        In units of `BuiltPrior.unit_of_scale`.
+        In units of `BuiltPrior.unit_of_scale`. Of several the logs are (K, m).
         """
         return None
 
-    def scale(self) -> float | None:
-        """Their geometric mean, in units of the fit; None where none was inferred."""
+    def named_scales(self) -> dict[str, Pair]:
+        """Logs of every scale that was inferred, in units of the fit, and weights."""
         if (found := self.scales()) is None:
-            return None
-        return math.exp(float(found[1] @ found[0])) * self.model.prior.unit_of_scale
+            return {}
+        prior, (z, weights) = self.model.prior, found
+        pairs = zip(z.reshape(len(z), -1).T, prior.named_scales().items(), strict=False)
+        return {
+            name: (own + math.log(prior.unit_of_scale(part)), weights)
+            for own, (name, part) in pairs
+        }
 
     def precision(self) -> float | None:
         """Mean of ``1 / scale^2``; None where no scale was inferred."""
-        if (found := self.scales()) is None:
+        if (found := self.named_scales().get("coef")) is None:
             return None
-        mean = float(found[1] @ torch.exp(-2 * found[0]))
-        return mean / self.model.prior.unit_of_scale**2
+        return float(found[1] @ torch.exp(-2 * found[0]))
 
     @abstractmethod
     def moments(self) -> Pair:
@@ -140,7 +144,7 @@ class NormalCoefficients(MixedCoefficients):
     """A mixture of K normals of the predictor's parameters, or a single one.
 
     `log_weights` has shape (K,), as has `log_scales`, the scales of the prior that the
-    normals belong to, or None.
+    normals belong to, or None; with several scales it is (K, m).
     """
 
     components: tuple[NormalForm, ...]
@@ -196,7 +200,7 @@ class NormalCoefficients(MixedCoefficients):
         z, weights = self.log_scales, self.log_weights.exp()
         is_carried = isinstance(self.model.prior, MixtureAsPrior)  # at given scales
         is_plain = z is None or is_carried or not self.model.likelihood.is_discrete
-        if is_plain or len(ends := z.unique()) < 3:
+        if is_plain or z.ndim > 1 or len(ends := z.unique()) < 3:
             return super().has_open_mean()
         means, stds = self._by_component(self.model.moments_in_units)
         mean, variance = self._average(means, stds.square())

@@ -72,6 +72,15 @@ Divergence, default="kl"
         scikit-learn's `BayesianRidge`, with a Gamma(1e-6, 1e-6) prior of the precision;
         "ard" has one for each coefficient. A ``posterior_`` can be the prior of later
         rows.
+    column_groups : dict of str to columns or None, default=None
+        Groups of columns of X, each with a scale of its own, as of the random effects
+        of a mixed model: names, a shell pattern such as "district_*", positions, a
+        slice, a mask, or a function of X such as
+        `sklearn.compose.make_column_selector`. Each has the prior
+        ``Normal(scale=HalfCauchy())``, where 1 is the scale at which the group adds the
+        standard deviation of y; an entry of `prior` changes it, as
+        ``prior={"district": Normal(HalfCauchy(2.5))}``. The columns in no group have
+        `prior`, or its entry "coef". See :doc:`/linear_models`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the prediction at the means of the features. None is a normal with the
         scale of the target in the units of the fit, which is 1 if it is standardized:
@@ -133,11 +142,16 @@ default="hyperprior"
         Precision of the noise, ``noise_scale_ ** -2``.
     lambda_ : float or ndarray
         (Mean) precision of the coefficients in ``posterior_``, if their prior is
-        normal; of shape (n_features,) or (n_outputs, n_features) with one for each
+        normal, without `column_groups`; of shape (n_features,) or (n_outputs, n_features) with one for each
         coefficient, (n_outputs,) with one for each target.
     sigma_ : ndarray of shape (n_features, n_features), or with a first axis n_outputs
         Covariance of the coefficients, with a full-rank posterior, or an exact one of
         up to 3000 features.
+    prior_scale_ : ndarray of shape (n_features,), float or dict of str to float
+        Posterior mean (geometric) of the scale that `prior` infers ("auto"), in units
+        of y per unit of X; or the learned one. Only if `prior` infers or learns one.
+        With `column_groups` a mapping, with one number for each group, and an array
+        for the columns in none, "coef".
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over data
         and targets, for every `objective`. It bounds log p(D) only with log loss and
@@ -162,6 +176,8 @@ default="hyperprior"
         Only for a target of shape (n_samples, n_outputs): the fit of each column.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
+    column_groups_ : dict of str to ndarray
+        Positions of the columns of each group.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
 
@@ -224,6 +240,7 @@ default="hyperprior"
         loss: str | Loss | Callable = "log",
         posterior: str | Family = "auto",
         prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        column_groups: dict[str, Any] | None = None,
         intercept_prior: str | Prior | None = None,
         fit_intercept: bool = True,
         likelihood: str | NoiseLikelihood = "gaussian",
@@ -243,6 +260,7 @@ default="hyperprior"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
+        self.column_groups = column_groups
         self.intercept_prior = intercept_prior
         self.fit_intercept = fit_intercept
         self.likelihood = likelihood

@@ -57,6 +57,15 @@ or Objective, default="elbo"
         the unit of each column, see the guide: the fit depends on no units. The data
         determine one scale for all, which is integrated out. "horseshoe", "ard" and
         "log_uniform" are sparse.
+    column_groups : dict of str to columns or None, default=None
+        Groups of columns of X, each with a scale of its own, as of the random effects
+        of a mixed model: names, a shell pattern such as "district_*", positions, a
+        slice, a mask, or a function of X such as
+        `sklearn.compose.make_column_selector`. Each has the prior
+        ``Normal(scale=HalfCauchy())``, where 1 is the scale at which the group adds a
+        standard deviation of 1 to the log odds; an entry of `prior` changes it, as
+        ``prior={"district": Normal(HalfCauchy(2.5))}``. The columns in no group have
+        `prior`, or its entry "coef". See :doc:`/linear_models`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log odds at the means of the features. None is ``Normal(10.0)``,
         weak and proper, whatever `prior` is, so that a search over `prior` compares
@@ -136,8 +145,12 @@ or Objective, default="elbo"
         Posterior mean (geometric) of the scale that `prior` infers ("auto"), in units
         of the features; or the learned scales, by block. Only if `prior` infers or
         learns one.
+        With `column_groups` a mapping, with one number for each group, and an array
+        for the columns in none, "coef".
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
+    column_groups_ : dict of str to ndarray
+        Positions of the columns of each group.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
 
@@ -188,6 +201,7 @@ or Objective, default="elbo"
         loss: str | Loss | Callable = "log",
         posterior: str | Family = "auto",
         prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        column_groups: dict[str, Any] | None = None,
         intercept_prior: str | Prior | None = None,
         fit_intercept: bool = True,
         class_weight: str | Mapping[Any, float] | None = None,
@@ -205,6 +219,7 @@ or Objective, default="elbo"
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
+        self.column_groups = column_groups
         self.intercept_prior = intercept_prior
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight

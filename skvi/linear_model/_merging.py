@@ -178,17 +178,24 @@ class MergingMixin:
         with unchanged_by_errors(self), raising_interrupts():
             rows = self._checked_rows(X, y, sample_weight, is_first)
             kept = {n: v for n, v in vars(self).items() if n == "feature_names_in_"}
+            groups = self._find_groups(X) if is_first else self.column_groups_
             n_rows, n_batches = len(rows.y), 1
             rows = MergedRows.of(rows.X, rows.y, rows.weight)
             if past is not None:
                 rows = past.rows.discounted(forgetting).with_rows(rows)
                 n_rows, n_batches = n_rows + past.n_rows, 1 + past.n_batches
             vars(self).pop("outputs_", None)  # not to be changed, if this fails
+            self._merged_groups = groups  # merged rows have no names
             self._fit_one_or_more(rows.X, rows.y, rows.weight)
+            del self._merged_groups
             vars(self).update(kept)
             bound = self.lower_bound_
             remember(self, Past(n_batches, n_rows, bound, rows=rows))
         return self
+
+    def _find_groups(self, X):
+        known = vars(self).get("_merged_groups")
+        return super()._find_groups(X) if known is None else known
 
     def _needs_sums_only(self, X):
         """Whether the likelihood depends on sums over the rows alone."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from numbers import Real
 
 import numpy as np
+import torch
 from sklearn.base import clone
 
 from skvi._estimator._regressors import names_of_units, noise_in, units_of
@@ -25,7 +26,6 @@ from skvi.linear_model._merging import (
 from skvi.linear_model._starts import approach, start_at_normal
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
-    feature_units,
     with_new_features,
 )
 from skvi.posteriors import FullRankNormal, Posterior
@@ -116,7 +116,7 @@ class GaussianRegression(BayesianLinearModel):
             predictor,
             self._likelihood(noise_in(units, self._noise_to_fix())),
             self.loss_function_,
-            build_prior(prior, predictor.layout),
+            build_prior(prior, predictor.layout, self.column_groups_),
             str(data.X.dtype),
             units,
             taken,
@@ -151,9 +151,7 @@ class GaussianRegression(BayesianLinearModel):
         )
         if given is not None:
             return with_new_features(units, data.X, data.weight), False
-        origin, scale, unseen = feature_units(
-            data.X, data.weight, self.fit_intercept, self._relative_to()
-        )
+        origin, scale, unseen = self._feature_units(data)
         found = replace(units, x_mean=origin, x_scale=scale, unseen=unseen)
         return found, self.normalize_y
 
@@ -257,6 +255,20 @@ class GaussianRegression(BayesianLinearModel):
             found["sigma_"] = covariance.numpy().astype(self._model.dtype)
         return found
 
+    def _log_scales(self):
+        """As for every linear model, with the noise where it was inferred."""
+        found, posterior = super()._log_scales(), self.posterior_
+        if not found or "noise_precision" not in posterior.layout:
+            return found
+        if self._exact is None:
+            z, weights = posterior.places()[:, -1], posterior.log_weights.exp()
+        else:
+            nodes = self._exact.nodes
+            parts = nodes.noise, nodes.weights
+            z, weights = (torch.from_numpy(x.ravel()) for x in parts)
+        unit = math.log(self._model.units.y_scale)
+        return {**found, "noise": (unit - 0.5 * z, weights)}
+
     def _noise_of(self, found):
         """Scale of the noise in units of y: its geometric mean, if it is inferred."""
         posterior, unit = found["posterior_"], self._model.units.y_scale
@@ -272,7 +284,7 @@ class GaussianRegression(BayesianLinearModel):
     def _precisions_of(self, found):
         """Mean precisions of the coefficients, if their prior is normal."""
         prior = self._coef_prior()
-        if isinstance(self.prior_, Posterior):
+        if isinstance(self.prior_, Posterior) or self.column_groups_:
             return {}
         unit = self._precision_unit()
         if isinstance(prior, ARD):

@@ -1,5 +1,6 @@
 """Fitted linear models: attributes, draws, and the table of coefficients."""
 
+import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from skvi._predictive._quantiles import SampledFunction
+from skvi._predictive._quantiles import SampledFunction, normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import find_coefficients
 from skvi.linear_model._functions import FunctionsMixin
@@ -18,6 +19,8 @@ from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._tables import MAX_PRINTED, as_html
 from skvi.utils._validation import Interval, validate_arguments
 
+# Fraction of the deviation of a log scale by which its nodes are smoothed.
+SMOOTHING = 0.5
 # Ratio of standard deviations from which every row has decimals of its own.
 MAX_RATIO = 100.0
 HEADINGS = ("mean", "std", "lower", "upper")
@@ -168,9 +171,12 @@ def _digits(std: np.ndarray) -> np.ndarray:
 
 
 def summary(
-    self, coverage: float = 0.9, feature_names: Sequence[str] | None = None
+    self,
+    coverage: float = 0.9,
+    feature_names: Sequence[str] | None = None,
+    groups: bool = False,
 ) -> CoefficientTable:
-    """Table of the coefficients with their credible intervals.
+    """Table of the coefficients, or of scales, with their credible intervals.
 
     Parameters
     ----------
@@ -178,6 +184,9 @@ def summary(
         Posterior probability of each marginal interval, in (0, 1).
     feature_names : array-like of str of shape (n_features,), default=None
         None is the names of the fit, or x0, x1, ... if it had none.
+    groups : bool, default=False
+        Whether the rows are the scales of `column_groups`, which are the deviations of
+        their coefficients, and that of the noise, if it is inferred.
 
     Returns
     -------
@@ -185,6 +194,8 @@ def summary(
         Prints as a table; ``to_frame()`` is one of pandas.
     """
     check_is_fitted(self)
+    if groups:
+        return _table_of_scales(self, coverage)
     validate_arguments(
         type(self).__name__,
         {"coverage": coverage},
@@ -207,6 +218,33 @@ def summary(
         title=type(self).__name__,
         numbers={k: found[k] for k in NUMBERS if isinstance(found.get(k), float)},
     )
+
+
+def _table_of_scales(estimator, coverage):
+    """Posterior of the scales of groups, and of the noise."""
+    if not (found := estimator._log_scales()):
+        raise ValueError(
+            "There are no scales that were inferred: groups=True needs column_groups, "
+            "and a fit that averages over their scales."
+        )
+    levels, rows = [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage], []
+    for z, weights in found.values():
+        mean, second = (float(weights @ torch.exp(k * z)) for k in (1, 2))
+        ends = _smooth_quantiles(z, weights, levels)
+        rows.append([mean, math.sqrt(max(second - mean**2, 0.0)), *np.exp(ends)])
+    kind = type(estimator).__name__
+    parts = {"coverage": coverage, "title": kind}
+    return CoefficientTable(tuple(found), (), "class", *np.array(rows).T, **parts)
+
+
+def _smooth_quantiles(z, weights, levels):
+    """Quantiles of a density whose mass is at nodes: a mixture of the same variance."""
+    center = weights @ z
+    std = (weights @ (z - center).square()).sqrt()
+    means = center + math.sqrt(1 - SMOOTHING**2) * (z - center)
+    widths = torch.full_like(z, SMOOTHING * float(std))
+    given = means[:, None], widths[:, None], np.array(levels), weights
+    return normal_mixture_quantiles(*given)[0].numpy()
 
 
 def _columns(intercept, coef):
@@ -252,7 +290,7 @@ class CoefficientsMixin(FunctionsMixin):
         numbers, *messages = super()._judge_fit(target)
         prior = self._model.prior
         is_carried = isinstance(prior, MixtureAsPrior)
-        if is_carried or (prior is not None and prior.n_unknown_scales == 1):
+        if is_carried or (prior is not None and prior.n_unknown_scales):
             numbers["n_scales"] = self._coefficients.n_scales
         return numbers, *messages
 
@@ -272,8 +310,11 @@ class CoefficientsMixin(FunctionsMixin):
         """Scale of the coefficients that was inferred or learned, for the data."""
         units, scales = self._model.units, found.get("prior_scale_")
         unit = units.x_scale / units.y_scale
-        if (scale := found["_coefficients"].scale()) is not None:
-            return {"prior_scale_": scale / unit}
+        if self.column_groups_:
+            return {"prior_scale_": self._scales_by_group(found, unit)}
+        scale = found["_coefficients"].named_scales().get("coef")
+        if scale is not None:
+            return {"prior_scale_": math.exp(float(scale[1] @ scale[0])) / unit}
         if PLUGGED_SCALE in self._model.taken_from_y:
             return {"prior_scale_": self._coef_prior().scale * units.y_scale}
         if isinstance(scales, dict):
@@ -281,6 +322,30 @@ class CoefficientsMixin(FunctionsMixin):
             return {"prior_scale_": {**scales, **own}}
         is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
         return {"prior_scale_": scales / unit} if is_learned else {}
+
+    def _scales_by_group(self, found, unit):
+        """Scale of each group, and those of the columns in none, for the data."""
+        own, learned = found["_coefficients"].named_scales(), found.get("prior_scale_")
+        scales = {name: math.exp(float(w @ z)) for name, (z, w) in own.items()}
+        if learned is not None:
+            names = [n for n, p in self.prior_.items() if p.scale == "learn"]
+            scales |= learned if isinstance(learned, dict) else {names[0]: learned}
+        found = {n: s / unit[self._columns_of(n)] for n, s in scales.items()}
+        if PLUGGED_SCALE in self._model.taken_from_y:
+            y_scale = self._model.units.y_scale
+            given = {n: p.scale for n, p in self.prior_.items() if np.ndim(p.scale)}
+            found = {n: scale * y_scale for n, scale in given.items()}
+        return {n: s if n == "coef" else float(s[0]) for n, s in found.items()}
+
+    def _log_scales(self):
+        """Logs of scales of groups, in units of the data, with weights, by name."""
+        unit = np.asarray(self._model.units.x_scale / self._model.units.y_scale)
+        found = self._coefficients.named_scales()
+        return {
+            name: (found[name][0] - math.log(unit[columns[0]]), found[name][1])
+            for name, columns in self.column_groups_.items()
+            if name in found
+        }
 
     def sample_posterior(
         self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None

@@ -155,6 +155,33 @@ def feature_units(X, weight, centered, relative_to):
     return origin, *_scale_of(found, relative_to != "all")
 
 
+def grouped_units(X, weight, centered, relative_to, groups, are_relative):
+    """As `feature_units`, with one scale for all columns of a group.
+
+    It is the deviation over the rows of what they add to f if their coefficients are
+    independent N(0, 1): about 1 for indicators of labels. 1 where it is not relative.
+    """
+    origin = feature_units(X, weight, centered, None)[0]
+    scale, unseen = np.ones(X.shape[1]), np.zeros(X.shape[1], dtype=bool)
+    rest = columns_beside(groups, X.shape[1])
+    if len(rest):
+        given = X[:, rest], weight, centered, relative_to
+        scale[rest], own = feature_units(*given)[1:]
+        unseen[rest] = False if own is None else own
+    for columns, is_relative in zip(groups.values(), are_relative, strict=True):
+        if is_relative:
+            given = X[:, columns], weight, centered, "deviation"
+            sizes, constant = feature_units(*given)[1:]
+            known = sizes if constant is None else sizes[~constant]
+            scale[columns] = np.linalg.norm(known) if len(known) else 1.0
+    return origin, scale, unseen if unseen.any() else None
+
+
+def columns_beside(groups, n_features):
+    """Columns that are in no group."""
+    return np.setdiff1d(np.arange(n_features), np.concatenate([*groups.values(), []]))
+
+
 def with_new_features(units, X, weight):
     """Units of a stream, where features vary for the first time in a batch.
 
@@ -298,6 +325,7 @@ STACKED = ("coef_", "coef_std_", "intercept_", "intercept_std_", "noise_scale_")
 STACKED += ("alpha_", "lambda_", "sigma_")
 # Attributes that all targets share.
 SHARED = ("objective_", "divergence_", "loss_function_", "posterior_family_", "prior_")
+SHARED += ("column_groups_",)
 
 
 class ColumnsMixin:
@@ -373,7 +401,9 @@ class ColumnsMixin:
         self._forget()
         self.__dict__.pop("outputs_", None)
         refuse_dates_as_target(y)
+        given = X
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
+        groups = self._find_groups(given)
         y = check_array(y, dtype=np.float64)
         random_state = check_random_state(self.random_state)
         known = self.warm_start and len(last) == y.shape[1]
@@ -381,6 +411,7 @@ class ColumnsMixin:
         for k, (output, column) in enumerate(zip(outputs, y.T, strict=True)):
             seed = int(random_state.randint(2**31 - 1))
             own = {"random_state": seed, "prior": _of_output(self.prior, k, y.shape[1])}
+            own["column_groups"] = groups or None
             params = self.get_params(deep=False) | own
             output.set_params(**params)
             try:

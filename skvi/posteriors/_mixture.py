@@ -155,8 +155,8 @@ class MixtureOverScales(Mixture):
         The posterior at each scale, all of one family.
     log_weights : sequence of float
         Logs of the probabilities of the scales.
-    log_scales : sequence of float or None
-        In ascending order; None under a known scale, with nodes of a number of the
+    log_scales : sequence of float, or of several for each node, or None
+        One in ascending order; None under a known scale, with nodes of a number of the
         likelihood.
 
     Examples
@@ -177,7 +177,7 @@ class MixtureOverScales(Mixture):
         self,
         nodes: Sequence[Posterior],
         log_weights: Sequence[float],
-        log_scales: Sequence[float] | None,
+        log_scales: Sequence[float] | Sequence[Sequence[float]] | None,
     ) -> None:
         like = nodes[0].params.new_tensor
         super().__init__(nodes, like(list(log_weights)))
@@ -195,9 +195,11 @@ class MixtureOverScales(Mixture):
         Returns
         -------
         Tensor of shape (K, m)
-            The scale, if it is unknown, then positive parameters of the likelihood.
+            The scales that are unknown, then positive parameters of the likelihood.
         """
-        z = [] if self.log_scales is None else [self.log_scales]
+        z = []
+        if self.log_scales is not None:
+            z += list(self.log_scales.reshape(len(self._members), -1).T)
         # Normals begin with their means.
         count = len(self._members)
         rows = self.params.detach()[:-count].reshape(count, -1)

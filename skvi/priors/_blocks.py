@@ -1,6 +1,6 @@
 """Priors of several blocks, and independent coordinates with scales."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import chain
 from numbers import Real
@@ -19,19 +19,53 @@ from skvi.utils._validation import Interval, StrOptions
 INSTEAD = {"weight": "coef", "affine": "intercept"}
 
 
-class _BuiltBlocks(BuiltPrior):
-    """Independent priors on the blocks of a layout.
+Places = Sequence[slice | torch.Tensor]
 
-    Blocks of the same entry of a mapping share learned hyperparameters.
+
+class _BuiltBlocks(BuiltPrior):
+    """Independent priors on the blocks of a layout, or on groups of its parameters.
+
+    Blocks of the same entry of a mapping share learned hyperparameters. Places are
+    slices in ascending order, or positions in any.
     """
 
     def __init__(
-        self, slices: list[slice], priors: list[BuiltPrior], entries: list[str]
+        self, places: Places, priors: list[BuiltPrior], entries: list[str]
     ) -> None:
-        self.slices, self.priors, self.entries = slices, priors, entries
+        self.places, self.priors, self.entries = places, priors, entries
+        #: From parameters prior by prior to those of the layout; None if they are.
+        self.order = None
+        if not all(isinstance(place, slice) for place in places):
+            self.order = torch.argsort(torch.cat(self._positions()))
         self._normal, self._learns = None, any(p.learned for p in priors)
         if not self._learns:
-            self._normal = _concatenate([p.as_normal() for p in priors])
+            self._normal = self._concatenate([p.as_normal() for p in priors])
+
+    def _positions(self) -> list[torch.Tensor]:
+        """Where the parameters of each prior are."""
+        return [
+            torch.arange(place.start, place.stop, device=CPU)
+            if isinstance(place, slice)
+            else place
+            for place in self.places
+        ]
+
+    def _join(self, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+        """Numbers of all parameters, (..., P), from those of each prior."""
+        whole = torch.cat(list(parts), -1)
+        return whole if self.order is None else whole[..., self.order]
+
+    def _concatenate(self, forms: list[NormalForm | None]) -> NormalForm | None:
+        known = [form for form in forms if form is not None and form.is_diagonal]
+        if len(known) < len(forms):
+            return None
+        mean = self._join(form.mean for form in known)
+        return NormalForm(mean, self._join(form.scale for form in known))
+
+    def named_scales(self) -> dict[str, int]:
+        """Entries whose scales are unknown, and their parts."""
+        priors = enumerate(self.priors)
+        return {self.entries[k]: k for k, prior in priors if prior.n_unknown_scales}
 
     @property
     def _first(self) -> dict[str, BuiltPrior]:
@@ -61,7 +95,7 @@ class _BuiltBlocks(BuiltPrior):
             if own is None:
                 return None
             parts.append(torch.where(own < 0, own, own + starts[entry]))
-        return torch.cat(parts)
+        return self._join(parts)
 
     def bind(self, hyper: torch.Tensor) -> BuiltPrior:
         if not self._learns:
@@ -70,38 +104,52 @@ class _BuiltBlocks(BuiltPrior):
         own = dict(zip(self._first, hyper.split(sizes), strict=True))
         parts = zip(self.priors, self.entries, strict=True)
         bound = [prior.bind(own[entry]) for prior, entry in parts]
-        return _BuiltBlocks(self.slices, bound, self.entries)
+        return _BuiltBlocks(self.places, bound, self.entries)
 
     @property
-    def n_unknown_scales(self) -> int:  # type: ignore[override]
-        found = [p.n_unknown_scales for p in self.priors]
-        # A known scale makes the whole prior normal only if all others are.
-        pairs = zip(found, self.priors, strict=True)
-        return sum(found) if all(n or p.as_normal() for n, p in pairs) else 0
+    def unknown_scales(self) -> tuple[int, ...]:  # type: ignore[override]
+        # Known scales make the whole prior normal only if all others are.
+        if not all(p.n_unknown_scales or p.as_normal() for p in self.priors):
+            return ()
+        return tuple(k for k, p in enumerate(self.priors) if p.n_unknown_scales)
 
-    def given_scale(self, scale: float) -> BuiltPrior:
-        parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]
-        return _BuiltBlocks(self.slices, parts, self.entries)
+    def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
+        part, priors = self._part(part), list(self.priors)
+        priors[part] = priors[part].given_scale(scale)
+        return _BuiltBlocks(self.places, priors, self.entries)
 
-    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
-        prior = next(p for p in self.priors if p.n_unknown_scales)
-        return prior.log_density_of_scale(log_scale)
+    def _part(self, part: int | None) -> int:
+        return self.unknown_scales[0] if part is None else part
+
+    def log_density_of_scale(
+        self, log_scale: torch.Tensor, part: int | None = None
+    ) -> torch.Tensor:
+        return self.priors[self._part(part)].log_density_of_scale(log_scale)
 
     def marginal(self, where: torch.Tensor) -> BuiltPrior:
-        slices, priors, start = [], [], 0
-        for block, prior in zip(self.slices, self.priors, strict=True):
-            own = where[(where >= block.start) & (where < block.stop)]
-            priors.append(prior.marginal(own - block.start))
-            slices.append(slice(start, start + len(own)))
-            start += len(own)
-        return _BuiltBlocks(slices, priors, self.entries)
+        places: list[slice | torch.Tensor] = []
+        priors, start = [], 0
+        for place, prior in zip(self._positions(), self.priors, strict=True):
+            place = place.to(where.device)
+            is_kept = torch.isin(place, where)
+            priors.append(prior.marginal(is_kept.nonzero()[:, 0]))
+            new = torch.searchsorted(where, place[is_kept])
+            whole = slice(start, start + len(new))
+            places.append(whole if self.order is None else new)
+            start += len(new)
+        return _BuiltBlocks(places, priors, self.entries)
 
-    def scale_weights(self) -> torch.Tensor:
-        return torch.cat([_scale_weights(p) for p in self.priors])
+    def scale_weights(self, part: int | None = None) -> torch.Tensor:
+        return self._join(
+            _scale_weights(p, part is None or k == part)
+            for k, p in enumerate(self.priors)
+        )
+
+    def unit_of_scale(self, part: int | None = None) -> float:
+        return self.priors[self._part(part)].unit_of_scale()
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
-        prior = next(p for p in self.priors if p.n_unknown_scales)
-        return prior.expected_precision(squares)
+        return self.priors[self._part(None)].expected_precision(squares)
 
     @property
     def is_proper(self) -> bool:  # type: ignore[override]
@@ -114,15 +162,15 @@ class _BuiltBlocks(BuiltPrior):
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         if self._normal is not None:
             return self._normal.log_prob(theta)
-        parts = zip(self.slices, self.priors, strict=True)
+        parts = zip(self.places, self.priors, strict=True)
         return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        parts = zip(self.slices, self.priors, strict=True)
-        return torch.cat([p.log_prob_gradient(theta[:, s]) for s, p in parts], 1)
+        parts = zip(self.places, self.priors, strict=True)
+        return self._join(p.log_prob_gradient(theta[:, s]) for s, p in parts)
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        return torch.cat([p.sample(n_draws, generator) for p in self.priors], 1)
+        return self._join(p.sample(n_draws, generator) for p in self.priors)
 
     def as_normal(self) -> NormalForm | None:
         return self._normal
@@ -130,29 +178,30 @@ class _BuiltBlocks(BuiltPrior):
     def tail_precision(self) -> torch.Tensor | None:
         parts = [p.tail_precision() for p in self.priors]
         known = [part for part in parts if part is not None]
-        return torch.cat(known) if len(known) == len(parts) else None
+        return self._join(known) if len(known) == len(parts) else None
 
     def matching_normal(self) -> NormalForm | None:
         if self._normal is not None:
             return self._normal
-        return _concatenate([p.matching_normal() for p in self.priors])
+        return self._concatenate([p.matching_normal() for p in self.priors])
 
     @property
     def has_log_prob_terms(self) -> bool:
         return all(p.has_log_prob_terms for p in self.priors)
 
     def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        parts = zip(self.slices, self.priors, strict=True)
-        return torch.cat([p.log_prob_terms(theta[:, s]) for s, p in parts], 1)
+        parts = zip(self.places, self.priors, strict=True)
+        return self._join(p.log_prob_terms(theta[:, s]) for s, p in parts)
 
     @property
     def has_expected_log_prob(self) -> bool:
         return all(p.has_expected_log_prob for p in self.priors)
 
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        parts = zip(self.slices, self.priors, strict=True)
-        values = [p.expected_log_prob(mean[..., s], std[..., s]) for s, p in parts]
-        return torch.cat(values, -1)
+        parts = zip(self.places, self.priors, strict=True)
+        return self._join(
+            p.expected_log_prob(mean[..., s], std[..., s]) for s, p in parts
+        )
 
 
 def _check_shared(entries: list[str], priors: list[BuiltPrior]) -> None:
@@ -174,21 +223,15 @@ def _name_in(entry: str, name: str) -> str:
     return f"{name}[{entry}, {row}" if row else f"{name}[{entry}]"
 
 
-def _scale_weights(prior: BuiltPrior) -> torch.Tensor:
-    if prior.n_unknown_scales:
+def _scale_weights(prior: BuiltPrior, is_asked: bool) -> torch.Tensor:
+    if prior.n_unknown_scales and is_asked:
         return prior.scale_weights()
     return torch.zeros_like(cast(NormalForm, prior.matching_normal()).scale)
 
 
-def _concatenate(forms: list[NormalForm | None]) -> NormalForm | None:
-    known = [form for form in forms if form is not None and form.is_diagonal]
-    if len(known) < len(forms):
-        return None
-    mean = torch.cat([form.mean for form in known])
-    return NormalForm(mean, torch.cat([form.scale for form in known]))
-
-
-def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
+def build_prior(
+    spec: Any, layout: Layout, groups: Mapping[str, Sequence[int]] | None = None
+) -> BuiltPrior:
     """Build a prior, or a mapping from block names to priors, over a layout.
 
     Parameters
@@ -204,11 +247,14 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
         the prior for these.
     layout : Layout
         The layout of theta.
+    groups : mapping of str to sequence of int, default=None
+        Columns of "coef", by the names of entries that are theirs. Its own entry is
+        that of the others, if there are any.
 
     Returns
     -------
     BuiltPrior
-        Over all P parameters; blocks are independent.
+        Over all P parameters; blocks and groups are independent.
 
     Raises
     ------
@@ -240,6 +286,8 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
         if isinstance(spec, Prior):
             return spec.build(layout)
         return prior_of_posterior(spec, layout)
+    if groups:
+        return _build_groups(spec, layout, groups)
     names = {name: _entry_of(name, layout[name].role, spec) for name in layout}
     if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(
@@ -252,6 +300,26 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     entries = [names[name] for name in layout]
     _check_shared(entries, priors)
     return _BuiltBlocks([block.slice for block in blocks], priors, entries)
+
+
+def _build_groups(
+    spec: Mapping[str, Prior], layout: Layout, groups: Mapping[str, Sequence[int]]
+) -> BuiltPrior:
+    """Priors of the groups, of the other coefficients, and of the other blocks."""
+    block, priors = layout["coef"], []
+    every = torch.arange(block.size, device=CPU).reshape(block.shape) + block.start
+    grouped = [k for columns in groups.values() for k in columns]
+    rest = [k for k in range(block.shape[1]) if k not in set(grouped)]
+    parts = {"coef": rest, **groups} if rest else groups
+    places = [every[:, list(columns)].flatten() for columns in parts.values()]
+    for name, columns in parts.items():
+        own = Layout({"coef": (block.shape[0], len(columns))}, input_axes={"coef": 1})
+        priors.append(spec[name].build(own))
+    for name in layout:
+        if name != "coef":
+            places.append(torch.arange(layout.size, device=CPU)[layout[name].slice])
+            priors.append(spec[name].build(layout.only(name)))
+    return _BuiltBlocks(places, priors, [*parts, *(n for n in layout if n != "coef")])
 
 
 def _entry_of(name: str, role: str, spec: Mapping[str, Prior]) -> str:

@@ -291,7 +291,7 @@ class BuiltUnknownScale(BuiltPrior):
     """
 
     has_expected_log_prob = True
-    n_unknown_scales = 1
+    unknown_scales = (0,)
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
@@ -324,10 +324,10 @@ class BuiltUnknownScale(BuiltPrior):
         part.scale = self.scale[where]
         return part
 
-    def given_scale(self, scale: float) -> BuiltPrior:
+    def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
         return _BuiltNormal(scale * self.scale)
 
-    def scale_weights(self) -> torch.Tensor:
+    def scale_weights(self, part: int | None = None) -> torch.Tensor:
         return self.scale.square().reciprocal()
 
 
@@ -345,7 +345,9 @@ class _BuiltHalfCauchy(BuiltUnknownScale):
         noise = randn(generator, n_draws, len(self.scale))
         return self.scale * shared.clamp(max=LARGEST_SCALE) * noise
 
-    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+    def log_density_of_scale(
+        self, log_scale: torch.Tensor, part: int | None = None
+    ) -> torch.Tensor:
         return log_density(log_scale)
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
@@ -389,7 +391,9 @@ class _BuiltGamma(BuiltUnknownScale):
         width = torch.exp(-0.5 * self.hyperprior.draw_log(n_draws, generator))
         return self.scale * width * randn(generator, n_draws, len(self.scale))
 
-    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+    def log_density_of_scale(
+        self, log_scale: torch.Tensor, part: int | None = None
+    ) -> torch.Tensor:
         # The log of the precision is -2 log s.
         return math.log(2.0) + self.hyperprior.log_density(-2 * log_scale)
 

@@ -31,7 +31,8 @@ def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
             "an exact density",
             "one of a normal family, such as posterior='full_rank'",
         )
-    if hasattr(posterior, "log_scales"):
+    scales = getattr(posterior, "log_scales", None)
+    if scales is not None and scales.ndim == 1:
         return MixtureAsPrior(deepcopy(posterior))
     return _PosteriorAsPrior(deepcopy(posterior.as_prior()))
 
@@ -102,21 +103,26 @@ class MixtureAsPrior(_PosteriorAsPrior):
         found.posterior = type(self.posterior)(nodes, weights, found.log_scales)
         return found
 
-    @property
-    def unit_of_scale(self) -> float:
+    def unit_of_scale(self, part: int | None = None) -> float:
         """That of the earlier prior, with whose scales this one has nodes."""
-        return 1.0 if self.first is None else self.first.unit_of_scale
+        return 1.0 if self.first is None else self.first.unit_of_scale(part)
+
+    def named_scales(self) -> dict[str, int]:
+        """Those of the earlier prior."""
+        return {} if self.first is None else self.first.named_scales()
 
     def _at(self, log_scale: float) -> int:
         distances = (self.posterior.log_scales - log_scale).abs()
         return int(distances.argmin())
 
-    def given_scale(self, scale: float) -> BuiltPrior:
+    def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
         """The posterior at the nearest of the scales."""
         node = self.posterior.nodes[self._at(math.log(scale))]
         return _PosteriorAsPrior(node)
 
-    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+    def log_density_of_scale(
+        self, log_scale: torch.Tensor, part: int | None = None
+    ) -> torch.Tensor:
         """Log of the weight of the nearest scale."""
         return self.posterior.log_weights[self._at(float(log_scale))]
 

@@ -144,16 +144,22 @@ class BuiltPrior(Movable):
         """
         return self
 
-    #: How many scales of normals it integrates out that an ELBO finds by
-    #: `expected_precision`.
-    n_unknown_scales = 0
+    #: Parts of it, by their numbers, that integrate out the scale of a normal each.
+    unknown_scales: tuple[int, ...] = ()
 
-    def given_scale(self, scale: float) -> "BuiltPrior":
-        """Return the prior where its one unknown scale is known.
+    @property
+    def n_unknown_scales(self) -> int:
+        """How many scales of normals it integrates out."""
+        return len(self.unknown_scales)
+
+    def given_scale(self, scale: float, part: int | None = None) -> "BuiltPrior":
+        """Return the prior where an unknown scale is known.
 
         Parameters
         ----------
         scale : float
+        part : int, default=None
+            One of `unknown_scales`; None is the only one.
 
         Returns
         -------
@@ -161,12 +167,16 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
-        """Log density of the logarithm of the one unknown scale.
+    def log_density_of_scale(
+        self, log_scale: torch.Tensor, part: int | None = None
+    ) -> torch.Tensor:
+        """Log density of the logarithm of an unknown scale.
 
         Parameters
         ----------
         log_scale : Tensor of any shape
+        part : int, default=None
+            As in `given_scale`.
 
         Returns
         -------
@@ -175,8 +185,13 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    def scale_weights(self) -> torch.Tensor:
-        """Weights of the squared parameters in the sum that determines the scale.
+    def scale_weights(self, part: int | None = None) -> torch.Tensor:
+        """Weights of the squared parameters in the sum that determines a scale.
+
+        Parameters
+        ----------
+        part : int, default=None
+            As in `given_scale`; None is all of them.
 
         Returns
         -------
@@ -186,10 +201,28 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    @property
-    def unit_of_scale(self) -> float:
-        """Deviation of the coefficients where the one unknown scale is 1."""
-        return float(self.scale_weights().max()) ** -0.5
+    def unit_of_scale(self, part: int | None = None) -> float:
+        """Deviation of the coefficients where an unknown scale is 1.
+
+        Parameters
+        ----------
+        part : int, default=None
+            As in `given_scale`.
+
+        Returns
+        -------
+        float
+        """
+        return float(self.scale_weights(part).max()) ** -0.5
+
+    def named_scales(self) -> dict[str, int]:
+        """Names of unknown scales, and their parts.
+
+        Returns
+        -------
+        dict of str to int
+        """
+        return {"coef": part for part in self.unknown_scales}
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
         """Moments of ``1 / s^2``, s being the one unknown scale.

@@ -1,6 +1,7 @@
 """Damped natural gradient for linear models, and further starts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,7 +21,7 @@ from skvi.solvers._mode import (
     start_at_mode,
 )
 from skvi.solvers._newton import Descent, Place, singularity
-from skvi.solvers._node_run import CarriedNodes
+from skvi.solvers._node_run import CarriedNodes, NodeRun
 from skvi.solvers._nodes import Nodes, PlacedNodes
 from skvi.solvers._run import (
     Run,
@@ -32,9 +33,10 @@ from skvi.solvers._run import (
     unfinished,
 )
 from skvi.solvers._solution import PhaseInterrupted, Solution, State, remaining_gain
+from skvi.solvers._whitened_nodes import WhitenedNodes
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
-from skvi.targets._numbers import CarriedScale, Scale, bound_at, numbers_of
+from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
 from skvi.targets._rows import terms_at
 from skvi.targets._supervised import with_design
 from skvi.utils._tensors import randn
@@ -91,7 +93,7 @@ class NaturalGradient(Solver):
 
     name = "natural_gradient"
     continues = True
-    _nodes = Nodes
+    _nodes: type[NodeRun] = Nodes
 
     @staticmethod
     def missing(problem: Problem) -> str:
@@ -114,10 +116,16 @@ class NaturalGradient(Solver):
                 return found
         with torch.inference_mode():
             if numbers:
-                is_carried = isinstance(numbers[0], CarriedScale)
-                run = CarriedNodes if is_carried else self._nodes
-                return run(problem, options).run()
+                return self._run_of(numbers)(problem, options).run()
             return _Single(problem, options).run()
+
+
+    def _run_of(self, numbers: Sequence[Number]) -> type[NodeRun]:
+        """How nodes of these numbers are placed."""
+        if isinstance(numbers[0], CarriedScale):
+            return CarriedNodes
+        several = sum(isinstance(number, Scale) for number in numbers) > 1
+        return WhitenedNodes if several else self._nodes
 
 
 class AtPlaces(NaturalGradient):

@@ -15,6 +15,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences._forms import precision_of
+from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales, beside
 from skvi.solvers._mode import SINGULAR, add, factorize
 from skvi.solvers._newton import Descent
@@ -150,8 +151,12 @@ class NodeRun(Run):
         if len(fits) < self.n_least:
             return self._value_alone(fits[self.zero], steps)
         values = _host([f.value for f in fits.values()])
-        log_steps = sum(map(math.log, steps))
-        return -self.weight * (float(torch.logsumexp(values, 0)) + log_steps)
+        return -self.weight * (float(torch.logsumexp(values, 0)) + self.log_cell)
+
+    @property
+    def log_cell(self) -> float:
+        """Log of the volume for which a node stands."""
+        return sum(map(math.log, self.lattice[1]))
 
     def _value_alone(self, fit: Fit, steps: list[float]) -> float:
         """Of one fit: beside an independent scale, or by a width of the numbers."""
@@ -183,7 +188,10 @@ class NodeRun(Run):
         return max(factor * self.options.tol, 0.25 * self.resolution)
 
     def _solved(
-        self, places: Sequence[tuple[float, ...]], starts: Sequence[Start]
+        self,
+        places: Sequence[tuple[float, ...]],
+        starts: Sequence[Start],
+        factor: float = NODE_TOL,
     ) -> list[Fit]:
         """Fits at several places at once."""
         size = max(1, MAX_ELEMENTS // starts[0][1].numel())
@@ -194,7 +202,7 @@ class NodeRun(Run):
             begin = (torch.stack(p) for p in zip(*starts[i : i + size], strict=True))
             descent = Descent(targets, self.given.divergence, *begin)
             descent.slack = self.resolution
-            descent.run(self._tolerance(NODE_TOL), MAX_ITER)
+            descent.run(self._tolerance(factor), MAX_ITER)
             found += self._fits_of(descent, places[i : i + size])
         return found
 
@@ -224,14 +232,18 @@ class NodeRun(Run):
         fits = sorted(known.values(), key=lambda fit: fit.z)
         values = _host([f.value for f in fits])
         log_w = torch.log_softmax(values, 0).tolist()
-        nodes, scales = [], None
+        nodes: list[Posterior] = []
+        scales: list | None = None
         for fit in fits:
             normal = fit.normal
             if self.family.layout.size > normal.size:
                 normal = beside(normal, fit.z[-1], KERNEL * steps[-1])
             nodes.append(self.family.near(normal))
-        if isinstance(self.numbers[0], Scale):
+        n_scales = sum(isinstance(number, Scale) for number in self.numbers)
+        if n_scales == 1:
             scales = [fit.z[0] for fit in fits]
+        elif n_scales > 1:
+            scales = [fit.z[:n_scales] for fit in fits]
         return MixtureOverScales(nodes, log_w, scales)
 
     def _finish(self) -> Solution:

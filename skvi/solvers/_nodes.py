@@ -99,7 +99,7 @@ class ScaleGrid:
         return found
 
     def _prior(self, z: float) -> NormalForm:
-        return self.number.prior.given_scale(math.exp(z)).as_normal()
+        return cast(NormalForm, self.target_at(z).prior.as_normal())
 
     def _range(self, diagonal: torch.Tensor) -> list[float]:
         """A grid, by the information of the rows on each coefficient."""
@@ -173,17 +173,21 @@ class Nodes(NodeRun):
     def improve(self) -> Solution:
         middle = self._climb(*self._first())
         if not self.stopped and middle.gap < self._tolerance(ROUGH):
-            self._lay(middle)
-            while missing := self._edges():
-                self._extend(missing)
-            if self._is_open():
-                size = max(self.target.n_rows, 4 * self.target.layout.size)
-                n_draws = min(MAX_DRAWS, MAX_VALUES // size)
-                with torch.inference_mode(False), torch.no_grad():
-                    nodes, share = super()._mixture(), n_draws // len(self.fits)
-                    self.weighed = nodes.weighed(self.given.target, max(share, 1))
+            self._fill(middle)
             self.report()
         return self._finish()
+
+    def _fill(self, middle: Fit) -> None:
+        """Nodes wherever the integrand is large."""
+        self._lay(middle)
+        while missing := self._edges():
+            self._extend(missing)
+        if self._is_open():
+            size = max(self.target.n_rows, 4 * self.target.layout.size)
+            n_draws = min(MAX_DRAWS, MAX_VALUES // size)
+            with torch.inference_mode(False), torch.no_grad():
+                nodes, share = super()._mixture(), n_draws // len(self.fits)
+                self.weighed = nodes.weighed(self.given.target, max(share, 1))
 
     def _is_open(self) -> bool:
         """Whether the losses end to fall with the scale, as for separable classes.
@@ -302,8 +306,8 @@ class Nodes(NodeRun):
 
     # Nodes --------------------------------------------------------------------------
 
-    def _lay(self, middle: Fit) -> None:
-        """Steps of the lattice, by the fit in its middle and those beside it."""
+    def _settled(self, middle: Fit) -> Fit:
+        """The fit in the middle, nearer to the top and more exact."""
         curvatures = self._curvatures(middle)
         parts = zip(self._slopes(middle), curvatures, strict=True)
         moves = [slope / c for slope, c in parts]
@@ -313,8 +317,12 @@ class Nodes(NodeRun):
             moved = self._solved([place], [start])[0]
             if moved.value >= middle.value:
                 break
-        middle = moved
-        self._keep(middle)
+        self._keep(moved)
+        return moved
+
+    def _lay(self, middle: Fit) -> None:
+        """Steps of the lattice, by the fit in its middle and those beside it."""
+        middle = self._settled(middle)
         every = [self._curvatures(fit) for fit in (middle, *self.beside)]
         steps = [min(map(_step, column)) for column in zip(*every, strict=True)]
         sides: dict[Index, Fit] = {}

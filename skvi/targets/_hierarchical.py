@@ -269,6 +269,8 @@ class HierarchicalTarget(SupervisedTarget):
         prior, density = base_prior(self), None
         if prior.n_unknown_scales == 1:
             own = torch.arange(self.predictor.n_features, device=self.y.device)
+            if bool((prior.scale_weights()[: len(own)] == 0).any()):
+                return None, self.y  # of another scale, which is known
             density, prior = prior.marginal(own), prior.given_scale(1.0)
         normal = prior.as_normal()
         if normal is None or not normal.is_diagonal or bool(normal.mean.any()):

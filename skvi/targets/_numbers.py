@@ -1,6 +1,6 @@
 """Shared numbers: given them the posterior of a linear model is nearly normal.
 
-A prior has one unknown scale, a likelihood a positive number, such as a dispersion. The
+A prior has unknown scales, a likelihood a positive number, such as a dispersion. The
 coordinate z is the logarithm.
 """
 
@@ -79,18 +79,20 @@ class Number(ABC):
 
 
 class Scale(Number):
-    """The one unknown scale of a prior that is normal beside it."""
+    """An unknown scale of a prior that is normal beside all of them."""
 
-    def __init__(self, target: SupervisedTarget) -> None:
-        self.prior, self.weights = target.prior, target.prior.scale_weights()
+    def __init__(self, target: SupervisedTarget, part: int | None = None) -> None:
+        self.prior, self.part = target.prior, part
+        self.weights = target.prior.scale_weights(part)
 
     def log_density(self, z: float) -> float:
         """That of the hyperprior."""
-        return float(self.prior.log_density_of_scale(self.weights.new_tensor(z)))
+        place = self.weights.new_tensor(z)
+        return float(self.prior.log_density_of_scale(place, self.part))
 
     def bind(self, target: SupervisedTarget, z: float) -> SupervisedTarget:
-        """With a normal prior."""
-        return with_prior(target, self.prior.given_scale(math.exp(z)))
+        """With a prior that is normal, or beside the scales that follow."""
+        return with_prior(target, target.prior.given_scale(math.exp(z), self.part))
 
     def slope(
         self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
@@ -127,8 +129,12 @@ class CarriedScale(Scale):
     """The scale of a prior that is the posterior of other data, at its nodes."""
 
     def __init__(self, target: SupervisedTarget) -> None:
-        self.prior = cast(MixtureAsPrior, target.prior)
+        self.prior, self.part = cast(MixtureAsPrior, target.prior), None
         self.weights = torch.ones_like(self.prior.as_one().as_normal().mean)
+
+    def bind(self, target: SupervisedTarget, z: float) -> SupervisedTarget:
+        """With the posterior at that scale, which may have been added."""
+        return with_prior(target, self.prior.given_scale(math.exp(z)))
 
     def slope(self, *_: object) -> float:
         """Not needed: the nodes are given."""
@@ -170,8 +176,8 @@ def numbers_of(target: Target) -> tuple[SupervisedTarget, tuple[Number, ...]]:
     found: tuple[Number, ...] = ()
     if isinstance(plain.prior, MixtureAsPrior):
         found = (CarriedScale(plain),)
-    elif plain.prior is not None and plain.prior.n_unknown_scales == 1:
-        found = (Scale(plain),)
+    elif plain.prior is not None:
+        found = tuple(Scale(plain, part) for part in plain.prior.unknown_scales)
     return plain, found if own is None else (*found, LikelihoodNumber(plain, own))
 
 

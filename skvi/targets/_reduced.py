@@ -82,14 +82,15 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
 def _units_of(target: SupervisedTarget) -> torch.Tensor | None:
     """Prior deviations of the coefficients at scale 1, by output, if it is normal."""
     prior, k = base_prior(target), target.predictor.n_outputs
-    normal = (
-        prior.given_scale(1.0).as_normal()
-        if prior.n_unknown_scales
-        else prior.as_normal()
-    )
+    size = k * target.X.shape[1]
+    if prior.n_unknown_scales:
+        if bool((prior.scale_weights()[:size] == 0).any()):
+            return None  # others of known scale, or of another one
+        prior = prior.given_scale(1.0)
+    normal = prior.as_normal()
     if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
         return None
-    return normal.scale[: k * target.X.shape[1]].reshape(k, -1)
+    return normal.scale[:size].reshape(k, -1)
 
 
 def unit_of(target: SupervisedTarget) -> float | None:

@@ -1,0 +1,206 @@
+"""Groups of columns, each with a scale of its own, and columns from labels."""
+
+from fnmatch import fnmatchcase
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
+
+from skvi.utils._validation import validate_data
+
+
+def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
+    """Columns of the groups of an estimator, in ascending order; empty for None.
+
+    X is as the user gave it, and its numbers and names of columns are known.
+    """
+    if (groups := estimator.column_groups) is None:
+        return {}
+    n_features, names = estimator.n_features_in_, vars(estimator)
+    labels = names["feature_names_in_"].tolist() if "feature_names_in_" in names else None
+    found: dict[str, np.ndarray] = {}
+    owner: dict[int, str] = {}
+    for name, given in groups.items():
+        columns = _columns_of(given, X, labels, n_features)
+        if name in ("coef", "weight", "intercept") or not isinstance(name, str):
+            raise ValueError(
+                f"A group of columns cannot have the name {name!r}, which the prior "
+                "has for other coefficients; use a string such as 'district'."
+            )
+        if not len(columns):
+            raise ValueError(
+                f"column_groups[{name!r}] = {given!r} matches no column of X"
+                + ("" if labels is None else f", which has {labels[:20]}")
+                + ". Leave it out, or give other names, a pattern or positions."
+            )
+        for k in columns.tolist():
+            if owner.setdefault(k, name) != name:
+                raise ValueError(
+                    f"Column {k} is in two groups, {owner[k]!r} and {name!r}; each "
+                    "column can be in one."
+                )
+        found[name] = columns
+    return found
+
+
+def _columns_of(
+    given: Any, X: Any, labels: list[str] | None, n_features: int
+) -> np.ndarray:
+    """Positions of columns by names, a pattern, positions, a mask or a callable."""
+    if callable(given):
+        given = given(X)
+    if isinstance(given, slice):
+        return np.arange(n_features)[given]
+    if isinstance(given, (str, Integral)):
+        given = [given]
+    if len(given) == n_features and all(isinstance(k, (bool, np.bool_)) for k in given):
+        return np.flatnonzero(given)
+    found: list[int] = []
+    for key in given:
+        if isinstance(key, str):
+            found += _matching(key, labels)
+        elif not -n_features <= key < n_features:
+            raise ValueError(f"X has {n_features} columns; there is no column {key}.")
+        else:
+            found.append(int(key) % n_features)
+    return np.unique(np.array(found, dtype=int))
+
+
+def _matching(pattern: str, labels: list[str] | None) -> list[int]:
+    """Columns with a name, or with one that matches a shell pattern."""
+    if labels is None:
+        raise ValueError(
+            f"column_groups has the name {pattern!r}, but X has no column names: give "
+            "a data frame, or positions such as slice(3, None)."
+        )
+    if pattern in labels:
+        return [labels.index(pattern)]
+    return [k for k, label in enumerate(labels) if fnmatchcase(label, pattern)]
+
+
+class GroupedFeatures(TransformerMixin, BaseEstimator):
+    """Columns of a factor: one for each label, for intercepts and slopes of groups.
+
+    The first column has labels of any type; for each label there is a column that is 1
+    in its rows and 0 elsewhere. If there are further columns, which are features, so
+    there is for each of them and each label: the feature in the rows of the label, less
+    its mean, and 0 elsewhere. As groups of `column_groups` they are the "random
+    intercepts" and "random slopes" of mixed models.
+
+    Parameters
+    ----------
+    sparse_output : bool, default=True
+        Whether the result is a CSR matrix. A dense one can be a data frame, by
+        ``set_output(transform="pandas")``.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_labels,)
+        In ascending order. In a row with another label all columns are 0, as for a
+        group that is like the average of all.
+    means_ : ndarray of shape (n_features_in_ - 1,)
+        Of the features.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+
+    See Also
+    --------
+    BayesianLinearRegression : Its `column_groups` have a scale each.
+
+    Notes
+    -----
+    Features are centered so that nothing changes if a feature is moved: the effects of
+    the labels are those at its mean. Effects and slopes are independent before the
+    data. ValueError if a label is missing: leave these rows out, or give them a label.
+
+    Examples
+    --------
+    >>> from skvi.linear_model import GroupedFeatures
+    >>> rows = [["north", 1.0], ["south", 2.0], ["north", 3.0]]
+    >>> columns = GroupedFeatures(sparse_output=False)
+    >>> columns.fit_transform(rows)
+    array([[ 1.,  0., -1., -0.],
+           [ 0.,  1.,  0.,  0.],
+           [ 1.,  0.,  1.,  0.]])
+    >>> columns.get_feature_names_out(["region", "year"])
+    array(['region_north', 'region_south', 'year:region_north',
+           'year:region_south'], dtype=object)
+    """
+
+    def __init__(self, sparse_output: bool = True) -> None:
+        self.sparse_output = sparse_output
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the labels, and the means of the features.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Labels, then features.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+        """
+        labels, features = self._parts(X, reset=True)
+        self._encoder = OneHotEncoder(handle_unknown="ignore").fit(labels)
+        self.labels_ = self._encoder.categories_[0]
+        self.means_ = features.mean(0)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Columns of the labels, then those of each feature.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        CSR matrix or ndarray of shape (n_samples, n_labels * n_features)
+        """
+        check_is_fitted(self)
+        labels, features = self._parts(X, reset=False)
+        own = self._encoder.transform(labels)
+        slopes = [own.multiply(x[:, None]) for x in (features - self.means_).T]
+        found = sparse.hstack([own, *slopes], format="csr")
+        return found if self.sparse_output else found.toarray()
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns, such as "region_north" and "year:region_north".
+
+        Parameters
+        ----------
+        input_features : array-like of str of shape (n_features_in_,), default=None
+            None is the names of the fit, or x0, x1, ... if it had none.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        check_is_fitted(self)
+        first, *rest = _check_feature_names_in(self, input_features)
+        own = [f"{first}_{label}" for label in self.labels_]
+        slopes = [f"{name}:{label}" for name in rest for label in own]
+        return np.array(own + slopes, dtype=object)
+
+    def _parts(self, X: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Labels, (n, 1), and features."""
+        X = validate_data(self, X, dtype=None, reset=reset)
+        if X.dtype == object and any(label is None for label in X[:, 0]):
+            raise ValueError(
+                "Labels are missing (None): leave these rows out, or give them a label."
+            )
+        return X[:, :1], X[:, 1:].astype(np.float64)
+
+    def __sklearn_tags__(self) -> Any:
+        """Declare that labels may be strings."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
