@@ -9,6 +9,7 @@ from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
+    GroupedFeatures,
 )
 from skvi.losses import GammaLoss
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
@@ -41,6 +42,7 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
+    GroupedFeatures(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(
         skip_connection=False,
@@ -68,6 +70,7 @@ PARTS = [
     clone(model).set_params(max_iter=min(model.max_iter, 50))
     for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
+PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
 # The objective of many draws, a robust loss of several classes, and a search.

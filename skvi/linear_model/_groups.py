@@ -21,7 +21,7 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
     if (groups := estimator.column_groups) is None:
         return {}
     n_features, names = estimator.n_features_in_, vars(estimator)
-    labels = names["feature_names_in_"].tolist() if "feature_names_in_" in names else None
+    labels = list(names["feature_names_in_"]) if "feature_names_in_" in names else None
     found: dict[str, np.ndarray] = {}
     owner: dict[int, str] = {}
     for name, given in groups.items():

@@ -142,8 +142,9 @@ default="hyperprior"
         Precision of the noise, ``noise_scale_ ** -2``.
     lambda_ : float or ndarray
         (Mean) precision of the coefficients in ``posterior_``, if their prior is
-        normal, without `column_groups`; of shape (n_features,) or (n_outputs, n_features) with one for each
-        coefficient, (n_outputs,) with one for each target.
+        normal, without `column_groups`; of shape (n_features,) or (n_outputs,
+        n_features) with one for each coefficient, (n_outputs,) with one for each
+        target.
     sigma_ : ndarray of shape (n_features, n_features), or with a first axis n_outputs
         Covariance of the coefficients, with a full-rank posterior, or an exact one of
         up to 3000 features.

@@ -222,7 +222,7 @@ class BuiltPrior(Movable):
         -------
         dict of str to int
         """
-        return {"coef": part for part in self.unknown_scales}
+        return dict(zip(["coef"], self.unknown_scales, strict=False))
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
         """Moments of ``1 / s^2``, s being the one unknown scale.

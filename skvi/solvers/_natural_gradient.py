@@ -119,7 +119,6 @@ class NaturalGradient(Solver):
                 return self._run_of(numbers)(problem, options).run()
             return _Single(problem, options).run()
 
-
     def _run_of(self, numbers: Sequence[Number]) -> type[NodeRun]:
         """How nodes of these numbers are placed."""
         if isinstance(numbers[0], CarriedScale):

@@ -10,14 +10,15 @@ value at its neighbors, so that few nodes are fitted that do not matter.
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.solvers._node_run import Fit, Index, Parts
+from skvi.solvers._node_run import MOST_LOST, Fit, Index, Parts
 from skvi.solvers._nodes import Nodes
-from skvi.solvers._solution import Solution
+from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
 
 # Step of the cubic lattice of the same error, in deviations, and the longest in z; the
@@ -45,6 +46,8 @@ class WhitenedNodes(Nodes):
     ) -> None:
         super().__init__(problem, options, parts)
         self.known_slopes: dict[Index, np.ndarray] = {}
+        #: Values of nodes that were left out for their number.
+        self.lost: list[float] = []
 
     def improve(self) -> Solution:
         if (size := len(self.numbers)) > MAX_NUMBERS:
@@ -67,10 +70,11 @@ class WhitenedNodes(Nodes):
         middle = self._at_top(self._settled(middle))
         self.axes, self.known_slopes = self._axes(middle), {}
         steps = [min(STEP / math.sqrt(c), LONGEST) for c in self.curvature.diagonal()]
-        self.lattice = self.fits, steps
+        self.lattice = self.fits | self._islands(), steps
         while missing := self._likely_neighbors():
             free = MAX_FITS - len(self.fits)
             if free <= 0 or not self.may_go_on:
+                self.lost = [value for value, _ in missing.values()]
                 break
             some = sorted(missing, key=lambda i: -missing[i][0])[:free]
             places = [self._place(index) for index in some]
@@ -79,10 +83,39 @@ class WhitenedNodes(Nodes):
             found = self._solved(places, starts)
             new = dict(zip(some, found, strict=True))
             self.lattice = self.fits | new, steps
-        values = np.array([fit.value for fit in self.fits.values()])
-        kept = values - np.logaddexp.reduce(values) > math.log(LEFT_OUT)
-        pairs = zip(self.fits.items(), kept, strict=True)
-        self.lattice = dict(pair for pair, is_kept in pairs if is_kept), steps
+        values = [fit.value for fit in self.fits.values()]
+        least = float(np.logaddexp.reduce(values)) + math.log(LEFT_OUT)
+        kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
+        self.lattice = kept, steps
+
+    def _finish(self) -> Solution:
+        found, values = super()._finish(), [fit.value for fit in self.fits.values()]
+        lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
+        if self.stopped or lost < np.logaddexp.reduce(values) + math.log(MOST_LOST):
+            return found
+        message = (
+            f"the data say so little of {len(self.numbers)} scales and numbers that "
+            f"they are likely beyond all {MAX_FITS} nodes: intervals are too short. Use "
+            "fewer groups, or a number as the scale of some, as "
+            "prior={'a': Normal(1.0)}"
+        )
+        return replace(found, message=message, ending=Ending.UNFINISHED)
+
+    def _islands(self) -> dict[Index, Fit]:
+        """Nodes at other tops of the integrand, which need not be connected."""
+        places: dict[Index, Fit] = {}
+        for fit in self.beside:
+            away = np.array(fit.z) - self.fits[self.zero].z
+            twice = 2 * np.linalg.solve(self.axes, away)
+            even, odd = 2 * np.round(twice / 2), 2 * np.round((twice - 1) / 2) + 1
+            near = min(even, odd, key=lambda i: float(np.sum((i - twice) ** 2)))
+            places.setdefault(tuple(near.astype(int).tolist()), fit)
+        if not places:
+            return {}
+        goals = [self._place(index) for index in places]
+        pairs = zip(places.values(), goals, strict=True)
+        fits = self._solved(goals, [fit.toward(self._at(z)) for fit, z in pairs])
+        return dict(zip(places, fits, strict=True))
 
     def _at_top(self, middle: Fit) -> Fit:
         """The fit at the top, by Newton's method: so nodes do not depend on the way."""
@@ -119,14 +152,14 @@ class WhitenedNodes(Nodes):
         return vectors * (math.sqrt(2) * np.minimum(STEP / np.sqrt(values), LONGEST))
 
     def _place(self, index: Index) -> tuple[float, ...]:
-        """z of a node: indices are twice those of the lattice, all even or all odd."""
+        """Of a node: indices are twice those of the lattice, all even or all odd."""
         axes = self.axes if self.axes is not None else np.eye(len(index))
         moved = axes @ (0.5 * np.array(index))
         return tuple((np.array(self.fits[self.zero].z) + moved).tolist())
 
     def _likely_neighbors(self) -> dict[Index, tuple[float, Fit]]:
         """Nodes to be added: what their values should be, and the fits beside them."""
-        size, found = len(self.numbers), {}
+        size, found = len(self.numbers), dict[Index, tuple[float, Fit]]()
         least = max(fit.value for fit in self.fits.values())
         least -= FALL + FALL_EACH * (size - 2)
         moves = [tuple(m) for m in (2 * np.eye(size, dtype=int)).tolist()]
@@ -141,7 +174,7 @@ class WhitenedNodes(Nodes):
             for move, value in zip(moves, values.tolist(), strict=True):
                 new = tuple(a + b for a, b in zip(index, move, strict=True))
                 known = new in self.fits or value < least
-                if not known and value > found.get(new, (-math.inf,))[0]:
+                if not known and (new not in found or value > found[new][0]):
                     found[new] = value, fit
         return found
 
