@@ -5,41 +5,51 @@ nodes are those of the lattice D*: all integer points, and all of them moved by 
 along every axis. Its dual is the checkerboard, so that for the same error it needs 1.4
 (three numbers) to 4 (six) times fewer nodes than a cubic one.
 
+Log scales of little effect have exponential tails. Coordinates x, with ``z = middle +
+width sinh(TAIL x) / TAIL``, shorten them; those that are whitened are of x.
+
 Slopes in the numbers are known at every node, by the envelope theorem. They tell the
 value at its neighbors, so that few nodes are fitted that do not matter.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.solvers._newton import Descent
 from skvi.solvers._node_run import MOST_LOST, Fit, Index, Parts
 from skvi.solvers._nodes import Nodes
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
 
-# Step of the cubic lattice of the same error, in deviations, and the longest in z; the
-# least curvature.
-STEP, LONGEST, LEAST = 1.6, 1.0, 0.05
+# Step of the cubic lattice of the same error, in deviations, and its growth for each
+# number above four; the least curvature, and the largest unit; by which tails are
+# stretched.
+STEP, GROWTH, LEAST, WIDEST, TAIL = 1.4, 0.1, 0.05, 1.0, 0.5
 # Nats below the top at which nodes end, and how many more for each number above two:
 # most of a wide normal is far from its middle.
-FALL, FALL_EACH = 7.0, 0.9
+FALL, FALL_EACH = 6.5, 0.9
 # Distances in z at which curvatures are found, in deviations; most steps to the top;
 # the tolerance of fits there, in that of the whole.
 NEAR, MAX_STEPS, EXACT = 0.5, 8, 1e-4
-# Most numbers, most nodes, and the share of nodes that are left out.
-MAX_NUMBERS, MAX_FITS, LEFT_OUT = 8, 600, 1e-5
+# Most numbers, most nodes, most elements of their precisions, and the share of nodes
+# that are left out.
+MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
 
 
 class WhitenedNodes(Nodes):
     """Nodes of two scales or more, and of numbers of the likelihood."""
 
-    #: From halves of indices to z, (D, D); and minus the second derivatives there.
+    #: From halves of indices to x, (D, D), when nodes are laid.
     axes: np.ndarray | None = None
+    #: The middle, minus the second derivatives in z there, and units of x.
+    middle: np.ndarray
     curvature: np.ndarray
+    widths: np.ndarray
 
     def __init__(
         self, problem: Problem, options: SolverOptions, parts: Parts | None = None
@@ -64,17 +74,18 @@ class WhitenedNodes(Nodes):
         """See `NodeRun.log_cell`; there are two nodes in each cube."""
         if self.axes is None:
             return super().log_cell
-        return float(np.linalg.slogdet(self.axes)[1]) - math.log(2)
+        log_widths = float(np.log(self.widths).sum())
+        return float(np.linalg.slogdet(self.axes)[1]) + log_widths - math.log(2)
 
     def _fill(self, middle: Fit) -> None:
         middle = self._at_top(self._settled(middle))
         self.axes, self.known_slopes = self._axes(middle), {}
-        steps = [min(STEP / math.sqrt(c), LONGEST) for c in self.curvature.diagonal()]
+        steps = (STEP * self.widths).tolist()
         self.lattice = self.fits | self._islands(), steps
         while missing := self._likely_neighbors():
-            free = MAX_FITS - len(self.fits)
+            free = self.n_most - len(self.fits)
             if free <= 0 or not self.may_go_on:
-                self.lost = [value for value, _ in missing.values()]
+                self.lost = [low for _, _, low in missing.values()]
                 break
             some = sorted(missing, key=lambda i: -missing[i][0])[:free]
             places = [self._place(index) for index in some]
@@ -88,6 +99,12 @@ class WhitenedNodes(Nodes):
         kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
         self.lattice = kept, steps
 
+    @property
+    def n_most(self) -> int:
+        """Most nodes that are fitted."""
+        size = self.fits[self.zero].precision.numel()
+        return min(MAX_FITS, max(MAX_STORED // size, 1))
+
     def _finish(self) -> Solution:
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
         lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
@@ -95,8 +112,8 @@ class WhitenedNodes(Nodes):
             return found
         message = (
             f"the data say so little of {len(self.numbers)} scales and numbers that "
-            f"they are likely beyond all {MAX_FITS} nodes: intervals are too short. Use "
-            "fewer groups, or a number as the scale of some, as "
+            f"they are likely beyond all {self.n_most} nodes: intervals are too short. "
+            "Use fewer groups, or a number as the scale of some, as "
             "prior={'a': Normal(1.0)}"
         )
         return replace(found, message=message, ending=Ending.UNFINISHED)
@@ -105,8 +122,7 @@ class WhitenedNodes(Nodes):
         """Nodes at other tops of the integrand, which need not be connected."""
         places: dict[Index, Fit] = {}
         for fit in self.beside:
-            away = np.array(fit.z) - self.fits[self.zero].z
-            twice = 2 * np.linalg.solve(self.axes, away)
+            twice = 2 * np.linalg.solve(self._own_axes, self._stretched(fit.z)[0])
             even, odd = 2 * np.round(twice / 2), 2 * np.round((twice - 1) / 2) + 1
             near = min(even, odd, key=lambda i: float(np.sum((i - twice) ** 2)))
             places.setdefault(tuple(near.astype(int).tolist()), fit)
@@ -149,36 +165,65 @@ class WhitenedNodes(Nodes):
         values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
         values = np.maximum(values, LEAST)
         self.curvature = (vectors * values) @ vectors.T
-        return vectors * (math.sqrt(2) * np.minimum(STEP / np.sqrt(values), LONGEST))
+        self.middle = np.array(middle.z)
+        self.widths = np.minimum(self.curvature.diagonal() ** -0.5, WIDEST)
+        in_x = self.widths[:, None] * self.curvature * self.widths
+        values, vectors = np.linalg.eigh(in_x)
+        step = STEP + GROWTH * max(len(near) - 4, 0)
+        return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
     def _place(self, index: Index) -> tuple[float, ...]:
         """Of a node: indices are twice those of the lattice, all even or all odd."""
-        axes = self.axes if self.axes is not None else np.eye(len(index))
-        moved = axes @ (0.5 * np.array(index))
-        return tuple((np.array(self.fits[self.zero].z) + moved).tolist())
+        x = self._own_axes @ (0.5 * np.array(index))
+        return tuple((self.middle + self.widths * np.sinh(TAIL * x) / TAIL).tolist())
 
-    def _likely_neighbors(self) -> dict[Index, tuple[float, Fit]]:
-        """Nodes to be added: what their values should be, and the fits beside them."""
-        size, found = len(self.numbers), dict[Index, tuple[float, Fit]]()
+    @property
+    def _own_axes(self) -> np.ndarray:
+        return np.eye(len(self.zero)) if self.axes is None else self.axes
+
+    def _stretched(self, z: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates x of a place, and dz / dx in units of the widths."""
+        away = TAIL * (np.array(z) - self.middle) / self.widths
+        return np.arcsinh(away) / TAIL, np.sqrt(1 + away**2)
+
+    def _fits_of(
+        self, descent: Descent, places: Iterable[tuple[float, ...]]
+    ) -> list[Fit]:
+        """As for all nodes; the integrand is that over x."""
+        found = super()._fits_of(descent, places)
+        if self.axes is None:
+            return found
+        logs = [np.log(self._stretched(fit.z)[1]).sum() for fit in found]
+        pairs = zip(found, logs, strict=True)
+        return [replace(fit, value=fit.value + float(log)) for fit, log in pairs]
+
+    def _likely_neighbors(self) -> dict[Index, tuple[float, Fit, float]]:
+        """Nodes to be added: their values at most, fits beside them, likely values."""
+        size, found = len(self.numbers), dict[Index, tuple[float, Fit, float]]()
         least = max(fit.value for fit in self.fits.values())
         least -= FALL + FALL_EACH * (size - 2)
         moves = [tuple(m) for m in (2 * np.eye(size, dtype=int)).tolist()]
         moves += [tuple(-x for x in m) for m in moves]
         moves += list(product((-1, 1), repeat=size))
-        steps = np.array([self._place(m) for m in moves]) - self._place(self.zero)
-        falls = 0.25 * np.einsum("ij,jk,ik->i", steps, self.curvature, steps)
+        steps = 0.5 * np.array(moves) @ self._own_axes.T
+        in_x = self.widths[:, None] * self.curvature * self.widths
+        falls = 0.25 * np.einsum("ij,jk,ik->i", steps, in_x, steps)
         for index, fit in self.fits.items():
             if fit.value < least:
                 continue
             values = fit.value + steps @ self._slopes_at(index) - falls
-            for move, value in zip(moves, values.tolist(), strict=True):
+            pairs = zip(moves, values.tolist(), falls.tolist(), strict=True)
+            for move, value, fall in pairs:
                 new = tuple(a + b for a, b in zip(index, move, strict=True))
                 known = new in self.fits or value < least
                 if not known and (new not in found or value > found[new][0]):
-                    found[new] = value, fit
+                    found[new] = value, fit, value - fall
         return found
 
     def _slopes_at(self, index: Index) -> np.ndarray:
         if index not in self.known_slopes:
-            self.known_slopes[index] = np.array(self._slopes(self.fits[index]))
+            fit = self.fits[index]
+            x, ratio = self._stretched(fit.z)
+            slopes = np.array(self._slopes(fit)) * self.widths * ratio
+            self.known_slopes[index] = slopes + TAIL * np.tanh(TAIL * x)
         return self.known_slopes[index]
