@@ -123,7 +123,7 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     >>> rows = [["north", 1.0], ["south", 2.0], ["north", 3.0]]
     >>> columns = GroupedFeatures(sparse_output=False)
     >>> columns.fit_transform(rows)
-    array([[ 1.,  0., -1., -0.],
+    array([[ 1.,  0., -1.,  0.],
            [ 0.,  1.,  0.,  0.],
            [ 1.,  0.,  1.,  0.]])
     >>> columns.get_feature_names_out(["region", "year"])
@@ -186,7 +186,10 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         first, *rest = _check_feature_names_in(self, input_features)
-        own = [f"{first}_{label}" for label in self.labels_]
+        # Beside features whole numbers become floats.
+        whole = [isinstance(x, float) and x.is_integer() for x in self.labels_]
+        labels = zip(self.labels_, whole, strict=True)
+        own = [f"{first}_{int(x) if is_int else x}" for x, is_int in labels]
         slopes = [f"{name}:{label}" for name in rest for label in own]
         return np.array(own + slopes, dtype=object)
 

@@ -323,8 +323,11 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     x_scale = np.broadcast_to(units.x_scale, fitted.n_features_in_)[index]
     unit = units.y_scale / x_scale
     theta = torch.from_numpy(grid / unit)
-    prior = fitted.prior_
-    prior = prior["coef"] if isinstance(prior, dict) else prior
+    prior, name = fitted.prior_, "coef"
+    if isinstance(prior, dict):
+        groups = getattr(fitted, "column_groups_", {})
+        name = next((g for g in groups if index in groups[g]), name)
+        prior = prior[name]
     if isinstance(prior, Posterior):  # the posterior of another fit
         normal = prior.real_part().as_prior().as_normal()
         if normal is None:
@@ -332,23 +335,33 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         return stats.norm.pdf(theta.numpy(), at, width) / unit
     if isinstance(prior, Normal) and prior.is_given:  # in units of X
-        built = prior.build(Layout({"coef": (1, fitted.n_features_in_)}))
-        normal = cast(NormalForm, built.as_normal())
-        at, width = (float(part[index]) for part in (normal.mean, normal.scale))
+        columns = _columns_of(fitted, name)
+        built = prior.build(Layout({"coef": (1, len(columns))}))
+        normal, place = cast(NormalForm, built.as_normal()), columns.index(index)
+        at, width = (float(part[place]) for part in (normal.mean, normal.scale))
         return stats.norm.pdf(grid / units.y_scale, at, width) / units.y_scale
     # All of them are exchangeable: one coordinate has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
-    scales = None if built.learned else fitted._coefficients.scales()
+    scales = None if built.learned else fitted._coefficients.named_scales().get(name)
     if scales is not None:  # averaged over the scale after the data
         pairs = zip(*(x.tolist() for x in scales), strict=True)
-        given = [(w, built.given_scale(math.exp(z))) for z, w in pairs]
+        own = built.unit_of_scale()
+        given = [(w, built.given_scale(math.exp(z) / own)) for z, w in pairs]
         density = sum(w * p.log_prob(theta[:, None]).exp() for w, p in given)
         return density.numpy() / unit
     if built.learned:
         learned = fitted.prior_scale_
-        scale = learned["coef"] if isinstance(learned, dict) else learned
+        scale = learned[name] if isinstance(learned, dict) else learned
         built = built.bind(torch.from_numpy(np.log([scale * x_scale])))
     return built.log_prob(theta[:, None]).exp().numpy() / unit
+
+
+def _columns_of(fitted: Any, name: str) -> list[int]:
+    """Columns of X that have the prior of a name."""
+    groups = getattr(fitted, "column_groups_", {})
+    grouped = {k for columns in groups.values() for k in columns.tolist()}
+    rest = [k for k in range(fitted.n_features_in_) if k not in grouped]
+    return groups[name].tolist() if name in groups else rest
 
 
 def _grid_around_zero(low: float, high: float) -> np.ndarray:
