@@ -312,7 +312,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return
         n_columns, width = self._count_columns(response), data.X.shape[1]
         size = n_columns * (width + bool(self.fit_intercept))
-        is_quick = n_columns == 1 and self._is_quick(data.X.shape[0], size)
+        is_quick = n_columns == 1 and not self.column_groups_
+        is_quick = is_quick and self._is_quick(data.X.shape[0], size)
         if size > (MAX_QUICK if is_quick else MAX_FULL):
             self.posterior_family_ = MeanFieldNormal()
 

@@ -23,6 +23,7 @@ from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
+from skvi.targets._hierarchical import by_sums
 from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_design
 from skvi.utils._interrupts import check_time
@@ -124,7 +125,10 @@ class NodeRun(Run):
     ) -> None:
         super().__init__(problem, options)
         plain, self.numbers = parts or numbers_of(problem.target)
-        self.target = with_design(problem.objective.training_target(plain))
+        found = problem.objective.training_target(plain)
+        is_plain = found is plain
+        rows = by_sums(problem.linear_target, plain) if is_plain else found
+        self.target = with_design(rows)
         self.weight = float(cast(float, problem.divergence.kl_weight))
         #: The posterior at a node, before it is fitted, and the last fit.
         self.last = problem.posterior if options.warm_start else None

@@ -1,12 +1,15 @@
 """Linear regression with Gamma hyperpriors on its precisions."""
 
 import math
+from copy import copy
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors import LinearPredictor
 from skvi.priors import BuiltPrior
 from skvi.targets._least_squares import LeastSquares, summarize
 from skvi.targets._precisions import (
@@ -327,6 +330,33 @@ def coef_scale(target: HierarchicalTarget) -> float:
     std = math.sqrt(explained / (d * float(w.sum())))
     ratio = size / std if std > 0 else 0.0
     return ratio if 0 < ratio < math.inf else 1.0
+
+
+def by_sums(target: SupervisedTarget, plain: SupervisedTarget) -> SupervisedTarget:
+    """A target with the same sums over rows, of about as many rows as parameters.
+
+    `plain` is that of the parameters of the predictor alone; it is returned where sums
+    are not all that matters, or there are few rows. Weights add up to their sum, which
+    a scale of normal noise depends on.
+    """
+    data = target._sums if isinstance(target, HierarchicalTarget) else None
+    if data is None or plain.rows.offset is not None or not plain.loss.is_log_loss:
+        return plain
+    d, n_rows = data.n_features, len(data.values) + 2
+    if n_rows >= plain.n_rows:
+        return plain
+    A = plain.y.new_zeros(n_rows, plain.layout.size)
+    y = plain.y.new_zeros(n_rows)
+    roots, rest = data.values.sqrt(), max(data.residual, 0.0)
+    A[:-2, :d], y[:-2] = roots[:, None] * data.vectors.T, roots * data.solution
+    A[-2, d:], y[-2], y[-1] = data.n**0.5, data.n**0.5 * data.mean, rest**0.5
+    share = data.n / n_rows
+    weight = torch.full_like(y, share)
+    predictor = LinearPredictor(A.shape[1], 1, fit_intercept=False)
+    found = copy(plain)
+    found.predictor_spec = predictor
+    found.rows = replace(plain.rows, X=A / share**0.5, y=y / share**0.5, weight=weight)
+    return found
 
 
 def beside_number(
