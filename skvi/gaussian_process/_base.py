@@ -28,7 +28,13 @@ from skvi.predictors._inducing import InducingPredictor
 from skvi.priors._blocks import build_prior
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.utils._interrupts import limit_threads, with_callbacks
-from skvi.utils._validation import Interval, StrOptions, _fit_context, as_tensor
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    _fit_context,
+    as_tensor,
+    check_array,
+)
 
 # Rows up to which each is an inducing point, and inducing points beyond.
 ALL_ROWS, N_INDUCING = 1500, 500
@@ -166,6 +172,12 @@ class SparseGaussianProcess(BaseVariational):
         start = np.clip(start, bounds[:, 0], bounds[:, 1])
         with limit_threads(len(X) ** 2 * 10):
             place = self._find(Search(objective, bounds, sizes, self.optimizer), start)
+        if place.value == -math.inf:
+            raise ValueError(
+                f"The covariances of kernel={kernel!r} are not positive definite at "
+                "these rows, with any hyperparameters that were tried: it is no "
+                "kernel for so many features, or its noise is too small."
+            )
         n, point = kernel.n_dims, torch.from_numpy(place.theta)
         likelihood = likelihood.bind(point[n:].clone())
         least = self._negligible(likelihood, len(X))
@@ -257,8 +269,7 @@ class SparseGaussianProcess(BaseVariational):
         n, m = len(X), self._count_inducing(search.objective, len(X))
         place = Place(theta, None)
         if not isinstance(self.inducing, str):
-            Z = torch.from_numpy(np.array(self.inducing, dtype=np.float64))
-            return search.improve(Place(theta, Z))
+            return search.improve(Place(theta, self._given_points(X.shape[1])))
         if m == n:
             return search.improve(place)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
@@ -267,6 +278,16 @@ class SparseGaussianProcess(BaseVariational):
         seed = random_state.randint(2**31 - 1)
         Z = spread_points(X, m, lengths, seed)
         return search.improve(Place(place.theta, Z), moves=self.optimizer is not None)
+
+    def _given_points(self, n_features):
+        """Inducing points that the user gives, (M, d)."""
+        Z = check_array(self.inducing, dtype=np.float64, input_name="inducing")
+        if Z.shape[1] != n_features:
+            raise ValueError(
+                f"inducing has {Z.shape[1]} columns, and X has {n_features}: give "
+                "points with the features of X, or inducing='kmeans'."
+            )
+        return torch.from_numpy(np.unique(Z, axis=0))
 
     def _near(self, search, place, random_state):
         """Hyperparameters of an exact fit to some of the rows."""

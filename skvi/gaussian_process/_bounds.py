@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,8 +23,9 @@ from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
 
-# Nats to the optimal q at which a kernel is judged.
-TOL = 1e-4
+# Iterations and nats to the optimal q at which a kernel is judged: a line search also
+# tries kernels at which q is hard to find.
+MAX_ITER, TOL = 20, 1e-4
 
 LogPrior = Callable[[torch.Tensor], torch.Tensor]
 
@@ -75,7 +75,6 @@ class Fitted:
         #: Likelihood, loss, divergence, and the number of processes.
         self.parts = parts
         self.distinct = rows.X.unique(dim=0)
-        self.last: NormalForm | None = None
 
     def __call__(self, theta: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
         """Nats, all rows together; without Z every row is an inducing point."""
@@ -100,19 +99,17 @@ class Fitted:
         )
 
     def _solve(self, target: SupervisedTarget) -> tuple[NormalForm, float]:
-        """The optimal q, and minus its ELBO, from the last one."""
+        """The optimal q, and minus its ELBO: a function of the target alone.
+
+        From the mode, not from the last q, with which line searches need more steps.
+        """
         target = target.frozen()
-        posterior, last = FullRankNormal().build(target.layout), self.last
-        options = SolverOptions(tol=TOL)
-        if last is not None and last.size == target.layout.size:
-            posterior = posterior.near(last)
-            options = replace(options, warm_start=True)
+        posterior = FullRankNormal().build(target.layout)
         problem = Problem(target, ELBO(), self.parts[2], posterior, None)
-        solution = NaturalGradient().solve(problem, options)
+        solution = NaturalGradient().solve(problem, SolverOptions(MAX_ITER, TOL))
         solution.raise_interrupt()
         normal = solution.posterior.normal()
-        self.last = NormalForm(normal.mean.clone(), normal.scale.clone())
-        return self.last, solution.value
+        return NormalForm(normal.mean.clone(), normal.scale.clone()), solution.value
 
     def of(self, index: torch.Tensor) -> "Fitted":
         """The same function of some of the rows."""

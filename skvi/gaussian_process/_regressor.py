@@ -18,7 +18,7 @@ from skvi._estimator._regressors import (
     units_of,
 )
 from skvi.divergences import Divergence
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.gaussian_process._base import SparseGaussianProcess, column_sizes
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
@@ -33,6 +33,10 @@ NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
 # Deviation of what rounding takes from a number, in steps: noise of a target on a grid
 # is no smaller, although rows with equal features and targets may tempt a fit.
 OF_ROUNDING = 12**-0.5
+EQUAL = (
+    "{} rows with equal values of y tell nothing of its scale or noise, so that "
+    "standard deviations have no meaning; give the variance of the noise, as alpha=1.0"
+)
 # Rounding of a covariance of functions, relative to its largest variance.
 ROUNDING = 1e-10
 
@@ -196,6 +200,11 @@ converged_
         robust = not (self.loss_function_.is_log_loss and is_normal)
         return units_of(data.y, data.weight, None, self.normalize_y, True, robust)
 
+    @property
+    def sample_function(self):
+        """Not available: a function has a value everywhere; `sample_y` takes rows."""
+        raise AttributeError(f"{type(self).__name__} has no sample_function.")
+
     def _size_of(self, rows):
         """Standard deviation of the target, in the units of the fit."""
         if self.normalize_y:
@@ -233,6 +242,8 @@ converged_
                 f"give alpha={given.noise_scale!r}**2."
             )
         scale, white = "learn", self._white
+        if self._learns_noise() and np.ptp(data.y) == 0:
+            self._warn(EQUAL.format(len(data.y)), SkviWarning)
         start, limits = NOISE * y_scale, np.multiply(NOISES_ALLOWED, y_scale)
         if (grid := coarse_grid(data.y, data.weight)) is not None:
             limits[0] = max(limits[0], grid[0] * OF_ROUNDING / units.y_scale)
