@@ -28,6 +28,7 @@ PAGES_RUN = [
     "decisions.rst",
     "extend.rst",
     "first_steps.rst",
+    "gaussian_processes.rst",
     "install.rst",
     "linear_models.rst",
     pytest.param("log_density.rst", marks=pytest.mark.slow),
