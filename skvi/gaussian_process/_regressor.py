@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 from numbers import Real
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._parts import NOISES
 from skvi._estimator._regressors import (
@@ -23,10 +26,12 @@ from skvi.gaussian_process._base import SparseGaussianProcess, column_sizes
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
+from skvi.linear_model._units import ColumnsMixin
 from skvi.losses import Loss
 from skvi.solvers import Solver
+from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator
-from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 # Start of the noise as a fraction of the scale of y, and its limits.
 NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
@@ -42,7 +47,7 @@ ROUNDING = 1e-10
 
 
 class SparseGaussianProcessRegressor(
-    RegressorMixin, RegressionPredictionMixin, SparseGaussianProcess
+    RegressorMixin, RegressionPredictionMixin, ColumnsMixin, SparseGaussianProcess
 ):
     """Gaussian process regression, exact for few rows, sparse for many.
 
@@ -112,8 +117,11 @@ converged_
         As for `BayesianLinearRegression`.
     diagnostics_ : dict
         Also "n_kernel_evaluations" of the search for the kernel.
-    posterior_ : Posterior
+    posterior_ : Posterior, or tuple of n_outputs of them
         A normal of the whitened inducing values.
+    outputs_ : list of SparseGaussianProcessRegressor
+        Only for a target of shape (n_samples, n_outputs): the fit of each column, with
+        its kernel.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
@@ -153,8 +161,8 @@ converged_
         "normalize_y": ["boolean"],
         "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
     }
-    #: Targets have one column each; no posterior of numbers beside the function.
-    _n_columns, _exact = 0, None
+    #: No posterior of numbers beside the function.
+    _exact = None
 
     def __init__(
         self,
@@ -193,6 +201,66 @@ converged_
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Find kernel and inducing points, and fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            In any units: length scales are relative to the columns.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Every column is a separate target, with its own kernel and noise.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The components cannot be combined; raised before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best kernel so far is kept, if there is one, with all
+            attributes; otherwise the estimator is not fitted.
+        """
+        return self._fit_one_or_more(X, y, sample_weight)
+
+    def _params_of_output(self, k, n_outputs):
+        return {}
+
+    def _negligible(self, likelihood, n_rows):
+        """Beside the noise."""
+        noise = float(likelihood._scale) ** 2
+        return noise * super()._negligible(likelihood, n_rows)
+
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
+        """Draw values of the function at the inducing points.
+
+        Parameters
+        ----------
+        n_draws : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        dict of str to ndarray
+            "inducing_values" of shape (n_draws, n_inducing), in units of y, without
+            noise; of several targets "inducing_values_0" and so on.
+        """
+        check_is_fitted(self)
+        if not self._n_columns:
+            return self._in_units(self._draw(n_draws, random_state))
+        random_state = check_random_state(random_state)
+        draws = [o.sample_posterior(n_draws, random_state) for o in self.outputs_]
+        found = enumerate(draws)
+        return {f"inducing_values_{k}": part["inducing_values"] for k, part in found}
 
     def _find_units(self, data):
         """Origin and scale of the target."""

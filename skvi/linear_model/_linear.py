@@ -286,12 +286,3 @@ default="hyperprior"
             is only fitted if the last one had been reached.
         """
         return self._fit_one_or_more(X, y, sample_weight)
-
-    def _fit_one_or_more(self, X, y, sample_weight):
-        """Fit a target, or the columns of several."""
-        if np.asarray(y).ndim == 2:
-            return self._fit_columns(X, y, sample_weight)
-        if "outputs_" in vars(self):
-            self._forget()
-            del self.outputs_
-        return self._fit(X, y, sample_weight)

@@ -367,6 +367,19 @@ class ColumnsMixin:
             for group, members in found[0].items()
         }
 
+    def _fit_one_or_more(self, X, y, sample_weight):
+        """Fit a target, or the columns of several."""
+        if np.asarray(y).ndim == 2:
+            return self._fit_columns(X, y, sample_weight)
+        if "outputs_" in vars(self):
+            self._forget()
+            del self.outputs_
+        return self._fit(X, y, sample_weight)
+
+    def _params_of_output(self, k, n_outputs):
+        """Parameters of the estimator of one column that differ from those of all."""
+        return {"prior": _of_output(self.prior, k, n_outputs)}
+
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""
         last = getattr(self, "outputs_", ())
@@ -380,7 +393,7 @@ class ColumnsMixin:
         outputs = list(last) if known else [clone(self) for _ in y.T]
         for k, (output, column) in enumerate(zip(outputs, y.T, strict=True)):
             seed = int(random_state.randint(2**31 - 1))
-            own = {"random_state": seed, "prior": _of_output(self.prior, k, y.shape[1])}
+            own = {"random_state": seed, **self._params_of_output(k, y.shape[1])}
             params = self.get_params(deep=False) | own
             output.set_params(**params)
             try:

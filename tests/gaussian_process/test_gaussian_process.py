@@ -237,6 +237,17 @@ def test_a_robust_loss_finds_the_noise_of_clean_rows_and_ignores_outliers():
     assert robust.noise_scale_ == pytest.approx(0.2, rel=0.15)
 
 
+def test_several_targets_are_as_many_fits():
+    X, y = rows_of()
+    both = SparseGaussianProcessRegressor().fit(X, np.stack([y, X[:, 0]], 1))
+    one = SparseGaussianProcessRegressor().fit(X, y)
+    np.testing.assert_array_equal(both.predict(X)[:, 0], one.predict(X))
+    assert both.outputs_[0].kernel_ == one.kernel_
+    assert both.predict_interval(X[:3]).shape == (3, 2, 2)
+    draws = both.sample_posterior(2, random_state=0)
+    assert sorted(draws) == ["inducing_values_0", "inducing_values_1"]
+
+
 def test_kernels_of_ones_own_and_what_is_refused():
     X, y = rows_of()
 
