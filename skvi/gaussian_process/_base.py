@@ -40,8 +40,9 @@ from skvi.utils._validation import (
 ALL_ROWS, N_INDUCING = 1500, 500
 # The same where every evaluation is a fit: for other likelihoods and losses.
 FEW_ROWS, FEW_INDUCING, LEAST_INDUCING = 500, 200, 50
-# Rows of the fit at which a larger one starts, and the largest it does not.
-START_ROWS = 1000
+# Rows of the fit at which a larger one starts; largest number of rows by which kernel
+# and inducing points are chosen: the fit of the inducing values goes through all.
+START_ROWS, SEARCH_ROWS = 1000, 10_000
 # Variance of f beside the inducing values, relative to theirs, that changes nothing.
 DETERMINED = 1e-9
 NOT_ALL = (
@@ -253,6 +254,8 @@ class SparseGaussianProcess(BaseVariational):
     def _find(self, search, theta):
         """Hyperparameters and inducing points, from the best of several starts."""
         random_state = check_random_state(self.random_state)
+        if self.optimizer is not None:
+            search = search.of_some(SEARCH_ROWS, random_state)
         found = self._find_from(search, theta, random_state)
         low, high = search.bounds.T
         for _ in range(self.n_restarts_optimizer if self.optimizer else 0):
@@ -291,11 +294,7 @@ class SparseGaussianProcess(BaseVariational):
 
     def _near(self, search, place, random_state):
         """Hyperparameters of an exact fit to some of the rows."""
-        n = len(search.objective.rows.X)
-        index = torch.from_numpy(random_state.permutation(n)[:START_ROWS])
-        some = Search(
-            search.objective.of(index), search.bounds, search.sizes, search.optimizer
-        )
+        some = search.of_some(START_ROWS, random_state)
         return Place(some.improve(place, FEW_ITER).theta, None)
 
     def _posterior_attributes(self, state):

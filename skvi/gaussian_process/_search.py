@@ -1,7 +1,6 @@
 """Search for hyperparameters and inducing points of largest evidence, or ELBO."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,8 +8,6 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from sklearn.cluster import MiniBatchKMeans
-
-Objective = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 # Iterations of a search, and of one that only has to come near.
 MAX_ITER, FEW_ITER = 100, 30
@@ -45,7 +42,7 @@ class Search:
     "fmin_l_bfgs_b", or a function as scikit-learn's Gaussian processes take it.
     """
 
-    objective: Objective
+    objective: Any
     bounds: np.ndarray
     sizes: torch.Tensor
     optimizer: Any
@@ -65,6 +62,14 @@ class Search:
                 raise
             return replace(memory.best, interrupted=True)
         return memory.best
+
+    def of_some(self, n_rows: int, random_state: np.random.RandomState) -> "Search":
+        """The same search by at most so many rows, taken at random."""
+        n = len(self.objective.rows.X)
+        if n <= n_rows:
+            return self
+        index = torch.from_numpy(random_state.permutation(n)[:n_rows])
+        return replace(self, objective=self.objective.of(index))
 
     def _run(self, memory: "_Memory", max_iter: int) -> None:
         n, at = len(memory.start.theta), memory.vector()
