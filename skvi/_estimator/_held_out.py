@@ -18,12 +18,16 @@ from skvi.losses import BetaLoss, LogLoss
 # Fewer rows are not split. Of several parts each is held out in turn: as many of them
 # as it takes for so many rows, and at most so many of each.
 MIN_ROWS, N_PARTS, ENOUGH_ROWS, MOST_ROWS = 10, 5, 150, 1000
-# Candidates, the standard one first, from weak to strong. A normal row at k standard
-# deviations has the largest influence on a fit by `BetaLoss(1 + 1 / k^2)`.
-PATHS = {
+# Candidates from weak to strong, the standard one first; the place of the one that is
+# compared with it. With `BetaLoss(1 + 1 / k^2)` the influence of a row is largest at k
+# standard deviations.
+PATHS: dict[str, list] = {
     "divergence": [KLDivergence(w) for w in (1.0, 0.1, 0.03, 0.01, 0.003)],
     "loss": [LogLoss(), *(BetaLoss(round(1 + k**-2, 2)) for k in (3.0, 2.0, 1.5))],
 }
+FIRST = {"divergence": 1, "loss": 2}
+# Folds are added until one of both is this number of paired standard errors behind.
+N_ERRORS = 2.0
 # Fractions of the held-out rows that may be outliers; at the last one the model itself
 # is wrong.
 FRACTIONS = np.linspace(0, 0.2, 21)
@@ -59,8 +63,9 @@ def paired(
     scores: np.ndarray, other: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Total gain over other scores of the same rows, (..., rows), and its error."""
-    gain = (scores - other) * weight
-    return gain.sum(-1), np.sqrt(gain.shape[-1]) * gain.std(-1)
+    with np.errstate(invalid="ignore"):  # of scores -inf
+        gain = (scores - other) * weight
+        return gain.sum(-1), np.sqrt(gain.shape[-1]) * gain.std(-1)
 
 
 def choose_parts(
@@ -72,7 +77,9 @@ def choose_parts(
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Loss and divergence by parameter, and mean scores of the candidates of each.
 
-    The next candidate is tried while the last one is better than all before.
+    A first candidate is compared with the standard one; stronger ones follow if it is
+    better, else weaker ones, as long as each is better than the one before: by more
+    than a standard error of the paired difference.
     """
     names = [name for name in PATHS if estimator._is_auto(name)]
     parts = {
@@ -89,7 +96,7 @@ def choose_parts(
 
 
 class _Judge:
-    """Log densities of held-out rows, by fits to the others."""
+    """Fits to parts of the rows, and log densities of those held out."""
 
     excepts_outliers = False
 
@@ -106,59 +113,53 @@ class _Judge:
         self.n_values = len(values)
         if self.splits and not is_classifier(estimator):
             self.n_values = np.ptp(values) + np.diff(values).min()
+        #: Log densities by candidate and fold.
+        self.held: dict[str, list[np.ndarray]] = {}
 
     def choose(self, name: str, parts: dict[str, Any]) -> tuple[Any, dict[str, float]]:
-        """Return the choice, and the mean scores of all that were tried.
-
-        The best one on the first fold is compared with the standard one on all of them,
-        and has to gain more than a standard error.
-        """
-        path, first = PATHS[name], self.splits[:1]
-        rows = [self._scores(parts, first)]
-        for part in path[1:]:
-            rows.append(self._scores({**parts, name: part}, first, part))
-            totals = np.array(rows) @ self._weights(first)
-            if totals.argmax() < len(rows) - 1:
+        """Return the choice, and the mean scores of all that were tried."""
+        path, first = PATHS[name], FIRST[name]
+        tried = [{**parts, name: part} for part in path]
+        for n_folds in range(1, len(self.splits) + 1):
+            weight = self._weights(n_folds)
+            rows = {k: self._scores(tried[k], n_folds) for k in (0, first)}
+            gain, error = paired(rows[first], rows[0], weight)
+            if abs(gain) > N_ERRORS * error:
                 break
-        means = (totals / self._weights(first).sum()).tolist()
-        report = {repr(part): mean for part, mean in zip(path, means, strict=False)}
-        best = path[int(totals.argmax())]
-        if best is path[0]:
-            return best, report
-        own, standard = rows[int(totals.argmax())], rows[0]
-        if others := self.splits[1:]:
-            own = np.append(own, self._scores({**parts, name: best}, others, best))
-            standard = np.append(standard, self._scores(parts, others))
-        gain, error = paired(own, standard, self._weights(self.splits))
-        return best if gain > error else path[0], report
+        best = first if gain > error else 0
+        for k in range(first + 1, len(path)) if best else range(first - 1, 0, -1):
+            rows[k] = self._scores(tried[k], n_folds)
+            gain, error = paired(rows[k], rows[best], weight)
+            if not gain > error:
+                break
+            best = k
+        total = weight.sum()
+        report = {repr(path[k]): float(row @ weight / total) for k, row in rows.items()}
+        return path[best], report
 
-    def _weights(self, splits: list) -> np.ndarray:
-        return self.weight[np.concatenate([test for _, test in splits])]
+    def _weights(self, n_folds: int) -> np.ndarray:
+        return self.weight[np.concatenate([test for _, test in self.splits[:n_folds]])]
 
-    def _scores(
-        self, parts: dict[str, Any], splits: list, tried: Any = None
-    ) -> np.ndarray:
-        """Scores of the held-out rows of some splits, (rows,).
-
-        They are -inf if the part that is tried instead of the standard one has no fit.
-        """
-        weight = self._weights(splits)
-        try:
-            with warnings.catch_warnings():  # the fit itself will say it of all rows
-                for category in (SkviWarning, ConvergenceWarning):
-                    warnings.simplefilter("ignore", category)
-                folds = [self._fold(parts, *split) for split in splits]
-        except (ValueError, ArithmeticError) as error:
-            if tried is None or isinstance(error, IncompatibleComponentsError):
-                raise
-            return np.full(len(weight), -np.inf)
-        found = np.maximum(np.concatenate(folds), np.finfo(np.float32).min)
-        return self._except_outliers(found, weight, isinstance(tried, BetaLoss))
+    def _scores(self, parts: dict[str, Any], n_folds: int) -> np.ndarray:
+        """Scores of the rows held out in so many folds, (rows,)."""
+        held = self.held.setdefault(repr(parts), [])
+        while len(held) < n_folds:
+            held.append(self._fold(parts, *self.splits[len(held)]))
+        found = np.concatenate(held[:n_folds])
+        if not self.excepts_outliers:
+            return found
+        # Outliers may have any value in the range of the targets.
+        with np.errstate(divide="ignore"):
+            model, other = np.log1p(-FRACTIONS), np.log(FRACTIONS / self.n_values)
+        table = np.logaddexp(model[:, None] + found, other[:, None])
+        best = int((table @ self._weights(n_folds)).argmax())
+        is_wrong = best == len(FRACTIONS) - 1 and isinstance(parts["loss"], BetaLoss)
+        return np.full(len(found), -np.inf) if is_wrong else table[best]
 
     def _fold(
         self, parts: dict[str, Any], train: np.ndarray, test: np.ndarray
     ) -> np.ndarray:
-        """Log densities of a part of the rows, (rows,)."""
+        """Log densities of held-out rows, (rows,); -inf where there is no fit."""
         parts, weight = dict(parts), self.weight[train]
         if self.estimator._is_auto("divergence"):
             # The same posterior, which more solvers can find.
@@ -171,19 +172,14 @@ class _Judge:
         if self.exposure is not None:
             rows = [{"exposure": self.exposure[part]} for part in (train, test)]
         given = None if (weight == 1).all() else weight
-        model.fit(self.X[train], self.y[train], given, **rows[0])
-        return model.predict_log_density(self.X[test], self.y[test], **rows[1])
-
-    def _except_outliers(
-        self, scores: np.ndarray, weight: np.ndarray, is_robust: bool
-    ) -> np.ndarray:
-        """Scores in which outliers may have any value in the range of the targets."""
-        if not self.excepts_outliers:
-            return scores
-        with np.errstate(divide="ignore"):
-            model, other = np.log1p(-FRACTIONS), np.log(FRACTIONS / self.n_values)
-        table = np.logaddexp(model[:, None] + scores, other[:, None])
-        best = int((table @ weight).argmax())
-        if is_robust and best == len(FRACTIONS) - 1:
-            return np.full(len(scores), -np.inf)
-        return table[best]
+        try:
+            with warnings.catch_warnings():  # the fit itself will say it of all rows
+                for category in (SkviWarning, ConvergenceWarning):
+                    warnings.simplefilter("ignore", category)
+                model.fit(self.X[train], self.y[train], given, **rows[0])
+                found = model.predict_log_density(self.X[test], self.y[test], **rows[1])
+        except IncompatibleComponentsError:
+            raise
+        except (ValueError, ArithmeticError):
+            return np.full(len(test), -np.inf)
+        return np.maximum(found, np.finfo(np.float32).min)

@@ -285,7 +285,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         self._chosen, self._held_out_scores = {}, {}
         if not (self._is_auto("loss") or self._is_auto("divergence")):
             return
-        if self._is_auto("divergence") and self._resolve("objective").kind == "weights":
+        is_elbo = self._resolve("objective").kind == "expectation"
+        if self._is_auto("divergence") and not is_elbo:
             raise IncompatibleComponentsError(
                 "divergence='auto'", "objective='elbo'", "divergence='kl'"
             )
