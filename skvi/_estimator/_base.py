@@ -188,12 +188,13 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         elif is_classifier(self):
             refuse_label_matrix(y)
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
+        sample_weight = self._check_weights(X, sample_weight)
+        self._choose_parts(X, y, sample_weight, exposure)
         response = self._response(y)
         self.objective_ = self._resolve("objective")
         self.loss_function_ = self._resolve("loss")
         self.posterior_family_ = self._resolve("posterior")
         self.prior_ = self._resolve_prior()
-        sample_weight = self._check_weights(X, sample_weight)
         self.divergence_ = self._resolve_divergence(X, y, sample_weight)
         for part in (self.divergence_, self.loss_function_, self.posterior_family_):
             part.validate()
@@ -221,6 +222,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _resolve(self, name: str) -> Any:
         """The object that a parameter stands for."""
         return resolve(name, getattr(self, name))
+
+    def _choose_parts(self, X: Any, y: Any, sample_weight: Any, exposure: Any) -> None:
+        """Choose parts that are "auto" by the rows, before they are resolved."""
 
     def _resolve_divergence(self, X: Any, y: Any, sample_weight: Any) -> Divergence:
         """The divergence, which may depend on the rows."""

@@ -7,13 +7,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 from sklearn.utils.validation import _check_feature_names_in
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._continual import check_next_prior
-from skvi._estimator._parts import POSTERIORS, PRIORS
+from skvi._estimator._held_out import choose_parts
+from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
 from skvi.base._layout import Units
-from skvi.divergences import KLDivergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import unscaled_message
@@ -33,6 +35,7 @@ from skvi.linear_model._units import (
     offset_mean,
     with_new_features,
 )
+from skvi.losses import Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
@@ -73,10 +76,14 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     _parameter_constraints: dict = {
         **BaseVariational._parameter_constraints,
+        "divergence": [StrOptions({"auto", *DIVERGENCES}), Divergence],
+        "loss": [StrOptions({"auto", *LOSSES}), Loss, callable],
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
         "prior": [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict],
     }
     _input = {**BaseVariational._input, "accept_sparse": "csr"}
+    #: Parts that held-out rows chose, and the scores of the candidates, by parameter.
+    _chosen, _held_out_scores = None, None
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -259,7 +266,42 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         self._model = replace(self._model, **parts, taken_from_y=tuple(taken))
         return known
 
+    def _is_auto(self, name):
+        """Whether held-out rows are to choose a loss or a divergence."""
+        given = getattr(self, name)
+        if isinstance(given, KLDivergence):
+            given = given.weight
+        return isinstance(given, str) and given == "auto"
+
+    def _check_stream(self):
+        for name in filter(self._is_auto, ("loss", "divergence")):
+            raise IncompatibleComponentsError(
+                f"{name}='auto'",
+                "all rows at once, of which it holds some out",
+                f"fit, or the {name}_ that a fit to a first batch has chosen",
+            )
+
+    def _choose_parts(self, X, y, sample_weight, exposure):
+        self._chosen, self._held_out_scores = {}, {}
+        if not (self._is_auto("loss") or self._is_auto("divergence")):
+            return
+        is_elbo = self._resolve("objective").kind == "expectation"
+        if self._is_auto("divergence") and not is_elbo:
+            raise IncompatibleComponentsError(
+                "divergence='auto'", "objective='elbo'", "divergence='kl'"
+            )
+        given = X, y, sample_weight, exposure
+        self._chosen, self._held_out_scores = choose_parts(self, *given)
+
+    def _judge_fit(self, target):
+        numbers, *messages = super()._judge_fit(target)
+        if self._held_out_scores:
+            numbers = numbers | {"held_out": self._held_out_scores}
+        return numbers, *messages
+
     def _resolve(self, name):
+        if name in ("loss", "divergence") and self._is_auto(name):
+            return clone(self._chosen[name])
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
             return Normal(HalfCauchy()) if self._finds_scale() else Normal()
         if name == "posterior" and isinstance(self.posterior, str):

@@ -122,6 +122,12 @@ def check_comparable(candidates: list[Any]) -> None:
                 f"validation_fraction={fraction!r} takes rows out of them. Use "
                 "validation_fraction=None: the bound needs no held-out rows."
             )
+        if final_step(candidate).get_params().get("loss") == "auto":
+            raise ValueError(
+                "Evidences of different losses have no common unit, and with "
+                "loss='auto' every candidate chooses its own. Use a given one, such as "
+                "loss='log'."
+            )
     units = [_unit(candidate) for candidate in candidates]
     for name in units[0]:
         values = {describe(unit[name][0]): unit[name][1] for unit in units}
