@@ -137,6 +137,15 @@ class SparseGaussianProcess(BaseVariational):
         """
         return self._fit(X, y, sample_weight)
 
+    def _choose_parts(self, X, y, sample_weight, exposure):
+        """Nothing is chosen by held-out rows; refuse what asks for that."""
+        if getattr(self.divergence, "weight", None) == "auto":
+            raise IncompatibleComponentsError(
+                f"divergence={self.divergence!r}",
+                "a linear model or a network, which hold rows out to choose it",
+                "a number, KLDivergence(0.5)",
+            )
+
     def _work(self, target):
         """Multiply-adds of a pass over the data."""
         return len(target.y) * target.layout.size**2
