@@ -145,6 +145,33 @@ def refined():
     return rows
 
 
+def refined_costs():
+    """What few refined samples gain, and what they cost."""
+    table, rows = read(RESULTS / "uci_refined.csv"), []
+    for name in SETS:
+        own = [r for r in table if r["set"] == name]
+        fits = [r for r in own if r["family"] == "refined"]
+        few = [float(r["of_10_refined"]) - float(r["of_10"]) for r in fits]
+        ten = [float(r["of_10_refined"]) - float(r["of_100"]) for r in fits]
+        row = {
+            "set": NAMES[name],
+            "start": shown([float(r["of_100"]) for r in fits], 3),
+            "10 samples, minus 10 draws": shown(few, 4, "+"),
+            "10 samples, minus 100 draws": shown(ten, 4, "+"),
+        }
+        for family, title in (("refined", "start"), ("ensemble", "mixture")):
+            seconds = [float(r["seconds"]) for r in own if r["family"] == family]
+            row[f"seconds, {title}"] = f"{np.mean(seconds):.1f}"
+        seconds = [float(r["seconds_of_10"]) for r in fits]
+        row["seconds, 10 samples"] = f"{np.mean(seconds):.1f}"
+        flows = [r for r in own if r["family"] == "multiplicative_flow"]
+        row["seconds, MNF"] = f"{np.mean([float(r['seconds']) for r in flows]):.1f}"
+        gains = [float(r["elbo"]) - float(r["elbo_of_start"]) for r in flows]
+        row["ELBO, MNF"] = shown(gains, 0, "+")
+        rows.append(row)
+    return rows
+
+
 def mushrooms():
     """Figure 5 of Havasi et al.: the regret after 400 rounds."""
     table = read(RESULTS / "mushroom.csv")
@@ -275,6 +302,7 @@ def tables():
         "figure_6": figure_6(),
         "figure_14": figure_14(),
         "refined": refined(),
+        "refined_costs": refined_costs(),
         "refined_densities": read(RESULTS / "claims_refined.csv"),
         "mushrooms": mushrooms(),
         "counts": counts(),
