@@ -148,3 +148,6 @@ def test_items_of_the_sources_have_a_state_and_else_a_reason():
         assert states <= {"there", "in part", "missing", "refused"}
         assert all(row["reason"] for row in rows if row["state"] != "there")
         assert len({row["item"] for row in rows}) == len(rows)
+        scripts = re.findall(r"``(plot_\w+|\w+\.py)``", path.read_text())
+        names = [script.removesuffix(".py") + ".py" for script in scripts]
+        assert all(list(PAGES.parent.glob(f"[be]*s/{name}")) for name in names)
