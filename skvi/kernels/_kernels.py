@@ -174,13 +174,14 @@ class OfDistance(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, squares, profile):  # type: ignore[override]
+    def forward(ctx: Any, squares: torch.Tensor, profile: Callable) -> torch.Tensor:
+        value: torch.Tensor
         value, slope = profile(squares)
         ctx.save_for_backward(slope)
         return value
 
     @staticmethod
-    def backward(ctx, gradient):  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
         return gradient * ctx.saved_tensors[0], None
 
 
