@@ -121,7 +121,10 @@ def check_kernel(kernel: Any) -> None:
         _rule(kernel)
 
 
-def _halves(kernel: Any, theta: torch.Tensor) -> tuple[tuple, tuple]:
+Half = tuple[Any, torch.Tensor]
+
+
+def _halves(kernel: Any, theta: torch.Tensor) -> tuple[Half, Half]:
     """Both parts of a sum or a product, with their hyperparameters."""
     n = kernel.k1.n_dims
     return (kernel.k1, theta[:n]), (kernel.k2, theta[n:])
