@@ -27,6 +27,7 @@ from skvi.objectives.base import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import Solver
+from skvi.utils._blocks import by_blocks
 from skvi.utils._interrupts import limit_threads
 
 # Operations per class and row of a prediction: some thousand nodes.
@@ -239,6 +240,7 @@ or Objective, default="elbo"
             self._warn(message, SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
 
+    @by_blocks
     def decision_function(self, X: Any) -> np.ndarray:
         """Log odds, or centered log probabilities, averaged over the posterior.
 
