@@ -19,7 +19,7 @@ from skvi.losses import LogLoss
 from skvi.posteriors import Posterior
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._blocks import BlockRows
-from skvi.utils._blocks import Blocks, check_block
+from skvi.utils._blocks import Blocks, as_floats
 from skvi.utils._rows import as_rows
 from skvi.utils._validation import (
     as_tensor,
@@ -240,7 +240,8 @@ class Model:
         targets = self.response.encode(np.asarray(y))
         weight = None if weight is None else np.asarray(weight, np.float64)
         weight = self.response.weights(targets, weight)
-        data = TrainingData(check_block(X), targets, weight, None, ()).used()
+        X = as_floats(X, ensure_all_finite=False)  # the first look has checked it
+        data = TrainingData(X, targets, weight, None, ()).used()
         y, own, _ = self._columns(data)
         return Rows(self.design(data.X), y, own, self._offset_of(data))
 

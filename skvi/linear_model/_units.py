@@ -22,7 +22,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
-from skvi.utils._blocks import Blocks, check_block
+from skvi.utils._blocks import Blocks, as_floats
 from skvi.utils._rows import ShiftedRows, SparseRows, as_rows, spread
 from skvi.utils._validation import (
     as_tensor,
@@ -282,7 +282,7 @@ def _of_block(function, *args):
     """A function of a block's features and weights; None for no rows."""
     *given, X, _, weight = args
     w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
-    return function(check_block(X)[w > 0], w[w > 0], *given) if w.any() else None
+    return function(as_floats(X)[w > 0], w[w > 0], *given) if w.any() else None
 
 
 def offset_mean(offset, weight):

@@ -130,43 +130,47 @@ def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Ten
     return found
 
 
+def joined_columns(
+    X: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None, has_ones: bool
+) -> torch.Tensor:
+    """Rows ``[1, X, y]``, or ``[X, y]``, times the roots of their weights."""
+    ones = [torch.ones_like(y)[:, None]] * has_ones
+    rows = torch.cat([*ones, X.to(torch.float64), y[:, None]], 1)
+    return rows if weight is None else rows * weight.sqrt()[:, None]
+
+
 @dataclass(frozen=True, eq=False)
 class Triangle(Movable):
-    """R of the QR decomposition of rows ``[1, X, y]``, or ``[X, y]``, by root weights.
-
-    Those of several blocks add up to that of all rows, without loss of precision.
-    """
+    """R of the QR decomposition of `joined_columns`; those of blocks add up to one."""
 
     matrix: torch.Tensor
-    n: float  # sum of the weights
 
     @classmethod
-    def of(
-        cls, X: Any, y: torch.Tensor, weight: torch.Tensor | None, has_ones: bool
-    ) -> "Triangle":
-        """Decompose rows in memory."""
-        weight = torch.ones_like(y) if weight is None else weight
-        X = X.to(torch.float64)
-        columns = [torch.ones_like(y)[:, None]] * has_ones + [X, y[:, None]]
-        rows = torch.cat(columns, 1) * weight.sqrt()[:, None]
-        return cls(torch.linalg.qr(rows, mode="r").R, float(weight.sum()))
+    def of(cls, rows: torch.Tensor) -> "Triangle":
+        """Decompose rows."""
+        return cls(torch.linalg.qr(rows, mode="r").R)
+
+    @classmethod
+    def of_gram(cls, gram: torch.Tensor) -> "Triangle | None":
+        """R from the Gram matrix of all rows; None if that is inaccurate."""
+        factor, info = torch.linalg.cholesky_ex(gram, upper=True)
+        sizes = factor.diagonal().square() / gram.diagonal()
+        return cls(factor) if not info and float(sizes.min()) > SQUARED else None
 
     def __add__(self, other: "Triangle") -> "Triangle":
         """Add other rows."""
-        rows = torch.cat([self.matrix, other.matrix])
-        return Triangle(torch.linalg.qr(rows, mode="r").R, self.n + other.n)
+        return Triangle.of(torch.cat([self.matrix, other.matrix]))
 
-    def least_squares(self, has_ones: bool, n_rows: int) -> LeastSquares:
-        """Sum of squares of the rows, whose mean is taken away where there are ones."""
+    def least_squares(self, n: float, n_rows: int, has_ones: bool) -> LeastSquares:
+        """Sum of squares of rows whose weights sum to n, about the means with ones."""
         A, mean = self.matrix, 0.0
         if has_ones:
             mean, A = float(A[0, -1] / A[0, 0]), A[1:, 1:]
         values, vectors, solution = _decomposed(A, max(n_rows, A.shape[1]))
-        residual = A[:, -1] - A[:, :-1] @ (vectors @ solution)
-        squares = float(residual @ residual)
+        rest = A[:, -1] - A[:, :-1] @ (vectors @ solution)
         diagonal = A[:, :-1].square().sum(0)
-        parts = values, vectors, solution, squares, mean, None, diagonal
-        return LeastSquares(self.n, *parts)
+        parts = values, vectors, solution, float(rest @ rest), mean
+        return LeastSquares(n, *parts, None, diagonal)
 
 
 # Steps toward the center of the integrand, which need not be exact.

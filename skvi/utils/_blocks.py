@@ -177,7 +177,7 @@ def _some_rows(index: np.ndarray, X: Any, y: Any, weight: Any) -> SomeRows:
 def look_at(has_labels: bool, index: np.ndarray, X: Any, y: Any, weight: Any) -> Look:
     """Look at a block; ValueError for NaN and infinite values."""
     some = _some_rows(index, X, y, weight)
-    X, y = check_block(X), np.asarray(y)
+    X, y = as_floats(X), np.asarray(y)
     w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
     if not np.isfinite(w).all() or (w < 0).any():
         raise ValueError("sample_weight must be finite and not negative.")
@@ -196,11 +196,10 @@ def look_at(has_labels: bool, index: np.ndarray, X: Any, y: Any, weight: Any) ->
     return Look(low, high, w @ X, (n, mean, square), values, some)
 
 
-def check_block(X: Any) -> np.ndarray:
+def as_floats(X: Any, **options: Any) -> np.ndarray:
     """Features of a block, in single or double precision."""
-    found: np.ndarray = check_array(
-        X, dtype=[np.float64, np.float32], ensure_min_samples=0
-    )
+    options |= {"dtype": [np.float64, np.float32], "ensure_min_samples": 0}
+    found: np.ndarray = check_array(X, **options)
     return found
 
 
