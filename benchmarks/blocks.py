@@ -67,33 +67,42 @@ def in_blocks(path):
     return da.concatenate([da.from_delayed(load(path, i), s, "f8") for i, s in parts])
 
 
-def one_run(folder, name, n, d, client):
-    """Fit one model in blocks, again with a kill, and in memory."""
+def seconds(client):
+    """Processor seconds of the workers and of this process, so far."""
+    return sum(client.run(time.process_time).values()) + time.process_time()
+
+
+def fit_blocks(model, blocks, row):
+    """Two fits by four workers, one of which is killed in the second."""
+    limits = {"n_workers": 4, "threads_per_worker": 1, "memory_limit": "1GB"}
+    with LocalCluster(**limits, dashboard_address=None) as c, Client(c) as client:
+        client.run(lambda: __import__("skvi.linear_model"))
+        begin, before = time.time(), seconds(client)
+        first = clone(model).fit(*blocks)
+        row["wall"], row["cpu"] = time.time() - begin, seconds(client) - before
+        peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        row["worker_GB"] = max(peaks.values()) / 1e6
+        pid = next(iter(client.run(os.getpid).values()))
+        threading.Timer(row["wall"] / 2, os.kill, (pid, signal.SIGKILL)).start()
+        begin = time.time()
+        again = clone(model).fit(*blocks)
+        row["wall_killed"] = time.time() - begin
+    row["difference_killed"] = float(np.abs(again.coef_ - first.coef_).max())
+    return first.coef_
+
+
+def one_run(folder, name, n):
+    """Fit one model in blocks, and in memory."""
     model, target = MODELS[name]
-    blocks = [in_blocks(folder / f"{k}.npy") for k in ("X", target)]
-    client.wait_for_workers(4)
-    client.run(lambda: __import__("skvi.linear_model"))
-    begin, before = time.time(), time.process_time()
-    used = client.run(time.process_time)
-    first = clone(model).fit(*blocks)
-    now, wall = client.run(time.process_time), time.time() - begin
-    cpu = time.process_time() - before + sum(now.values()) - sum(used.values())
-    memory = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    pid = next(iter(client.run(os.getpid).values()))
-    threading.Timer(wall / 2, os.kill, (pid, signal.SIGKILL)).start()
-    begin = time.time()
-    again = clone(model).fit(*blocks)
-    killed = time.time() - begin
+    paths = [folder / f"{k}.npy" for k in ("X", target)]
+    row = {"model": name, "rows": n, "features": np.load(paths[0], "r").shape[1]}
+    coef = fit_blocks(model, [in_blocks(path) for path in paths], row)
     begin, before = time.time(), time.process_time()
     with threadpool_limits(1):
-        X, y = (np.load(folder / f"{k}.npy") for k in ("X", target))
-        alone = clone(model).fit(X, y)
-    own, away = time.process_time() - before, np.abs(first.coef_ - alone.coef_)
-    row = {"model": name, "rows": n, "features": d, "cpu": cpu, "cpu_in_memory": own}
-    row |= {"wall": wall, "wall_killed": killed, "wall_in_memory": time.time() - begin}
-    row["worker_GB"] = max(memory.values()) / 1e6
-    row["difference"] = float(np.max(away / np.abs(alone.coef_)))
-    row["difference_killed"] = float(np.abs(again.coef_ - first.coef_).max())
+        alone = clone(model).fit(*map(np.load, paths)).coef_
+    row["wall_in_memory"] = time.time() - begin
+    row["cpu_in_memory"] = time.process_time() - before
+    row["difference"] = float(np.max(np.abs(coef / alone - 1)))
     return {k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()}
 
 
@@ -101,12 +110,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=float, default=4e6)
     parser.add_argument("--features", type=int, default=64)
-    n, d = int((args := parser.parse_args()).rows), args.features
-    limits = {"n_workers": 4, "threads_per_worker": 1, "memory_limit": "1GB"}
-    cluster = LocalCluster(**limits, dashboard_address=None)
-    with tempfile.TemporaryDirectory() as name, cluster, Client(cluster) as client:
-        write(folder := Path(name), n, d)
-        run = partial(one_run, folder, d=d, client=client)
-        runs = [(model, n) for model in MODELS]
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), n := int(args.rows), args.features)
+        runs, run = [(model, n) for model in MODELS], partial(one_run, Path(folder))
         for row in sweep(RESULTS, ("model", "rows"), runs, run, TITLE):
             print(row, flush=True)

@@ -229,7 +229,11 @@ class _SharedLimit:
 
     def _set(self) -> None:
         for pool, n_threads in self.before:
+            # threadpoolctl 3.8 ignores all threads but the first that set OpenBLAS's.
+            release = getattr(pool, "clear_controlling_thread", lambda force: None)
+            release(force=True)
             pool.set_num_threads(self.limits[-1] if self.limits else n_threads)
+            release(force=True)
 
 
 _BLAS = _SharedLimit()
