@@ -10,7 +10,7 @@ differences of coefficients: relative ones from memory, and those after the kill
 
 import argparse
 import os
-import resource
+import re
 import signal
 import tempfile
 import threading
@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 
 RESULTS = Path(__file__).parent / "results" / "blocks.csv"
-TITLE, BLOCK = "Fits in blocks of dask and in memory", 100_000
+TITLE, BLOCK = "Fits in blocks of dask and in memory", 25_000
 MODELS = {
     "regression": (BayesianLinearRegression(), "numbers"),
     "logistic, N(0, 1)": (BayesianLogisticRegression(prior="normal"), "labels"),
@@ -72,6 +72,11 @@ def seconds(client):
     return sum(client.run(time.process_time).values()) + time.process_time()
 
 
+def peak():
+    """Largest memory of this process, in kB."""
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
 def fit_blocks(model, blocks, row):
     """Two fits by four workers, one of which is killed in the second."""
     limits = {"n_workers": 4, "threads_per_worker": 1, "memory_limit": "1GB"}
@@ -80,8 +85,7 @@ def fit_blocks(model, blocks, row):
         begin, before = time.time(), seconds(client)
         first = clone(model).fit(*blocks)
         row["wall"], row["cpu"] = time.time() - begin, seconds(client) - before
-        peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        row["worker_GB"] = max(peaks.values()) / 1e6
+        row["worker_GB"] = max(client.run(peak).values()) / 1e6
         pid = next(iter(client.run(os.getpid).values()))
         threading.Timer(row["wall"] / 2, os.kill, (pid, signal.SIGKILL)).start()
         begin = time.time()

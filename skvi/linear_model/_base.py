@@ -52,12 +52,6 @@ from skvi.utils._interrupts import with_callbacks
 from skvi.utils._rows import SparseRows, row_width
 from skvi.utils._validation import StrOptions, _fit_context, is_dask
 
-# What to give in place of arguments that need all rows.
-INSTEAD = {
-    "exposure": "arrays, as of X.compute()",
-    "class_weight": "sample_weight, the weight of each row's class",
-}
-
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     """Base class: a linear predictor with one or more columns.
@@ -96,7 +90,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense; CSR is used as it is.
+            never made dense; CSR is used as it is. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,)
             Numbers, counts, or two or more classes of any type, as the model says.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -190,12 +185,12 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         if not is_dask(X) or self._stream is not None:
             return None
         weights = getattr(self, "class_weight", None)
-        given = {"exposure": exposure, "class_weight": weights}
-        for name, value in given.items():
-            if value is not None:
-                raise IncompatibleComponentsError(
-                    name, "rows in memory, and X is in blocks of dask", INSTEAD[name]
-                )
+        if exposure is not None or weights is not None:
+            raise IncompatibleComponentsError(
+                "class_weight" if exposure is None else "exposure",
+                "rows in memory, and X is in blocks of dask",
+                "sample_weight, or arrays, as of X.compute()",
+            )
         return Blocks(X, y, sample_weight, is_classifier(self))
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):

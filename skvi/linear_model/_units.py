@@ -23,7 +23,7 @@ from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
 from skvi.utils._blocks import Blocks, as_floats
-from skvi.utils._rows import ShiftedRows, SparseRows, as_rows, spread
+from skvi.utils._rows import ShiftedRows, SparseRows, as_rows
 from skvi.utils._validation import (
     as_tensor,
     check_array,
@@ -215,7 +215,7 @@ def _usual_values(X, weight, fraction):
     usual, some = np.zeros(X.shape[1]), X
     wanted = np.flatnonzero(fraction > 0.5 + ROUNDING)
     if isinstance(X, Blocks):
-        some = X.rows(spread(len(X), N_SAMPLED))
+        some = X.look.some.joined()[0]
     elif weight is not None or X.shape[0] > N_SAMPLED:
         total = np.cumsum(np.ones(X.shape[0]) if weight is None else weight)
         strata = np.arange(N_SAMPLED) + np.random.default_rng(0).random(N_SAMPLED)

@@ -10,10 +10,9 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._rows import Rows
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.targets._least_squares import Triangle, joined_columns
+from skvi.targets._least_squares import Triangle
 from skvi.targets._rows import stacked_terms
 from skvi.utils._blocks import Blocks
-from skvi.utils._rows import dense_gram
 from skvi.utils._tensors import CPU, Movable
 from skvi.utils._validation import row_chunks
 
@@ -199,20 +198,10 @@ def total_loss_of(
     return targets[0]._total_loss(theta, targets[0].rows)
 
 
-def joint_gram_of(targets: Sequence["SupervisedTarget"]) -> torch.Tensor:
-    """Products of the columns of a target, with y among them."""
-    columns = _columns_of(targets[0])
-    return dense_gram(columns, torch.ones_like(columns[:, 0]), False)
-
-
 def triangle_of(targets: Sequence["SupervisedTarget"]) -> Triangle:
-    """The same as a triangle, without loss of precision; it takes twice as long."""
-    return Triangle.of(_columns_of(targets[0]))
-
-
-def _columns_of(target: "SupervisedTarget") -> torch.Tensor:
-    rows, has_ones = target.rows, target.predictor.fit_intercept
-    return joined_columns(rows.X, rows.y, rows.weight, has_ones)
+    """Least squares of a target, as a triangle."""
+    rows, has_ones = targets[0].rows, targets[0].predictor.fit_intercept
+    return Triangle.of(rows.X, rows.y, rows.weight, has_ones)
 
 
 def starting(target: "SupervisedTarget") -> "SupervisedTarget":

@@ -8,7 +8,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior
-from skvi.targets._blocks import BlockRows, joint_gram_of, triangle_of
+from skvi.targets._blocks import BlockRows, triangle_of
 from skvi.targets._least_squares import LeastSquares, Triangle, summarize
 from skvi.targets._precisions import (
     BuiltHierarchy,
@@ -125,8 +125,7 @@ class HierarchicalTarget(SupervisedTarget):
         predictor, rows = self.predictor, self.rows
         if not isinstance(rows, BlockRows):
             return summarize(predictor, rows.X, rows.y, rows.weight)
-        gram = rows.total(joint_gram_of, [self])
-        found = Triangle.of_gram(gram) or rows.total(triangle_of, [self])
+        found: Triangle = rows.total(triangle_of, [self])
         sizes = rows.total_weight, len(rows)
         return found.least_squares(*sizes, predictor.fit_intercept)
 

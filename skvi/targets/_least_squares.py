@@ -130,36 +130,29 @@ def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Ten
     return found
 
 
-def joined_columns(
-    X: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None, has_ones: bool
-) -> torch.Tensor:
-    """Rows ``[1, X, y]``, or ``[X, y]``, times the roots of their weights."""
-    ones = [torch.ones_like(y)[:, None]] * has_ones
-    rows = torch.cat([*ones, X.to(torch.float64), y[:, None]], 1)
-    return rows if weight is None else rows * weight.sqrt()[:, None]
-
-
 @dataclass(frozen=True, eq=False)
 class Triangle(Movable):
-    """R of the QR decomposition of `joined_columns`; those of blocks add up to one."""
+    """R of the QR decomposition of rows ``[1, X, y]``, or ``[X, y]``, by root weights.
+
+    Those of blocks add up to that of all rows, without loss of precision.
+    """
 
     matrix: torch.Tensor
 
     @classmethod
-    def of(cls, rows: torch.Tensor) -> "Triangle":
-        """Decompose rows."""
-        return cls(torch.linalg.qr(rows, mode="r").R)
-
-    @classmethod
-    def of_gram(cls, gram: torch.Tensor) -> "Triangle | None":
-        """R from the Gram matrix of all rows; None if that is inaccurate."""
-        factor, info = torch.linalg.cholesky_ex(gram, upper=True)
-        sizes = factor.diagonal().square() / gram.diagonal()
-        return cls(factor) if not info and float(sizes.min()) > SQUARED else None
+    def of(
+        cls, X: Any, y: torch.Tensor, weight: torch.Tensor | None, has_ones: bool
+    ) -> "Triangle":
+        """Decompose rows in memory."""
+        root = torch.ones_like(y) if weight is None else weight.sqrt()
+        ones = [torch.ones_like(y)[:, None]] * has_ones
+        rows = torch.cat([*ones, X.to(torch.float64), y[:, None]], 1)
+        return cls(torch.linalg.qr(rows * root[:, None], mode="r").R)
 
     def __add__(self, other: "Triangle") -> "Triangle":
         """Add other rows."""
-        return Triangle.of(torch.cat([self.matrix, other.matrix]))
+        rows = torch.cat([self.matrix, other.matrix])
+        return Triangle(torch.linalg.qr(rows, mode="r").R)
 
     def least_squares(self, n: float, n_rows: int, has_ones: bool) -> LeastSquares:
         """Sum of squares of rows whose weights sum to n, about the means with ones."""

@@ -22,14 +22,7 @@ MOST_LABELS = 10_000
 
 
 class Blocks:
-    """Rows whose blocks (X, y, weight) stay on the workers.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    look : Look
-        What one pass over the rows has found.
-    """
+    """Rows whose blocks (X, y, weight) stay on the workers."""
 
     def __init__(self, X: Any, y: Any, weight: Any, has_labels: bool) -> None:
         import dask.array as da
@@ -48,8 +41,12 @@ class Blocks:
         given = [v.rechunk((rows, -1)[: v.ndim]) for v in given]
         blocks = [v.to_delayed().ravel() for v in given]
         self.parts = [(*part, None)[:3] for part in zip(*blocks, strict=True)]
-        self.ends = np.cumsum(rows)
-        self.look: Look = self._at(rows_to_start(*self.shape), look_at, has_labels)
+        ends, first = np.cumsum(rows), rows_to_start(*self.shape)
+        found = np.split(first, np.searchsorted(first, ends[:-1]))
+        own = zip(found, (0, *ends[:-1]), strict=True)
+        tasks = [(look_at, (has_labels, index - at)) for index, at in own]
+        #: What one pass over the rows has found.
+        self.look: Look = self._sum(tasks, range(len(tasks)))
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -59,10 +56,6 @@ class Blocks:
         """Sum of ``function(*args, X, y, weight)`` over all blocks."""
         return self._sum([(function, args)], [0] * len(self.parts))
 
-    def rows(self, index: np.ndarray) -> Any:
-        """Features of some rows, by their numbers in ascending order."""
-        return self._at(index, _some_rows).joined()[0]
-
     def first(self) -> tuple:
         """X, y and weights of the rows from which a fit starts."""
         X, *columns = self.look.some.joined()
@@ -71,15 +64,6 @@ class Blocks:
 
             X = pd.DataFrame(X, columns=self.columns)
         return X, *columns
-
-    def _at(self, index: np.ndarray, function: Callable, *args: Any) -> Any:
-        """Sum over the blocks of a function of the positions of rows in each."""
-        found = np.split(index, np.searchsorted(index, self.ends[:-1]))
-        starts = (0, *self.ends[:-1])
-        tasks = [
-            (function, (*args, i - at)) for i, at in zip(found, starts, strict=True)
-        ]
-        return self._sum(tasks, range(len(tasks)))
 
     def _sum(self, tasks: list, which: Any) -> Any:
         import dask
@@ -169,14 +153,10 @@ class SomeRows:
         return tuple(None if c[0] is None else np.concatenate(c) for c in columns)
 
 
-def _some_rows(index: np.ndarray, X: Any, y: Any, weight: Any) -> SomeRows:
-    columns = (None if v is None else np.asarray(v)[index] for v in (X, y, weight))
-    return SomeRows([tuple(columns)])
-
-
 def look_at(has_labels: bool, index: np.ndarray, X: Any, y: Any, weight: Any) -> Look:
     """Look at a block; ValueError for NaN and infinite values."""
-    some = _some_rows(index, X, y, weight)
+    columns = (None if v is None else np.asarray(v)[index] for v in (X, y, weight))
+    some = SomeRows([tuple(columns)])
     X, y = as_floats(X), np.asarray(y)
     w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
     if not np.isfinite(w).all() or (w < 0).any():

@@ -20,14 +20,6 @@ LABELS = np.where(RNG.random(600) < 1 / (1 + np.exp(-F)), "yes", "no")
 BLOCKS = da.from_array(X, chunks=(170, 2))
 
 
-@pytest.fixture(autouse=True)
-def _scheduler():
-    import dask
-
-    with dask.config.set(scheduler="threads", num_workers=2):
-        yield
-
-
 @pytest.mark.parametrize(
     ("model", "y"),
     [
