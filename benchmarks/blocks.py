@@ -1,6 +1,6 @@
 """Linear models of rows in blocks of dask, beside the same fits in memory.
 
-    python benchmarks/blocks.py [--rows 4e6] [--features 64]
+    python benchmarks/blocks.py [4e6]
 
 Writes X to a folder, and fits it by four worker processes of at most 1 GB, by the same
 while one of them is killed, and in memory by one thread. Adds to `results/blocks.csv`:
@@ -8,10 +8,10 @@ processor and wall seconds, the largest memory of a worker in GB, and the larges
 differences of coefficients: relative ones from memory, and those after the kill.
 """
 
-import argparse
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -29,27 +29,24 @@ from threadpoolctl import threadpool_limits
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 
 RESULTS = Path(__file__).parent / "results" / "blocks.csv"
-TITLE, BLOCK = "Fits in blocks of dask and in memory", 25_000
+TITLE, WIDTH, BLOCK = "Fits in blocks of dask and in memory", 64, 25_000
 MODELS = {
-    "regression": (BayesianLinearRegression(), "numbers"),
     "logistic, N(0, 1)": (BayesianLogisticRegression(prior="normal"), "labels"),
     "logistic": (BayesianLogisticRegression(), "labels"),
+    "regression": (BayesianLinearRegression(), "numbers"),
 }
 
 
-def write(folder, n, d):
+def write(folder, n):
     """Write features and both targets, block by block."""
-    shapes = {"X": (n, d), "labels": (n,), "numbers": (n,)}
-    files = {
-        k: np.lib.format.open_memmap(folder / f"{k}.npy", "w+", "f8", shape)
-        for k, shape in shapes.items()
-    }
-    coef = np.random.default_rng(0).normal(size=d) / d**0.5
+    shapes = {"X": (n, WIDTH), "labels": (n,), "numbers": (n,)}
+    new = partial(np.lib.format.open_memmap, mode="w+", dtype="f8")
+    files = {k: new(folder / f"{k}.npy", shape=shape) for k, shape in shapes.items()}
+    coef = np.random.default_rng(0).normal(size=WIDTH) / WIDTH**0.5
     for i in range(0, n, BLOCK):
-        rng = np.random.default_rng([1, i])
-        X = rng.normal(size=(min(BLOCK, n - i), d)) + 1
-        rows, f = slice(i, i + len(X)), (X - 1) @ coef
-        files["X"][rows] = X
+        rng, rows = np.random.default_rng([1, i]), slice(i, i + BLOCK)
+        X = rng.normal(size=files["X"][rows].shape) + 1
+        f, files["X"][rows] = (X - 1) @ coef, X
         files["labels"][rows] = rng.random(len(X)) < 1 / (1 + np.exp(-f))
         files["numbers"][rows] = f + rng.normal(size=len(X))
 
@@ -60,16 +57,18 @@ def load(path, i):
 
 
 def in_blocks(path):
-    n, *rest = np.load(path, mmap_mode="r").shape
-    starts = range(0, n, BLOCK)
-    shapes = [(min(BLOCK, n - i), *rest) for i in starts]
-    parts = zip(starts, shapes, strict=True)
-    return da.concatenate([da.from_delayed(load(path, i), s, "f8") for i, s in parts])
+    rows = np.load(path, mmap_mode="r")
+    starts = range(0, len(rows), BLOCK)
+    parts = [(load(path, i), rows[i : i + BLOCK].shape, "f8") for i in starts]
+    return da.concatenate([da.from_delayed(*part) for part in parts])
 
 
 def seconds(client):
-    """Processor seconds of the workers and of this process, so far."""
-    return sum(client.run(time.process_time).values()) + time.process_time()
+    """Processor seconds so far: of all processes, and of the tasks in the workers."""
+    every = sum(client.run(time.process_time).values()) + time.process_time()
+    ask = partial(client.submit, time.thread_time, pure=False)
+    tasks = [ask(workers=[w]) for w in client.scheduler_info()["workers"]]
+    return np.array([every, sum(client.gather(tasks))])
 
 
 def peak():
@@ -84,7 +83,8 @@ def fit_blocks(model, blocks, row):
         client.run(lambda: __import__("skvi.linear_model"))
         begin, before = time.time(), seconds(client)
         first = clone(model).fit(*blocks)
-        row["wall"], row["cpu"] = time.time() - begin, seconds(client) - before
+        row["wall"] = time.time() - begin
+        row["cpu"], row["cpu_tasks"] = map(float, seconds(client) - before)
         row["worker_GB"] = max(client.run(peak).values()) / 1e6
         pid = next(iter(client.run(os.getpid).values()))
         threading.Timer(row["wall"] / 2, os.kill, (pid, signal.SIGKILL)).start()
@@ -99,7 +99,7 @@ def one_run(folder, name, n):
     """Fit one model in blocks, and in memory."""
     model, target = MODELS[name]
     paths = [folder / f"{k}.npy" for k in ("X", target)]
-    row = {"model": name, "rows": n, "features": np.load(paths[0], "r").shape[1]}
+    row = {"model": name, "rows": n, "features": WIDTH}
     coef = fit_blocks(model, [in_blocks(path) for path in paths], row)
     begin, before = time.time(), time.process_time()
     with threadpool_limits(1):
@@ -111,12 +111,9 @@ def one_run(folder, name, n):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=float, default=4e6)
-    parser.add_argument("--features", type=int, default=64)
-    args = parser.parse_args()
+    n = int(float(sys.argv[1])) if sys.argv[1:] else 4_000_000
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), n := int(args.rows), args.features)
+        write(Path(folder), n)
         runs, run = [(model, n) for model in MODELS], partial(one_run, Path(folder))
         for row in sweep(RESULTS, ("model", "rows"), runs, run, TITLE):
             print(row, flush=True)
