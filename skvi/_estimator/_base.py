@@ -182,6 +182,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
+        blocks = self._find_blocks(X, y, sample_weight, exposure)
+        if blocks is not None:
+            X, y, sample_weight = blocks.first()
         y = as_numpy(y)
         if is_regressor(self):
             refuse_dates_as_target(y)
@@ -190,7 +193,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         sample_weight = self._check_weights(X, sample_weight)
         self._choose_parts(X, y, sample_weight, exposure)
-        response = self._response(y)
+        response = self._response(y if blocks is None else blocks.look.values)
         self.objective_ = self._resolve("objective")
         self.loss_function_ = self._resolve("loss")
         self.posterior_family_ = self._resolve("posterior")
@@ -200,12 +203,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             part.validate()
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
+        if blocks is not None:
+            data = data.over(blocks)
         self._warn(data.few_rows_message(), SkviWarning)
         self._choose_family(data, response)
         data = self._hold_out(data)
         model = self._assemble(data, response)
         self.loss_function_.check(model.likelihood)
-        target = model.target(data)
+        target = model.over_blocks(model.target(data), data)
         # Set at once; evidence and predictions use only this.
         self._model, self._fingerprint = model, data.fingerprint
         self._total_weight = data.total_weight
@@ -214,6 +219,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self._had_weights = sample_weight is not None
         self._had_exposure = offset is not None and bool(offset.any())
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+
+    def _find_blocks(self, X, y, sample_weight, exposure):
+        """Rows in blocks of dask; None for arrays, and where they are refused."""
+        return None
 
     def _pose(self, target: Any) -> tuple[Problem, Solver]:
         """Check the combination; the problem at its start, and the solver."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import _check_feature_names_in
 
 from skvi._estimator._base import BaseVariational
@@ -46,11 +46,13 @@ from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import Problem
 from skvi.solvers._choice import choose_solver
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.targets._blocks import BlockRows
 from skvi.targets._numbers import LikelihoodNumber, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_prior
+from skvi.utils._blocks import Blocks
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._rows import SparseRows, row_width
-from skvi.utils._validation import StrOptions, _fit_context
+from skvi.utils._validation import StrOptions, _fit_context, is_dask
 
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
@@ -94,7 +96,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense; CSR is used as it is.
+            never made dense; CSR is used as it is. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,)
             Numbers, counts, or two or more classes of any type, as the model says.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -176,11 +179,25 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return len(X) * per_row
 
     def _device_work(self, target):
-        """As `_work`, but 0 for sparse features, which stay on the CPU."""
-        return 0 if isinstance(target.X, SparseRows) else self._work(target)
+        """As `_work`, but 0 for features that stay where they are."""
+        stays = isinstance(target.X, SparseRows | BlockRows)
+        return 0 if stays else self._work(target)
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
+
+    def _find_blocks(self, X, y, sample_weight, exposure):
+        """As of dask arrays and data frames, in a fit."""
+        if not is_dask(X) or self._stream is not None:
+            return None
+        weights = getattr(self, "class_weight", None)
+        if exposure is not None or weights is not None:
+            raise IncompatibleComponentsError(
+                "class_weight" if exposure is None else "exposure",
+                "rows in memory, and X is in blocks of dask",
+                "sample_weight, or arrays, as of X.compute()",
+            )
+        return Blocks(X, y, sample_weight, is_classifier(self))
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """As for every estimator; warns of features that the prior does not suit."""
@@ -374,7 +391,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             units = self._given_units() or Units(0.0, 1.0)
             return with_new_features(units, data.X, data.weight)
         origin, scale, unseen = feature_units(
-            data.X, data.weight, self.fit_intercept, self._relative_to()
+            data.features, data.weight, self.fit_intercept, self._relative_to()
         )
         middle = offset_mean(data.offset, data.weight) if self.fit_intercept else 0.0
         return Units(0.0, 1.0, origin, scale, middle, unseen)

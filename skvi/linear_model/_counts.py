@@ -242,7 +242,8 @@ default="auto"
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense; CSR is used as it is.
+            never made dense; CSR is used as it is. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,)
             Counts; other nonnegative numbers only with ``loss="log"``.
         sample_weight : array-like of shape (n_samples,), default=None

@@ -270,7 +270,8 @@ default="hyperprior"
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense, not even to center it.
+            never made dense, not even to center it. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Every column is a separate target, with its own noise and precisions.
         sample_weight : array-like of shape (n_samples,), default=None

@@ -22,6 +22,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
+from skvi.utils._blocks import Blocks, as_floats
 from skvi.utils._rows import ShiftedRows, SparseRows, as_rows
 from skvi.utils._validation import (
     as_tensor,
@@ -213,7 +214,9 @@ def _usual_values(X, weight, fraction):
     """
     usual, some = np.zeros(X.shape[1]), X
     wanted = np.flatnonzero(fraction > 0.5 + ROUNDING)
-    if weight is not None or X.shape[0] > N_SAMPLED:
+    if isinstance(X, Blocks):
+        some = X.look.some.joined()[0]
+    elif weight is not None or X.shape[0] > N_SAMPLED:
         total = np.cumsum(np.ones(X.shape[0]) if weight is None else weight)
         strata = np.arange(N_SAMPLED) + np.random.default_rng(0).random(N_SAMPLED)
         some = X[np.searchsorted(total, strata / N_SAMPLED * total[-1])]
@@ -231,6 +234,9 @@ def _usual_values(X, weight, fraction):
 
 def _fraction_beside(X, weight, value, columns):
     """Weighted fractions of the rows that do not have a value, in some columns."""
+    if isinstance(X, Blocks):
+        part = X.total(_of_block, _beside, value, columns)
+        return part / X.look.moments[0]
     w = np.ones(X.shape[0]) if weight is None else weight
     if not sparse.issparse(X):
         total = np.zeros(len(columns))
@@ -253,10 +259,30 @@ def _deviations(X, weight, origin, low, high):
     size = np.maximum(high - middle, middle - low)
     varies = size > 0
     size = np.where(varies, size, 1.0)
-    w = np.ones(X.shape[0]) if weight is None else weight
+    if isinstance(X, Blocks):
+        squares = X.total(_of_block, _squares, origin, size) / X.look.moments[0]
+    else:
+        w = np.ones(X.shape[0]) if weight is None else weight
+        squares = _squares(X, w / w.sum(), origin, size)
+    return np.where(varies, size * np.sqrt(squares.clip(min=0)), 0.0)
+
+
+def _squares(X, w, origin, size):
+    """Weighted sums of squares of standardized features."""
     rows, plain = standardized(X, origin, size), LinearPredictor(X.shape[1], 1, False)
-    squares = plain.gram_diagonal(rows, as_tensor(w / w.sum())).numpy().clip(min=0)
-    return np.where(varies, size * np.sqrt(squares), 0.0)
+    return plain.gram_diagonal(rows, as_tensor(w)).numpy()
+
+
+def _beside(X, w, value, columns):
+    """Weights of the rows that do not have a value, in some columns."""
+    return _fraction_beside(X, w, value, columns) * w.sum()
+
+
+def _of_block(function, *args):
+    """A function of a block's features and weights; None for no rows."""
+    *given, X, _, weight = args
+    w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
+    return function(as_floats(X)[w > 0], w[w > 0], *given) if w.any() else None
 
 
 def offset_mean(offset, weight):
@@ -266,6 +292,8 @@ def offset_mean(offset, weight):
 
 def _means(X, weight):
     """Weighted means of the features, in float64."""
+    if isinstance(X, Blocks):
+        return X.look.total / X.look.moments[0]
     w = np.ones(X.shape[0]) if weight is None else weight
     if sparse.issparse(X):
         return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
@@ -277,6 +305,8 @@ def _means(X, weight):
 
 def _ends(X):
     """Smallest and largest value of every feature, in float64."""
+    if isinstance(X, Blocks):
+        return X.look.low, X.look.high
     ends = X.min(0), X.max(0)
     if sparse.issparse(X):
         ends = tuple(end.toarray().ravel() for end in ends)
@@ -369,7 +399,7 @@ class ColumnsMixin:
 
     def _fit_one_or_more(self, X, y, sample_weight):
         """Fit a target, or the columns of several."""
-        if np.asarray(y).ndim == 2:
+        if np.ndim(y) == 2:
             return self._fit_columns(X, y, sample_weight)
         if "outputs_" in vars(self):
             self._forget()
