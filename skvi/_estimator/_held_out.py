@@ -26,8 +26,10 @@ PATHS: dict[str, list] = {
     "loss": [LogLoss(), *(BetaLoss(round(1 + k**-2, 2)) for k in (3.0, 2.0, 1.5))],
 }
 FIRST = {"divergence": 1, "loss": 2}
-# Folds are added until one of both is this number of paired standard errors behind.
-N_ERRORS = 2.0
+# Folds are added until one of both is this number of paired standard errors behind. The
+# standard candidate is left for as many, and others for one; all for so many nats per
+# row: neighbors on a path are so alike that differences of no use are certain.
+N_ERRORS, LEAST_GAIN = 2.0, 0.01
 # Fractions of the held-out rows that may be outliers; at the last one the model itself
 # is wrong.
 FRACTIONS = np.linspace(0, 0.2, 21)
@@ -36,6 +38,8 @@ STAGE = "chooses {} by held-out rows"
 
 def seed_of(estimator: Any) -> int:
     """Seed of the candidates; the source of the fit itself is left as it is."""
+    if (shared := getattr(estimator, "_shared_seed", None)) is not None:
+        return shared
     if estimator.random_state is None:
         return 0
     source = check_random_state(deepcopy(estimator.random_state))
@@ -55,8 +59,12 @@ def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
     n_parts = int(min(N_PARTS, fewest))
     splitter = kind(n_parts, shuffle=True, random_state=seed_of(estimator))
     n_folds = int(np.clip(ENOUGH_ROWS * n_parts / n_rows, 1, n_parts))
-    found = splitter.split(y, None if is_number else y)
-    return [(train, test[:MOST_ROWS]) for train, test in found][:n_folds]
+    found = list(splitter.split(y, None if is_number else y))[:n_folds]
+    source = np.random.RandomState(seed_of(estimator))
+    # Of rows in any order: a file may be sorted.
+    return [
+        (train, np.sort(source.permutation(test)[:MOST_ROWS])) for train, test in found
+    ]
 
 
 def paired(
@@ -79,7 +87,8 @@ def choose_parts(
 
     A first candidate is compared with the standard one; stronger ones follow if it is
     better, else weaker ones, as long as each is better than the one before: by more
-    than a standard error of the paired difference.
+    than a standard error of the paired difference, two if that is the standard one, and
+    a hundredth of a nat per row.
     """
     names = [name for name in PATHS if estimator._is_auto(name)]
     parts = {
@@ -126,16 +135,20 @@ class _Judge:
             gain, error = paired(rows[first], rows[0], weight)
             if abs(gain) > N_ERRORS * error:
                 break
-        best = first if gain > error else 0
+        best = first if self._is_better(gain, N_ERRORS * error, weight) else 0
         for k in range(first + 1, len(path)) if best else range(first - 1, 0, -1):
             rows[k] = self._scores(tried[k], n_folds)
             gain, error = paired(rows[k], rows[best], weight)
-            if not gain > error:
+            if not self._is_better(gain, error, weight):
                 break
             best = k
         total = weight.sum()
         report = {repr(path[k]): float(row @ weight / total) for k, row in rows.items()}
         return path[best], report
+
+    @staticmethod
+    def _is_better(gain: np.ndarray, error: np.ndarray, weight: np.ndarray) -> bool:
+        return bool(gain > max(float(error), LEAST_GAIN * weight.sum()))
 
     def _weights(self, n_folds: int) -> np.ndarray:
         return self.weight[np.concatenate([test for _, test in self.splits[:n_folds]])]

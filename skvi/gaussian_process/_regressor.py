@@ -28,7 +28,6 @@ from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.linear_model._units import ColumnsMixin
 from skvi.losses import Loss
-from skvi.solvers import Solver
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import Interval, StrOptions, _fit_context
@@ -90,9 +89,9 @@ default="kmeans"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or Divergence, \
 default="kl"
         How distance of the inducing values to their prior is measured.
-    solver : {"auto", "natural_gradient"} or Solver, default="auto"
     max_iter : int, default=100
-        Largest number of iterations of a fit of the inducing values.
+        Largest number of iterations of the search for kernel and inducing points, and
+        of the last fit of the inducing values.
     tol : float, default=1e-5
         Tolerance in nats of such a fit.
     device : str, default="auto"
@@ -112,11 +111,14 @@ default="kl"
     lower_bound_ : float
         Lower bound of the log evidence at this kernel, in nats, summed over the data:
         the log evidence itself where each row is an inducing point and noise is normal.
+        With another loss that of its exponential, which is no evidence.
     lower_bound_se_, objective_value_, objective_value_se_, loss_curve_, n_iter_, \
 converged_
         As for `BayesianLinearRegression`.
     diagnostics_ : dict
-        Also "n_kernel_evaluations" of the search for the kernel.
+        Also "n_kernel_evaluations" of the search for the kernel, whether it ended
+        before `max_iter` ("kernel_converged"), and which hyperparameters are at a limit
+        of their range ("kernel_at_limits").
     posterior_ : Posterior, or tuple of n_outputs of them
         A normal of the whitened inducing values.
     outputs_ : list of SparseGaussianProcessRegressor
@@ -177,7 +179,6 @@ converged_
         likelihood: str | NoiseLikelihood = "gaussian",
         loss: str | Loss | Callable = "log",
         divergence: str | Divergence = "kl",
-        solver: str | Solver = "auto",
         max_iter: int = 100,
         tol: float = 1e-5,
         device: str = "auto",
@@ -195,7 +196,6 @@ converged_
         self.likelihood = likelihood
         self.loss = loss
         self.divergence = divergence
-        self.solver = solver
         self.max_iter = max_iter
         self.tol = tol
         self.device = device
@@ -268,6 +268,10 @@ converged_
         robust = not (self.loss_function_.is_log_loss and is_normal)
         return units_of(data.y, data.weight, None, self.normalize_y, True, robust)
 
+    def _root_mean_square(self, y_scale):
+        """Of the target without its mean, or where it is not taken off, with it."""
+        return y_scale if self.normalize_y else self._size
+
     @property
     def sample_function(self):
         """Not available: a function has a value everywhere; `sample_y` takes rows."""
@@ -277,6 +281,9 @@ converged_
         """Standard deviation of the target, in the units of the fit."""
         if self.normalize_y:
             return 1.0
+        w = torch.ones_like(rows.y[:, 0]) if rows.weight is None else rows.weight
+        size = float((w @ rows.y[:, 0].square() / w.sum()).sqrt())
+        self._size = size if size > 0 else 1.0
         return float(column_sizes(rows.y, rows.weight))
 
     def _taken(self, units, place):
@@ -312,6 +319,12 @@ converged_
         scale, white = "learn", self._white
         if self._learns_noise() and np.ptp(data.y) == 0:
             self._warn(EQUAL.format(len(data.y)), SkviWarning)
+        if self.optimizer is None and self.alpha == "learn" and white is None:
+            raise IncompatibleComponentsError(
+                "alpha='learn'",
+                "an optimizer, or a WhiteKernel, which is the noise",
+                "alpha=0.01, for example, or WhiteKernel(0.01) in the kernel",
+            )
         start, limits = NOISE * y_scale, np.multiply(NOISES_ALLOWED, y_scale)
         if (grid := coarse_grid(data.y, data.weight)) is not None:
             limits[0] = max(limits[0], grid[0] * OF_ROUNDING / units.y_scale)
@@ -325,15 +338,18 @@ converged_
         likelihood = clone(given).set_params(noise_scale=scale)
         at = likelihood.initial_hyper(rows.y[:, 0]).numpy()
         ends = np.array(likelihood._learned_limits, dtype=object)
+        self._noise_limits = "fixed"
         if scale == "learn":
             at[0], ends[0] = math.log(start), np.log(limits)
+            self._noise_limits = tuple(np.square(limits).tolist())
         return likelihood, at, np.array([*ends], dtype=np.float64).reshape(-1, 2)
 
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
         scale = float(self._model.likelihood._scale)
         found["noise_scale_"] = scale * units.y_scale
-        found["kernel_"] = found["kernel_"] + WhiteKernel(scale**2)
+        white = WhiteKernel(scale**2, self._noise_limits)
+        found["kernel_"] = found["kernel_"] + white
         return found
 
     def _observations(self, X, theta, random_state, exposure=None):

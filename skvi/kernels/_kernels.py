@@ -16,8 +16,9 @@ Values = dict[str, torch.Tensor]
 Covariance = Callable[[Any, Values, torch.Tensor, torch.Tensor], torch.Tensor]
 Variance = Callable[[Any, Values, torch.Tensor], torch.Tensor]
 
-# Squared distance below which a root has no derivative.
-TINY = 1e-30
+# Squared distance below which a root has no derivative, and squared norm above which
+# differences are taken before products: these have errors of 1e-9 there.
+TINY, FAR = 1e-30, 1e6
 
 
 def register_kernel(
@@ -158,12 +159,17 @@ def _rule(kernel: Any) -> tuple[Covariance, Variance]:
 def squared_distances(
     X: torch.Tensor, Y: torch.Tensor, length: torch.Tensor
 ) -> torch.Tensor:
-    """Squared distances between rows in units of the length scales, (n, m)."""
-    origin = Y.detach().mean(0)  # distances of large columns would round
-    same = X is Y
+    """Squared distances between rows in units of the length scales, (n, m).
+
+    By one product, unless rows are so far apart that it would round.
+    """
+    origin, same = X.detach().mean(0), X is Y
     X = (X - origin) / length
     Y = X if same else (Y - origin) / length
     squares = X.square().sum(1)[:, None] + Y.square().sum(1)
+    if float(squares.detach().max()) > FAR:
+        exact = "donot_use_mm_for_euclid_dist"
+        return torch.cdist(X, Y, compute_mode=exact).square()
     found = torch.addmm(squares, X, Y.T, alpha=-2)
     if same:
         found.diagonal().zero_()

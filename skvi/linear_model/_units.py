@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from skvi._estimator._base import NOTHING
+from skvi._estimator._held_out import seed_of
 from skvi._estimator._model import Model
 from skvi._estimator._regressors import LARGEST
 from skvi.evidence import EvidenceBounds
@@ -419,6 +420,7 @@ class ColumnsMixin:
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
         y = check_array(y, dtype=np.float64)
         random_state = check_random_state(self.random_state)
+        shared = seed_of(self)  # the same rows are held out for each
         known = self.warm_start and len(last) == y.shape[1]
         outputs = list(last) if known else [clone(self) for _ in y.T]
         for k, (output, column) in enumerate(zip(outputs, y.T, strict=True)):
@@ -426,6 +428,7 @@ class ColumnsMixin:
             own = {"random_state": seed, **self._params_of_output(k, y.shape[1])}
             params = self.get_params(deep=False) | own
             output.set_params(**params)
+            output._shared_seed = shared
             try:
                 output.fit(X, column, sample_weight)
             except KeyboardInterrupt:
@@ -439,7 +442,7 @@ class ColumnsMixin:
     def _gather(self, outputs):
         """Attributes of all targets: stacked, shared, or summed."""
         parts = [vars(output) for output in outputs]
-        found = {name: parts[0][name] for name in SHARED}
+        found = {name: _common([part[name] for part in parts]) for name in SHARED}
         for name in STACKED:
             if all(name in part for part in parts):
                 found[name] = np.stack([part[name] for part in parts])
@@ -460,6 +463,11 @@ class ColumnsMixin:
             return np.zeros(0)  # interrupted before the first iteration
         length = max(len(curve) for curve in curves)
         return sum(np.pad(c, (0, length - len(c)), mode="edge") for c in curves)
+
+
+def _common(values):
+    """What all targets have; a tuple if held-out rows chose several."""
+    return values[0] if len(set(map(repr, values))) == 1 else tuple(values)
 
 
 def _of_output(prior, k, n_outputs):

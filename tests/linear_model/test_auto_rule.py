@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from skvi._estimator._held_out import split_rows
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLinearRegression as Linear
@@ -68,3 +69,20 @@ def test_where_nothing_can_be_held_out_or_compared():
     search = EvidenceSearch(Linear(loss="auto"), {"tol": [1e-5]})
     with pytest.raises(ValueError, match="loss='auto'"):
         search.fit(X, y)
+
+
+def test_rows_of_a_sorted_file_are_held_out_from_all_of_it():
+    """Wrong: the first thousand of the rows that are held out."""
+    y = np.repeat([0, 1], 6000)
+    (_, held_out), *_ = split_rows(Logistic(divergence="auto"), y)
+    assert 400 < y[held_out].sum() < 600
+
+
+def test_equal_targets_choose_the_same():
+    """Wrong: a seed for each target."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = X[:, 0] + rng.normal(size=40)
+    model = Linear(divergence="auto").fit(X, np.stack([y, y], 1))
+    first, second = (o.diagnostics_["held_out"]["divergence"] for o in model.outputs_)
+    assert first == second
