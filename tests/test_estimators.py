@@ -5,6 +5,10 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KLDivergence
+from skvi.gaussian_process import (
+    SparseGaussianProcessClassifier,
+    SparseGaussianProcessRegressor,
+)
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -51,6 +55,8 @@ DEFAULTS = [
         posterior="mean_field",
         **CHEAP,
     ),
+    SparseGaussianProcessRegressor(),
+    SparseGaussianProcessClassifier(optimizer=None, tol=1e-10),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},

@@ -335,7 +335,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         return stats.norm.pdf(theta.numpy(), at, width) / unit
     if isinstance(prior, Normal) and prior.is_given:  # in units of X
-        columns = _columns_of(fitted, name)
+        columns = fitted._columns_of(name).tolist()
         built = prior.build(Layout({"coef": (1, len(columns))}))
         normal, place = cast(NormalForm, built.as_normal()), columns.index(index)
         at, width = (float(part[place]) for part in (normal.mean, normal.scale))
@@ -354,14 +354,6 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         scale = learned[name] if isinstance(learned, dict) else learned
         built = built.bind(torch.from_numpy(np.log([scale * x_scale])))
     return built.log_prob(theta[:, None]).exp().numpy() / unit
-
-
-def _columns_of(fitted: Any, name: str) -> list[int]:
-    """Columns of X that have the prior of a name."""
-    groups = getattr(fitted, "column_groups_", {})
-    grouped = {k for columns in groups.values() for k in columns.tolist()}
-    rest = [k for k in range(fitted.n_features_in_) if k not in grouped]
-    return groups[name].tolist() if name in groups else rest
 
 
 def _grid_around_zero(low: float, high: float) -> np.ndarray:

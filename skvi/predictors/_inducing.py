@@ -26,6 +26,10 @@ class InducingPredictor(Predictor):
         """Mean of f given v; see `Predictor.forward`."""
         return self.linear.forward(theta, X[:, :-1])
 
+    def design(self, X: torch.Tensor) -> torch.Tensor:
+        """As `LinearPredictor.design`."""
+        return self.linear.design(X[:, :-1])
+
     def project(self, X: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         """As `LinearPredictor.project`."""
         return self.linear.project(X[:, :-1], matrix)

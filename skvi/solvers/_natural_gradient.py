@@ -36,6 +36,7 @@ from skvi.solvers._solution import PhaseInterrupted, Solution, State, remaining_
 from skvi.solvers._whitened_nodes import WhitenedNodes
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._blocks import starting
 from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
 from skvi.targets._rows import terms_at
 from skvi.targets._supervised import with_design
@@ -284,7 +285,7 @@ def likelihood_normal(
     """
     if not target.has_design or target.reference.is_log_concave:
         return None
-    target = cast(SupervisedTarget, target)
+    target = starting(cast(SupervisedTarget, target))
     around = target.prior.matching_normal()
     if around is None:
         return None

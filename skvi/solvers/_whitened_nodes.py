@@ -81,7 +81,7 @@ class WhitenedNodes(Nodes):
         middle = self._at_top(self._settled(middle))
         self.axes, self.known_slopes = self._axes(middle), {}
         steps = (STEP * self.widths).tolist()
-        self.lattice = self.fits | self._islands(), steps
+        self.lattice = self.fits, steps
         while missing := self._likely_neighbors():
             free = self.n_most - len(self.fits)
             if free <= 0 or not self.may_go_on:
@@ -117,21 +117,6 @@ class WhitenedNodes(Nodes):
             "prior={'a': Normal(1.0)}"
         )
         return replace(found, message=message, ending=Ending.UNFINISHED)
-
-    def _islands(self) -> dict[Index, Fit]:
-        """Nodes at other tops of the integrand, which need not be connected."""
-        places: dict[Index, Fit] = {}
-        for fit in self.beside:
-            twice = 2 * np.linalg.solve(self._own_axes, self._stretched(fit.z)[0])
-            even, odd = 2 * np.round(twice / 2), 2 * np.round((twice - 1) / 2) + 1
-            near = min(even, odd, key=lambda i: float(np.sum((i - twice) ** 2)))
-            places.setdefault(tuple(near.astype(int).tolist()), fit)
-        if not places:
-            return {}
-        goals = [self._place(index) for index in places]
-        pairs = zip(places.values(), goals, strict=True)
-        fits = self._solved(goals, [fit.toward(self._at(z)) for fit, z in pairs])
-        return dict(zip(places, fits, strict=True))
 
     def _at_top(self, middle: Fit) -> Fit:
         """The fit at the top, by Newton's method: so nodes do not depend on the way."""

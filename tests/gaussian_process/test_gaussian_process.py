@@ -1,0 +1,321 @@
+"""Gaussian processes against scikit-learn's, quadrature and finite differences.
+
+Each test has been seen to fail on the wrong variant that it names.
+"""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import (
+    RBF,
+    ConstantKernel,
+    DotProduct,
+    ExpSineSquared,
+    Matern,
+    PairwiseKernel,
+    RationalQuadratic,
+    WhiteKernel,
+)
+
+from skvi.divergences import KLDivergence
+from skvi.gaussian_process import (
+    SparseGaussianProcessClassifier,
+    SparseGaussianProcessRegressor,
+)
+from skvi.gaussian_process._bounds import Collapsed, Fitted
+from skvi.gaussian_process._collapsed import NormalRows
+from skvi.gaussian_process._evidence import sandwich
+from skvi.kernels import register_kernel
+from skvi.kernels._kernels import covariance, variance
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.losses import LogLoss
+
+SMOOTH = ConstantKernel(1.3) * Matern([1.0, 0.7], nu=2.5)
+NOISY = SMOOTH + WhiteKernel(0.1)
+
+
+def rows_of(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=n)
+
+
+def tensors(X, y, weight=None):
+    return NormalRows(*(torch.as_tensor(a) for a in (X, y[:, None])), weight)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF([1.0, 2.0]),
+        Matern([1.0, 0.3], nu=0.5),
+        Matern(1.3, nu=1.5),
+        Matern([1.0, 2.0], nu=2.5),
+        RationalQuadratic(1.2, 0.4),
+        ConstantKernel(0.3) * DotProduct(1.0) ** 2 + RBF(2.0, "fixed"),
+        ExpSineSquared(1.0, 2.0),
+    ],
+    ids=str,
+)
+def test_kernels_and_slopes_are_those_of_scikit_learn(kernel):
+    """Wrong: without the factor -5/6 of the slope, or theta of the other part."""
+    X, _ = rows_of()
+    theta = torch.tensor(kernel.theta, requires_grad=True)
+    K = covariance(kernel, theta, *[torch.as_tensor(X)] * 2)
+    exact, slopes = kernel(X, eval_gradient=True)
+    np.testing.assert_allclose(K.detach(), exact, atol=1e-13)
+    weights = np.random.default_rng(0).normal(size=K.shape)
+    (slope,) = torch.autograd.grad((K * torch.as_tensor(weights)).sum(), theta)
+    np.testing.assert_allclose(
+        slope, np.einsum("ij,ijk", weights, slopes), atol=1e-11, rtol=1e-11
+    )
+    own = variance(kernel, theta, torch.as_tensor(X)).detach()
+    np.testing.assert_allclose(own, kernel.diag(X), rtol=1e-13)
+
+
+@pytest.mark.parametrize("normalize_y", [True, False])
+def test_every_row_an_inducing_point_is_scikit_learns_process(normalize_y):
+    """Wrong: the rest of the variance left out; the covariance without it."""
+    X, y = rows_of()
+    model = SparseGaussianProcessRegressor(normalize_y=normalize_y).fit(X, 50 * y + 9)
+    exact = GaussianProcessRegressor(
+        model.kernel_, optimizer=None, alpha=0, normalize_y=normalize_y
+    ).fit(X, 50 * y + 9)
+    unit = np.std(50 * y) if normalize_y else 1.0
+    known = exact.log_marginal_likelihood_value_ - len(y) * np.log(unit)
+    assert model.lower_bound_ == pytest.approx(known, abs=1e-6)
+    bounds = model.evidence_bounds(X, 50 * y + 9)
+    assert bounds.lower <= known + 1e-8 <= bounds.upper + 2e-8
+    assert "kernel" in bounds.plug_in
+    new = 2 * rows_of(9, seed=1)[0]
+    for ours, theirs in (
+        (model.predict(new, return_std=True), exact.predict(new, return_std=True)),
+        (model.predict(new, return_cov=True), exact.predict(new, return_cov=True)),
+    ):
+        np.testing.assert_allclose(ours[0], theirs[0], atol=1e-6 * 50)
+        np.testing.assert_allclose(ours[1], theirs[1], atol=1e-6 * 2500)
+    draws = model.sample_y(new, 20_000, random_state=0)
+    mean, cov = model.predict(new, return_cov=True)
+    error = np.sqrt(np.diag(cov) / 20_000)
+    assert (np.abs(draws.mean(1) - mean) < 5 * error).all()
+    sampled, scale = np.cov(draws), np.sqrt(np.diag(cov))
+    apart = (sampled - cov) / np.outer(scale, scale)
+    assert np.abs(apart).max() < 5 * np.sqrt(2 / 20_000)
+
+
+@pytest.mark.parametrize("Z", [None, torch.as_tensor(rows_of(7, seed=3)[0])])
+def test_weights_are_repetitions_and_slopes_are_differences(Z):
+    """Wrong: the factor of a row's variance left out; the trace unweighted."""
+    X, y = rows_of(20)
+    counts = torch.as_tensor(np.random.default_rng(0).integers(1, 4, 20)).double()
+    repeated = np.repeat(np.arange(20), counts.int().numpy())
+    theta = torch.tensor([*SMOOTH.theta, np.log(0.3)], requires_grad=True)
+    noise = GaussianLikelihood()
+    weighted = Collapsed(SMOOTH, noise, tensors(X, y, counts), None)
+    plain = Collapsed(SMOOTH, noise, tensors(X[repeated], y[repeated]), None)
+    both = [of(theta.detach(), Z).item() for of in (weighted, plain)]
+    assert both[0] == pytest.approx(both[1], abs=1e-7)
+    assert torch.autograd.gradcheck(lambda t: weighted(t, Z), theta, atol=1e-5)
+    if Z is not None:
+        assert both[0] < weighted(theta.detach(), None).item()
+        Z = Z.clone().requires_grad_()
+        assert torch.autograd.gradcheck(lambda z: plain(theta, z), Z, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_normal", [True, False])
+def test_a_fitted_q_has_the_collapsed_bound_and_its_slopes(is_normal):
+    """Wrong: half of the curvature twice; the noise's own slope left out."""
+    X, y = rows_of(25)
+    Z = torch.as_tensor(rows_of(6, seed=3)[0])
+    if not is_normal:
+        y = (y > 0).astype(float)
+    likelihood = GaussianLikelihood() if is_normal else BernoulliLikelihood()
+    point = [*SMOOTH.theta, np.log(0.3)] if is_normal else SMOOTH.theta
+    theta, rows = torch.tensor(point, requires_grad=True), tensors(X, y)
+    fitted = Fitted(SMOOTH, (likelihood, LogLoss(), KLDivergence(), 1), rows, None)
+    value = fitted(theta, Z)
+    (slope,) = torch.autograd.grad(value, theta)
+    if is_normal:
+        other = Collapsed(SMOOTH, likelihood, rows, None)(theta, Z)
+        assert value.item() == pytest.approx(other.item(), abs=1e-6)
+    for i, known in enumerate(slope.tolist()):
+        step = 0.02 * torch.eye(len(theta))[i].double()
+        ends = [float(fitted(theta.detach() + s * step, Z)) for s in (1, -1)]
+        assert known == pytest.approx((ends[0] - ends[1]) / 0.04, abs=0.02, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_evidence_is_between_its_certain_bounds(seed):
+    """Wrong: the Radau node inside of the spectrum; the residual's rest dropped."""
+    rng = np.random.default_rng(seed)
+    X, y = rows_of(60, seed)
+    weight = rng.integers(1, 4, 60).astype(float) if seed % 2 else None
+    kernel = ConstantKernel(1.0) * Matern(
+        rng.uniform(0.5, 2, 2), nu=[0.5, 2.5][seed % 2]
+    )
+    kernel = kernel + WhiteKernel(10 ** rng.uniform(-2, 0))
+    gaps = []
+    for n_inducing in (10, 40):
+        model = SparseGaussianProcessRegressor(
+            kernel, optimizer=None, n_inducing=n_inducing, random_state=0
+        ).fit(X, y, weight)
+        exact = model.evidence_bounds(X, y, sample_weight=weight).estimate
+        y_mean, y_scale = model._model.units.y_mean, model._model.units.y_scale
+        counts = None if weight is None else torch.as_tensor(weight)
+        rows = tensors(X, (y - y_mean) / y_scale, counts)
+        noise = torch.tensor(model.noise_scale_ / y_scale).square()
+        found = sandwich(model._model.features, noise, rows, 1e-6)
+        shift = rows.total * np.log(y_scale)
+        assert found.lower - shift <= exact + 1e-8
+        assert exact <= found.upper - shift + 1e-8
+        assert model.lower_bound_ <= exact
+        gaps.append(found.upper - found.lower)
+    assert gaps[1] < gaps[0]
+
+
+def test_two_labels_have_the_evidence_of_quadrature():
+    """Wrong: the prior variance of a row that is not its own kernel's."""
+    X, y = np.array([[0.0], [0.8]]), np.array([0, 1])
+    kernel = ConstantKernel(4.0) * RBF(1.0)
+    model = SparseGaussianProcessClassifier(kernel, optimizer=None).fit(X, y)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = np.outer(weights, weights) / weights.sum() ** 2
+    root = np.linalg.cholesky(kernel(X))
+    f = root @ np.stack(np.meshgrid(nodes, nodes, indexing="ij")).reshape(2, -1)
+    exact = np.log(weights.ravel() @ (expit(-f[0]) * expit(f[1])))
+    bounds = model.evidence_bounds(X, y, random_state=0)
+    low, high = bounds.interval()
+    assert model.lower_bound_ < exact < model.lower_bound_ + 0.05
+    assert low <= exact <= high
+    assert bounds.reliable
+
+
+def test_labels_are_learned_where_no_line_separates_them():
+    X, _ = rows_of(160)
+    y = np.array(["out", "in"])[(np.square(X).sum(1) < 1).astype(int)]
+    y[X[:, 0] > 1.2] = "far"
+    model = SparseGaussianProcessClassifier(
+        SMOOTH, optimizer=None, n_inducing=30, random_state=0
+    ).fit(X[:120], y[:120])
+    assert model.score(X[120:], y[120:]) > 0.85
+    assert len(model.inducing_points_) == 30
+    with pytest.raises(AttributeError, match="partial_fit"):
+        model.partial_fit(X, y)
+
+
+@pytest.mark.parametrize("n_inducing", ["auto", 15])
+def test_units_of_rows_and_targets_change_nothing(n_inducing):
+    """Wrong: length scales that start in units of 1."""
+    X, y = rows_of(60)
+    new = rows_of(9, seed=1)[0]
+    model = SparseGaussianProcessRegressor(n_inducing=n_inducing, random_state=0)
+    known = model.fit(X, y).predict(new, return_std=True)
+    for shift, unit in ((100.0, 1e6), (-7.0, 1e-6)):
+        other = clone(model).fit(unit * X + shift * unit, unit * y + shift * unit)
+        mean, std = other.predict(unit * new + shift * unit, return_std=True)
+        np.testing.assert_allclose(mean / unit - shift, known[0], atol=1e-3)
+        np.testing.assert_allclose(std / unit, known[1], atol=1e-3)
+
+
+def test_a_robust_loss_finds_the_noise_of_clean_rows_and_ignores_outliers():
+    """Wrong: the gamma loss with its sign changed, which has a noise of .94."""
+    rng = np.random.default_rng(0)
+    X = np.linspace(-3, 3, 300)[:, None]
+    f, noise = np.sin(X[:, 0]), rng.normal(size=300)
+    y = f + 0.2 * noise
+    y[::10] += 4.0
+    plain = SparseGaussianProcessRegressor(n_inducing=12, random_state=0)
+    robust = clone(plain).set_params(loss="gamma")
+    errors = [
+        np.sqrt(np.mean((model.fit(X, y).predict(X) - f) ** 2))
+        for model in (plain, robust)
+    ]
+    assert errors[1] < 0.25 * errors[0]
+    assert robust.noise_scale_ == pytest.approx(0.2, rel=0.15)
+
+
+def test_far_rows_change_no_other_row():
+    """Wrong: distances by a product alone, around the mean of the rows to predict."""
+    X, y = rows_of()
+    model = SparseGaussianProcessRegressor().fit(X, y)
+    alone = model.predict([[0.0, 0.0]], return_std=True)
+    beside = model.predict([[0.0, 0.0], [1e9, 0.0]], return_std=True)
+    np.testing.assert_allclose([a[0] for a in beside], np.ravel(alone), rtol=1e-8)
+    apart = X + [[1e7, 0.0]] * (np.arange(len(X)) % 2)[:, None]
+    ours = SparseGaussianProcessRegressor(NOISY, optimizer=None).fit(apart, y)
+    theirs = GaussianProcessRegressor(
+        NOISY, optimizer=None, alpha=0, normalize_y=True
+    ).fit(apart, y)
+    np.testing.assert_allclose(ours.predict(apart), theirs.predict(apart), atol=1e-7)
+
+
+def test_a_found_kernel_is_kept_without_an_optimizer():
+    """Wrong: noise clipped to the limits of a WhiteKernel of scikit-learn's default."""
+    X = np.linspace(0, 6, 30)[:, None]
+    y = np.sin(X[:, 0]) + 1e-4 * np.cos(9 * X[:, 0])
+    found = SparseGaussianProcessRegressor().fit(X, y)
+    assert found.kernel_.k2.noise_level < 1e-6
+    again = SparseGaussianProcessRegressor(found.kernel_, optimizer=None).fit(X, y)
+    assert again.lower_bound_ == pytest.approx(found.lower_bound_, abs=1e-6)
+    limited = clone(found).set_params(max_iter=1).fit(X, y)
+    assert not limited.diagnostics_["kernel_converged"]
+
+
+def test_an_optimizer_of_ones_own_keeps_the_points():
+    X, y = rows_of()
+
+    def optimize(objective, initial_theta, *, bounds):
+        found = minimize(objective, initial_theta, jac=True, bounds=bounds)
+        return found.x, found.fun
+
+    theirs = {"optimizer": optimize, "n_inducing": 8, "random_state": 0}
+    model = SparseGaussianProcessRegressor(**theirs).fit(X, y)
+    fixed = SparseGaussianProcessRegressor(inducing=model.inducing_points_).fit(X, y)
+    assert model.lower_bound_ == pytest.approx(fixed.lower_bound_, abs=0.01)
+
+
+def test_several_targets_are_as_many_fits():
+    X, y = rows_of()
+    both = SparseGaussianProcessRegressor().fit(X, np.stack([y, X[:, 0]], 1))
+    one = SparseGaussianProcessRegressor().fit(X, y)
+    np.testing.assert_array_equal(both.predict(X)[:, 0], one.predict(X))
+    assert both.outputs_[0].kernel_ == one.kernel_
+    assert both.predict_interval(X[:3]).shape == (3, 2, 2)
+    draws = both.sample_posterior(2, random_state=0)
+    assert sorted(draws) == ["inducing_values_0", "inducing_values_1"]
+
+
+def test_kernels_of_ones_own_and_what_is_refused():
+    X, y = rows_of()
+
+    class Linear(DotProduct):
+        def __call__(self, X, Y=None, eval_gradient=False):
+            return X @ (X if Y is None else Y).T
+
+    with pytest.raises(TypeError, match="register_kernel adds others"):
+        SparseGaussianProcessRegressor(PairwiseKernel()).fit(X, y)
+    register_kernel(Linear, lambda k, h, X, Y: X @ Y.T, lambda k, h, X: (X**2).sum(1))
+    model = SparseGaussianProcessRegressor(Linear() + WhiteKernel(0.1)).fit(X, y)
+    assert len(model.inducing_points_) == 2  # of two features
+    refused = [
+        ({"kernel": NOISY, "alpha": 0.1}, "without a WhiteKernel"),
+        ({"kernel": SMOOTH * WhiteKernel()}, "must be a summand"),
+        ({"kernel": Matern(nu=0.7)}, "0.5, 1.5, 2.5 or inf"),
+        ({"kernel": ExpSineSquared()}, "not positive definite"),
+        ({"inducing": X[:, :1]}, "inducing has 1 columns"),
+        ({"inducing": X[:9], "n_inducing": 3}, "leave n_inducing at 'auto'"),
+        ({"optimizer": None}, "an optimizer, or a WhiteKernel"),
+        ({"divergence": KLDivergence("auto")}, "a number, KLDivergence"),
+        ({"likelihood": GaussianLikelihood(0.5)}, "alpha="),
+    ]
+    for params, message in refused:
+        with pytest.raises(ValueError, match=message):
+            SparseGaussianProcessRegressor(**params).fit(X, y)
+    with pytest.raises(ValueError, match="no noise"):
+        SparseGaussianProcessClassifier(NOISY).fit(X, y > 0)
+    with pytest.warns(UserWarning, match="equal values of y"):
+        SparseGaussianProcessRegressor().fit(X, np.ones(len(X)))
