@@ -194,13 +194,13 @@ def summary(
         Prints as a table; ``to_frame()`` is one of pandas.
     """
     check_is_fitted(self)
-    if groups:
-        return _table_of_scales(self, coverage)
     validate_arguments(
         type(self).__name__,
         {"coverage": coverage},
         {"coverage": [Interval(Real, 0, 1, closed="neither")]},
     )
+    if groups:
+        return _table_of_scales(self, coverage)
     names = _check_feature_names_in(self, feature_names)
     columns = _columns(self.intercept_, self.coef_)
     first = 0 if self.fit_intercept else 1
@@ -232,9 +232,8 @@ def _table_of_scales(estimator, coverage):
         mean, second = (float(weights @ torch.exp(k * z)) for k in (1, 2))
         ends = _smooth_quantiles(z, weights, levels)
         rows.append([mean, math.sqrt(max(second - mean**2, 0.0)), *np.exp(ends)])
-    kind = type(estimator).__name__
-    parts = {"coverage": coverage, "title": kind}
-    return CoefficientTable(tuple(found), (), "class", *np.array(rows).T, **parts)
+    parts = tuple(found), (), "class", *np.array(rows).T, coverage
+    return CoefficientTable(*parts, type(estimator).__name__)
 
 
 def _smooth_quantiles(z, weights, levels):
@@ -252,6 +251,10 @@ def _columns(intercept, coef):
     coef = np.atleast_2d(np.asarray(coef, dtype=np.float64))
     intercept = np.atleast_1d(np.asarray(intercept, dtype=np.float64))
     return np.column_stack([intercept, coef])
+
+
+def _is_learned(prior):
+    return isinstance(getattr(prior, "scale", None), str)
 
 
 #: Name of a scale that another fit to the same data found, in `plug_in`.
@@ -320,7 +323,7 @@ class CoefficientsMixin(FunctionsMixin):
         if isinstance(scales, dict):
             own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
             return {"prior_scale_": {**scales, **own}}
-        is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
+        is_learned = _is_learned(self._coef_prior())
         return {"prior_scale_": scales / unit} if is_learned else {}
 
     def _scales_by_group(self, found, unit):
@@ -328,8 +331,10 @@ class CoefficientsMixin(FunctionsMixin):
         own, learned = found["_coefficients"].named_scales(), found.get("prior_scale_")
         scales = {name: math.exp(float(w @ z)) for name, (z, w) in own.items()}
         if learned is not None:
-            names = [n for n, p in self.prior_.items() if p.scale == "learn"]
-            scales |= learned if isinstance(learned, dict) else {names[0]: learned}
+            if not isinstance(learned, dict):
+                names = (n for n, p in self.prior_.items() if _is_learned(p))
+                learned = {next(names): learned}
+            scales |= learned
         found = {n: s / unit[self._columns_of(n)] for n, s in scales.items()}
         if PLUGGED_SCALE in self._model.taken_from_y:
             y_scale = self._model.units.y_scale
