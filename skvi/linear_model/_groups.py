@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from skvi.utils._validation import validate_data
+from skvi.utils._validation import StrOptions, _fit_context, validate_data
 
 
 def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
@@ -93,6 +93,11 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
+    handle_unknown : {"new", "zero"}, default="new"
+        Labels that the fit has not seen. With "new" there is one more column for them,
+        which is 0 in all rows of the fit: its coefficient keeps the prior of its group,
+        so that predictions have the variance between groups. With "zero" all columns
+        are 0, as for a group that is like the average of all.
     sparse_output : bool, default=True
         Whether the result is a CSR matrix. A dense one can be a data frame, by
         ``set_output(transform="pandas")``.
@@ -100,8 +105,7 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     Attributes
     ----------
     labels_ : ndarray of shape (n_labels,)
-        In ascending order. In a row with another label all columns are 0, as for a
-        group that is like the average of all.
+        In ascending order.
     means_ : ndarray of shape (n_features_in_ - 1,)
         Of the features.
     n_features_in_ : int
@@ -121,19 +125,26 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     --------
     >>> from skvi.linear_model import GroupedFeatures
     >>> rows = [["north", 1.0], ["south", 2.0], ["north", 3.0]]
-    >>> columns = GroupedFeatures(sparse_output=False)
-    >>> columns.fit_transform(rows)
-    array([[ 1.,  0., -1.,  0.],
-           [ 0.,  1.,  0.,  0.],
-           [ 1.,  0.,  1.,  0.]])
-    >>> columns.get_feature_names_out(["region", "year"])
-    array(['region_north', 'region_south', 'year:region_north',
-           'year:region_south'], dtype=object)
+    >>> columns = GroupedFeatures(sparse_output=False).fit(rows)
+    >>> columns.transform(rows)
+    array([[ 1.,  0.,  0., -1.,  0.,  0.],
+           [ 0.,  1.,  0.,  0.,  0.,  0.],
+           [ 1.,  0.,  0.,  1.,  0.,  0.]])
+    >>> columns.transform([["west", 3.0]])
+    array([[0., 0., 1., 0., 0., 1.]])
+    >>> columns.get_feature_names_out(["region", "year"])[:4].tolist()
+    ['region_north', 'region_south', 'region_(new)', 'year:region_north']
     """
 
-    def __init__(self, sparse_output: bool = True) -> None:
-        self.sparse_output = sparse_output
+    _parameter_constraints: dict = {
+        "handle_unknown": [StrOptions({"new", "zero"})],
+        "sparse_output": ["boolean"],
+    }
 
+    def __init__(self, handle_unknown: str = "new", sparse_output: bool = True) -> None:
+        self.handle_unknown, self.sparse_output = handle_unknown, sparse_output
+
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the labels, and the means of the features.
 
@@ -163,11 +174,13 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        CSR matrix or ndarray of shape (n_samples, n_labels * n_features)
+        CSR matrix or ndarray of shape (n_samples, n_columns)
         """
         check_is_fitted(self)
         labels, features = self._parts(X, reset=False)
         own = self._encoder.transform(labels)
+        if self.handle_unknown == "new":
+            own = sparse.hstack([own, 1.0 - own.sum(1)], format="csr")
         slopes = [own.multiply(x[:, None]) for x in (features - self.means_).T]
         found = sparse.hstack([own, *slopes], format="csr")
         return found if self.sparse_output else found.toarray()
@@ -190,6 +203,7 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
         whole = [isinstance(x, float) and x.is_integer() for x in self.labels_]
         labels = zip(self.labels_, whole, strict=True)
         own = [f"{first}_{int(x) if is_int else x}" for x, is_int in labels]
+        own += [f"{first}_(new)"] * (self.handle_unknown == "new")
         slopes = [f"{name}:{label}" for name in rest for label in own]
         return np.array(own + slopes, dtype=object)
 

@@ -17,7 +17,7 @@ GROUPS = {"level": slice(1, 5), "slope": slice(5, None)}
 def grouped(n=32):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"g": np.arange(n) % 4, "x": rng.normal(size=n)})
-    columns = GroupedFeatures(sparse_output=False).fit(table)
+    columns = GroupedFeatures("zero", sparse_output=False).fit(table)
     assert not columns.transform(table.assign(g=9)).any()  # an unknown label
     columns = columns.transform(table)
     y = 0.5 * table.x + columns @ rng.normal(size=8) + rng.normal(size=n)
