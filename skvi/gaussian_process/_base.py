@@ -374,7 +374,7 @@ class SparseGaussianProcess(BaseVariational):
 
 def column_sizes(X, weight):
     """Standard deviations of the columns; 1 for constant ones."""
-    w = torch.ones(len(X), dtype=X.dtype) if weight is None else weight
+    w = X.new_ones(len(X)) if weight is None else weight
     away = X - X[0]
     away = away - (w @ away) / w.sum()
     sizes = ((w @ away.square()) / w.sum()).sqrt()

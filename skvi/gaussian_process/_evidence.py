@@ -170,7 +170,7 @@ class _Whole:
     ) -> None:
         self.features, self.rows, self.s = features, rows, float(noise)
         self.A = rows.scaled(features(rows.X)[:, :-1].T)
-        eye = torch.eye(len(self.A), dtype=self.A.dtype)
+        eye = torch.eye(len(self.A), dtype=self.A.dtype, device=self.A.device)
         root = torch.linalg.cholesky(eye + self.A @ self.A.T / self.s)
         self.log_det_of_Q = 2 * float(root.diagonal().log().sum())
         self.log_det_of_Q += len(rows.X) * math.log(self.s)
@@ -237,7 +237,7 @@ class _Whole:
 
     def error(self, value: float) -> float:
         """Rounding of a sum over rows."""
-        noise = torch.tensor(self.s)
+        noise = self.A.new_tensor(self.s)
         return rounding(self.features, noise, self.rows, value)
 
     def _times(self, v: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.linear_model._units import ColumnsMixin
 from skvi.losses import Loss
 from skvi.utils._interrupts import with_callbacks
-from skvi.utils._tensors import make_generator
+from skvi.utils._tensors import make_generator, randn
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 # Start of the noise as a fraction of the scale of y, and its limits.
@@ -154,7 +154,7 @@ converged_
     >>> model = SparseGaussianProcessRegressor().fit(X, y)
     >>> mean, std = model.predict([[3.0], [9.0]], return_std=True)
     >>> std.round(2)  # inside and outside the data
-    array([0.1 , 0.66])
+    array([0.08, 1.  ])
     """
 
     _parameter_constraints: dict = {
@@ -358,9 +358,10 @@ converged_
         mean = self._coefficients.functions(X, self.n_jobs)[0]
         cov = torch.from_numpy(self._coefficients.function_covariance(X, self.n_jobs))
         size = ROUNDING * float(cov.diagonal().max()) + np.finfo(float).tiny
-        root = torch.linalg.cholesky(cov + size * torch.eye(len(cov)))
+        cov.diagonal().add_(size)
+        root = torch.linalg.cholesky(cov)
         generator = make_generator(random_state)
-        noise = torch.randn(len(mean), n_draws, generator=generator, dtype=mean.dtype)
+        noise = randn(generator, len(mean), n_draws)
         f = (mean[:, None] + root @ noise).T
         y = model.likelihood.sample(f[..., None], generator)
         return (y.T * model.units.y_scale + model.units.y_mean).numpy()

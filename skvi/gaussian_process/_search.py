@@ -113,7 +113,7 @@ class _Memory:
         return np.append(self.start.theta, own.ravel())
 
     def __call__(self, at: np.ndarray) -> tuple[float, np.ndarray]:
-        vector = torch.tensor(at, requires_grad=True)
+        vector = torch.from_numpy(at.copy()).requires_grad_()
         theta, Z = vector[: len(self.start.theta)], self.start.Z
         if self.moving is not None:
             points = vector[len(theta) :].reshape(self.moving.shape)

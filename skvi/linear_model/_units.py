@@ -428,7 +428,7 @@ class ColumnsMixin:
 
     def _fit_one_or_more(self, X, y, sample_weight):
         """Fit a target, or the columns of several."""
-        if np.ndim(y) == 2:
+        if (y if hasattr(y, "ndim") else np.asarray(y)).ndim == 2:
             return self._fit_columns(X, y, sample_weight)
         if "outputs_" in vars(self):
             self._forget()
