@@ -439,6 +439,7 @@ def test_sparse_features_are_dense_ones(name, make):
 
 #: Another valid value of every parameter; the second where the first is the old one.
 OTHERS = {
+    "column_groups": [{"a": [0]}],
     "objective": ["eubo", "elbo"],
     "divergence": ["renyi"],
     "loss": ["beta", "log"],
