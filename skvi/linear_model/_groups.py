@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from skvi.utils._links import page_template
 from skvi.utils._validation import StrOptions, _fit_context, validate_data
 
 
@@ -136,6 +137,8 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     ['region_north', 'region_south', 'region_(new)', 'year:region_north']
     """
 
+    _doc_link_module = "skvi"
+    _doc_link_template = property(page_template)
     _parameter_constraints: dict = {
         "handle_unknown": [StrOptions({"new", "zero"})],
         "sparse_output": ["boolean"],
