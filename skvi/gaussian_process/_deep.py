@@ -1,0 +1,276 @@
+"""Deep Gaussian process regression: the sparse process, whose rows move first."""
+
+import math
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, WhiteKernel
+
+from skvi.divergences import Divergence
+from skvi.evidence._summarize import without_bounds
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.gaussian_process._base import column_sizes
+from skvi.gaussian_process._layers import (
+    LayeredFunctions,
+    LayersELBO,
+    LayersPredictor,
+    LayersTarget,
+    principal_directions,
+    standard_normal,
+)
+from skvi.gaussian_process._regressor import SparseGaussianProcessRegressor
+from skvi.likelihoods import NoiseLikelihood
+from skvi.losses import Loss
+from skvi.posteriors import Product
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._fixed_draws import balanced_noise
+from skvi.solvers._solution import Solution, State
+from skvi.utils._tensors import make_generator
+from skvi.utils._validation import Interval, StrOptions, as_tensor
+
+# Iterations of the fit of a sparse process, beside the steps of the layers.
+SPARSE_ITER = 100
+# Most directions along which an inner layer moves rows.
+WIDTH = 30
+# Step size, and gradient steps of an iteration without minibatches.
+RATE, STEPS = 0.01, 100
+# Variances of inner layers that are tried, and the loss in nats per row that is allowed.
+VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.01
+# Draws that compare the layers with the sparse process, and that predict.
+N_JUDGED, N_PREDICT = 32, 100
+LOWER = (
+    "draws of the inducing values of several layers do not determine the function, so "
+    "that there is no upper bound; n_layers=1 has one"
+)
+
+
+class LayersMixin:
+    """Mixin: fits the sparse process, and then layers that start there."""
+
+    optimizer, inducing, solver = "fmin_l_bfgs_b", "kmeans", "auto"
+    tol, device = 1e-5, "auto"
+
+    _layer_constraints: dict = {
+        "n_layers": [Interval(Integral, 1, None, closed="left")],
+        "layer_width": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "n_inducing": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    @property
+    def to_arviz(self):
+        """Not available: draws of inducing values do not determine the function."""
+        raise AttributeError(f"{type(self).__name__} has no to_arviz.")
+
+    def _solver_options(self, target):
+        n_iter = SPARSE_ITER + self._count_iterations(target.n_rows)[0]
+        return replace(super()._solver_options(target), max_iter=n_iter)
+
+    def _count_iterations(self, n_rows):
+        """Iterations, and steps of each, in all at least `max_iter` steps."""
+        n_steps = math.ceil(n_rows / self.batch_size)
+        if n_steps == 1:
+            n_steps = min(STEPS, self.max_iter)
+        return math.ceil(self.max_iter / n_steps), n_steps
+
+    def _checked(self, problem, solution):
+        """The solution of the layers, or that of the sparse process if it is better."""
+        sparse = super()._checked(problem, solution)
+        self._report = {"n_layers": 1, "sparse_objective_value": -sparse.value}
+        if self.n_layers == 1 or sparse.interrupted:
+            return sparse
+        self._check_divergence(problem.target)
+        try:
+            deep = self._train(self._start(problem, sparse))
+            gain = self._draws(problem, deep.state) + sparse.value
+        except KeyboardInterrupt:
+            return sparse.cut_short()
+        error = float(gain.std()) / N_JUDGED**0.5
+        gain = float(gain.mean())
+        self._report |= {"gain": gain, "gain_se": error}
+        if gain > 2 * error:
+            self._report["n_layers"] = self.n_layers
+            return deep
+        return sparse.cut_short() if deep.interrupted else sparse
+
+    def _check_divergence(self, target):
+        if self.divergence_.kl_weight is None:
+            raise IncompatibleComponentsError(
+                f"divergence={self.divergence_!r}",
+                "one layer: the divergence of several is the sum of those of all",
+                "divergence='kl', with any weight, or n_layers=1",
+            )
+
+    def _draws(self, problem, state):
+        """Estimates of the objective of layers, (S,)."""
+        parts = self.divergence_, state.posterior, N_JUDGED, problem.generator
+        return state.target.objective_draws(*parts)
+
+    def _start(self, problem, sparse):
+        """The problem of layers, at the sparse process."""
+        model, target = self._model, sparse.state.target
+        features, k = model.features, model.predictor.n_outputs
+        X, (sizes, directions) = target.inputs, self._directions(target)
+        n_inner, m = self.n_layers - 1, len(features.Z)
+        inner = ConstantKernel(1.0) * Matern(
+            sizes.numpy() * math.sqrt(len(sizes)), nu=2.5
+        )
+        last = features.kernel.clone_with_theta(features.theta.numpy())
+        kernels = [inner] * n_inner + [last]
+        predictor = LayersPredictor(kernels, features.Z, sizes, directions, k)
+        likelihood = clone(model.likelihood)
+        data = X, target.y, target.rows.weight, target.constant
+        layers = LayersTarget(predictor, likelihood, model.loss, *data)
+        learned = as_tensor(self._place.theta[features.kernel.n_dims :]).double()
+        hyper = torch.cat([learned, predictor.initial_point()])
+        normal, parts = sparse.state.posterior.normal(), {}
+        start = Product().build(predictor.layout)
+        for number, (names, part) in enumerate(start.parts.items()):
+            output = number - (len(start.parts) - k)
+            own = standard_normal(m)
+            if output >= 0:
+                own = normal.marginal(torch.arange(output * m, (output + 1) * m))
+            parts[names] = part.near(own)
+        posterior = start.with_parts(parts)
+        variances = [layers.point_layout[f"kernel_{i}"].start for i in range(n_inner)]
+        for variance in VARIANCES:
+            hyper[variances] = math.log(variance)
+            state = State(posterior, layers.at(hyper.clone()))
+            gain = float(self._draws(problem, state).mean()) + sparse.value
+            if gain > -LOSS * layers.rows.total_weight:
+                break
+        self._report |= {"inner_variance": variance, "start_gain": gain}
+        return replace(
+            problem, target=state.target, posterior=posterior, objective=LayersELBO()
+        )
+
+    def _directions(self, target):
+        X, weight = target.inputs, target.rows.weight
+        sizes = column_sizes(X, weight)
+        width = WIDTH if self.layer_width == "auto" else self.layer_width
+        return sizes, principal_directions(X, sizes, weight, min(width, X.shape[1]))
+
+    def _train(self, start: Problem) -> Solution:
+        n_iter, n_steps = self._count_iterations(start.target.n_rows)
+        options = SolverOptions(
+            max_iter=n_iter, tol=0.0, steps_per_iter=n_steps, has_fixed_length=True
+        )
+        solver = Stochastic(
+            batch_size=self.batch_size, learning_rate=RATE, n_draws=1
+        )
+        return solver.solve(start, options)
+
+    def _posterior_attributes(self, state):
+        target = state.target
+        if not isinstance(target, LayersTarget):
+            return super()._posterior_attributes(state) | {"_layers": None}
+        frozen = target.frozen()
+        predictor, sparse = frozen.predictor_spec, self._model
+        kernels, points = [], []
+        for kernel, theta, Z in predictor.layers():
+            kernels.append(kernel.clone_with_theta(theta.numpy()))
+            points.append(Z.numpy().copy())
+        posterior = state.posterior.at(state.posterior.params.detach().clone())
+        model = replace(sparse, likelihood=frozen.likelihood_spec)
+        width = (self.n_layers - 1) * len(predictor.directions)
+        noise = balanced_noise(
+            torch.Generator().manual_seed(0), N_PREDICT, width, is_diagonal=True
+        ).reshape(N_PREDICT, self.n_layers - 1, 1, -1)
+        functions = LayeredFunctions.at(model, predictor, posterior, noise)
+        return {
+            "posterior_": posterior,
+            "_hyper": np.zeros(0),
+            "_layers": predictor,
+            "_model": model,
+            "_coefficients": functions,
+            "kernel_": kernels[-1],
+            "inner_kernels_": kernels[:-1],
+            "inducing_points_": points[-1],
+        }
+
+    def _judge_fit(self, target):
+        numbers, *messages = super()._judge_fit(target)
+        return numbers | self._report, *messages
+
+    def _in_units(self, theta):
+        if self._layers is None:
+            return super()._in_units(theta)
+        blocks = self.posterior_.layout.unpack(theta)
+        return {name: block.numpy().copy() for name, block in blocks.items()}
+
+    def _bound_evidence(self, target, generator, **options):
+        if self._layers is None:
+            return super()._bound_evidence(target, generator, **options)
+        data = target.inputs, target.y, target.rows.weight, target.constant
+        layers = LayersTarget(self._layers, target.likelihood, target.loss, *data)
+        given = layers, self.posterior_, generator, options["quantity"]
+        return without_bounds(*given, LOWER)
+
+
+class DeepGaussianProcessRegressor(LayersMixin, SparseGaussianProcessRegressor):
+    """TODO."""
+
+    _parameter_constraints: dict = {
+        **SparseGaussianProcessRegressor._parameter_constraints,
+        **LayersMixin._layer_constraints,
+    }
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        alpha: float | str = "learn",
+        n_layers: int = 2,
+        layer_width: int | str = "auto",
+        n_restarts_optimizer: int = 0,
+        normalize_y: bool = True,
+        n_inducing: int = 100,
+        kernel_prior: str | None = "auto",
+        likelihood: str | NoiseLikelihood = "gaussian",
+        loss: str | Loss = "log",
+        divergence: str | Divergence = "kl",
+        batch_size: int = 500,
+        max_iter: int = 3000,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.alpha = alpha
+        self.n_layers = n_layers
+        self.layer_width = layer_width
+        self.n_restarts_optimizer = n_restarts_optimizer
+        self.normalize_y = normalize_y
+        self.n_inducing = n_inducing
+        self.kernel_prior = kernel_prior
+        self.likelihood = likelihood
+        self.loss = loss
+        self.divergence = divergence
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
+        if found["_layers"] is not None:
+            model = found["_model"]
+            scale = float(model.likelihood._scale)
+            found["noise_scale_"] = scale * model.units.y_scale
+            found["kernel_"] = found["kernel_"] + WhiteKernel(scale**2)
+        return found
+
+    def _observations(self, X, theta, random_state, exposure=None):
+        if self._layers is None:
+            return super()._observations(X, theta, random_state, exposure)
+        model, generator = self._model, make_generator(random_state)
+        rows = as_tensor(X).double()
+        f = self._layers.sample(theta, rows, generator)
+        y = model.likelihood.sample(f, generator)
+        return (y.T * model.units.y_scale + model.units.y_mean).numpy()
