@@ -6,6 +6,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
+    DeepGaussianProcessRegressor,
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
 )
@@ -55,6 +56,7 @@ DEFAULTS = [
     ),
     SparseGaussianProcessRegressor(),
     SparseGaussianProcessClassifier(optimizer=None, tol=1e-10),
+    DeepGaussianProcessRegressor(n_inducing=5, max_iter=10),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
@@ -122,7 +124,10 @@ def expected_failures(estimator):
     if isinstance(estimator, BayesianMLPClassifier):
         return {"check_sample_weight_equivalence_on_dense_data": ROUNDING}
     stochastic = (
-        BayesianMLPRegressor | BayesianModuleRegressor | BayesianModuleClassifier
+        BayesianMLPRegressor
+        | BayesianModuleRegressor
+        | BayesianModuleClassifier
+        | DeepGaussianProcessRegressor
     )
     if not isinstance(estimator, stochastic):
         return {}

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Draw, Layout, NormalForm
 from skvi.base._rows import Rows
 from skvi.divergences import Divergence, KLDivergence
 from skvi.gaussian_process._bounds import features_at
@@ -92,20 +92,17 @@ class LayersPredictor(Predictor):
 
     def layers(self) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
         """Kernel, its theta, and inducing points, layer by layer."""
-        found = self._blocks.unpack(self._point[None])
-        for i, kernel in enumerate(self.kernels):
-            theta, points = found[f"kernel_{i}"][0], found[f"points_{i}"][0]
-            yield kernel, theta, points * self.sizes
+        sizes = [block.size for block in self._blocks.values()]
+        parts = iter(self._point.split(sizes))
+        for kernel in self.kernels:
+            theta, points = next(parts), next(parts)
+            yield kernel, theta, points.reshape(self.n_inducing, -1) * self.sizes
 
-    def values(self, posterior: Posterior) -> list[Values]:
+    def values(self, posterior: "BlocksPosterior") -> list[Values]:
         """Normals of the inducing values, layer by layer."""
-        normals = iter([part.normal() for part in posterior.parts.values()])
-        found = []
-        for width in self.widths:
-            own = [next(normals) for _ in range(width)]
-            roots = torch.stack([normal.scale for normal in own])
-            found.append((torch.stack([normal.mean for normal in own]), roots))
-        return found
+        both = posterior.blocks()
+        parts = both.mean.split(self.widths), both.scale.split(self.widths)
+        return list(zip(*parts, strict=True))
 
     def moments(
         self, values: Sequence[Values], X: torch.Tensor, noise: torch.Tensor
@@ -122,8 +119,7 @@ class LayersPredictor(Predictor):
             features = features_at(*layer, H.reshape(-1, H.shape[-1]))
             phi, rest = features[:, :-1], features[:, -1:]
             f = (phi @ mean.T).reshape(shape)
-            variance = (phi @ root).square().sum(2).T + rest
-            variance = variance.reshape(shape)
+            variance = (SquaredLengths.apply(phi, root) + rest).reshape(shape)
             if i < len(self.widths) - 1:
                 H = self._move(H, f + variance.sqrt() * noise[:, i])
         return f, variance
@@ -154,6 +150,53 @@ class LayersPredictor(Predictor):
             if i < len(self.widths) - 1:
                 H = self._move(H, f)
         return f
+
+
+class BlocksPosterior(Posterior):
+    """Independent normals, of full covariance, of B blocks of M parameters.
+
+    A product of `FullRankNormal`, with one operation for all blocks. Variational
+    parameters: means, log diagonals and the rest of the Cholesky factors, whose rows
+    are in units of the diagonal.
+    """
+
+    def __init__(self, layout: Layout, n_blocks: int) -> None:
+        self.layout, self.n_blocks = layout, n_blocks
+        m = layout.size // n_blocks
+        self.params = torch.zeros(layout.size * (2 + m), dtype=torch.float64)
+
+    def blocks(self) -> NormalForm:
+        """The normals: means (B, M), roots of covariances (B, M, M)."""
+        shape = self.n_blocks, self.layout.size // self.n_blocks
+        n = self.layout.size
+        mean, log_diagonal, rest = self.params.split([n, n, n * shape[1]])
+        eye = torch.eye(shape[1], dtype=rest.dtype)
+        unit = rest.reshape(*shape, -1).tril(-1) + eye
+        scale = log_diagonal.reshape(*shape, 1).exp() * unit
+        return NormalForm(mean.reshape(shape), scale)
+
+    def with_last(self, mean: torch.Tensor, scale: torch.Tensor) -> Self:
+        """The same, with other normals in the last blocks, (k, M) and (k, M, M)."""
+        given, k = self.blocks(), len(mean)
+        mean = torch.cat([given.mean[:-k], mean])
+        scale = torch.cat([given.scale[:-k], scale])
+        diagonal = scale.diagonal(dim1=1, dim2=2)
+        parts = mean, diagonal.log(), scale / diagonal[..., None]
+        return self.at(torch.cat([part.flatten() for part in parts]))
+
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw all blocks; see `Posterior.draw`."""
+        blocks = self.blocks()
+        eps = randn(generator, n_draws, *blocks.mean.shape)
+        log_q = blocks.log_prob_whitened(eps).sum(1)
+        return Draw(blocks.transform(eps).flatten(1), log_q, self.side)
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density; see `Posterior.log_prob`."""
+        blocks = (self if params is None else self.at(params)).blocks()
+        return blocks.log_prob(theta.reshape(-1, *blocks.mean.shape)).sum(1)
 
 
 class LayersTarget(SupervisedTarget):
@@ -200,9 +243,7 @@ class LayersTarget(SupervisedTarget):
 
     def divergence(self, divergence: Divergence, posterior: Any) -> torch.Tensor:
         """Sum of the divergences of all outputs of all layers from their priors."""
-        parts = posterior.parts.values()
-        found = [divergence.closed_form(part.normal(), self._prior) for part in parts]
-        return torch.stack(found).sum()
+        return divergence.closed_form(posterior.blocks(), self._prior).sum()
 
     @torch.no_grad()
     def objective_draws(
@@ -287,6 +328,30 @@ class LayeredFunctions(NormalCoefficients):
         return np.atleast_2d(np.cov(f.T.numpy()))
 
 
+class SquaredLengths(torch.autograd.Function):
+    """Squared lengths of ``root' phi`` of features (n, M) and roots (B, M, M): (n, B).
+
+    One product forward, two backward. Training spends most of its time here, in single
+    precision, which suffices for sums of squares.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, phi: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
+        dtype = torch.float32 if any(ctx.needs_input_grad) else roots.dtype
+        phi, R = phi.to(dtype), roots.to(dtype).transpose(0, 1).flatten(1)
+        P = phi @ R
+        ctx.save_for_backward(phi, R, P)
+        return P.reshape(len(phi), *roots.shape[:2]).square().sum(2).double()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+        phi, R, P = ctx.saved_tensors
+        G = P.reshape(*gradient.shape, -1) * (2 * gradient[..., None].float())
+        flat = G.flatten(1)
+        for_roots = (phi.T @ flat).reshape(len(R), *G.shape[1:]).transpose(0, 1)
+        return (flat @ R.T).double(), for_roots.double()
+
+
 def principal_directions(
     X: torch.Tensor, sizes: torch.Tensor, weight: torch.Tensor | None, width: int
 ) -> torch.Tensor:
@@ -297,8 +362,3 @@ def principal_directions(
     away = (X - X.mean(0)) / sizes
     gram = away.T @ (away if weight is None else weight[:, None] * away)
     return torch.linalg.eigh(gram)[1][:, -width:].T.flip(0)
-
-
-def standard_normal(size: int) -> NormalForm:
-    """The prior of the whitened values of one output."""
-    return NormalForm(torch.zeros(size).double(), torch.eye(size).double())

@@ -1,0 +1,78 @@
+"""Layers of Gaussian processes against the sparse process and closed forms.
+
+Each test has been seen to fail on the wrong variant that it names.
+"""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from skvi.divergences import KLDivergence
+from skvi.gaussian_process import (
+    DeepGaussianProcessRegressor,
+    SparseGaussianProcessRegressor,
+)
+from skvi.gaussian_process._layers import LayersTarget
+
+SMALL = {"n_inducing": 12, "random_state": 0}
+
+
+def steps(n=80):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (n, 1))
+    return X, np.sign(X[:, 0]) + 0.05 * rng.normal(size=n)
+
+
+def layers_of(model, X, y):
+    """Target of a fit, and its posterior, for rows in the units of the fit."""
+    y = (torch.as_tensor(y) - model._model.units.y_mean) / model._model.units.y_scale
+    parts = model._model.likelihood, model.loss_function_, torch.as_tensor(X), y
+    return LayersTarget(model._layers, *parts), model.posterior_
+
+
+def test_one_layer_is_the_sparse_process():
+    """Wrong: one layer that is trained by steps."""
+    X, y = steps()
+    deep = DeepGaussianProcessRegressor(n_layers=1, **SMALL).fit(X, y)
+    sparse = SparseGaussianProcessRegressor(**SMALL).fit(X, y)
+    assert deep.lower_bound_ == sparse.lower_bound_
+    np.testing.assert_array_equal(deep.predict(X), sparse.predict(X))
+    assert deep.evidence_bounds(X, y).upper == sparse.evidence_bounds(X, y).upper
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
+def test_layers_start_at_the_bound_of_the_sparse_process(likelihood):
+    """Wrong: values of the last layer in another order of the points; a prior start."""
+    X, y = steps(40)
+    kernel = ConstantKernel(1.0, "fixed") * RBF(0.5, "fixed")
+    options = {"alpha": 0.01, "max_iter": 2} | SMALL
+    model = DeepGaussianProcessRegressor(kernel, likelihood=likelihood, **options)
+    model.fit(X, y)
+    found = model.diagnostics_
+    assert -0.01 * len(y) < found["start_gain"] < 0.5
+    assert found["sparse_objective_value"] - 1 < model.lower_bound_
+
+
+def test_bound_has_the_divergence_of_every_output_of_every_layer():
+    """Wrong: the last layer alone; one output of each layer."""
+    X, y = steps()
+    model = DeepGaussianProcessRegressor(max_iter=150, **SMALL).fit(X, y)
+    target, posterior = layers_of(model, X, y)
+    blocks = posterior.blocks()
+    assert blocks.mean.shape == (1 + 1, 12)
+    q = MultivariateNormal(blocks.mean, scale_tril=blocks.scale)
+    prior = MultivariateNormal(torch.zeros(12).double(), torch.eye(12).double())
+    known = float(kl_divergence(q, prior).sum())
+    assert known == pytest.approx(float(target.divergence(KLDivergence(), posterior)))
+
+
+def test_a_step_is_fitted_better_than_by_one_layer():
+    """Wrong: the inner layers' noise left out of predictions; rows that do not move."""
+    X, y = steps(120)
+    deep = DeepGaussianProcessRegressor(max_iter=400, **SMALL).fit(X[:80], y[:80])
+    sparse = SparseGaussianProcessRegressor(**SMALL).fit(X[:80], y[:80])
+    assert deep.lower_bound_ > sparse.lower_bound_ + 20
+    scores = [m.predict_log_density(X[80:], y[80:]).mean() for m in (deep, sparse)]
+    assert scores[0] > scores[1] + 0.2
