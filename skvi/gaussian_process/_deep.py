@@ -1,6 +1,7 @@
 """Deep Gaussian process regression: the sparse process, whose rows move first."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
 
@@ -14,6 +15,7 @@ from skvi.evidence._summarize import without_bounds
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.gaussian_process._base import column_sizes
 from skvi.gaussian_process._layers import (
+    PACE,
     BlocksPosterior,
     LayeredFunctions,
     LayersELBO,
@@ -26,7 +28,9 @@ from skvi.likelihoods import NoiseLikelihood
 from skvi.losses import Loss
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._fixed_draws import balanced_noise
-from skvi.solvers._solution import Solution, State
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._solution import Ending, Solution, State
+from skvi.solvers.base import Progress
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import Interval, StrOptions, as_tensor
 
@@ -35,15 +39,31 @@ SPARSE_ITER = 100
 # Most directions along which an inner layer moves rows.
 WIDTH = 30
 # Step size, and gradient steps of an iteration without minibatches.
-RATE, STEPS = 0.01, 100
+RATE, STEPS = 0.02, 100
 # Variances of inner layers that are tried, and nats per row that they may cost.
 VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.01
 # Draws that compare layers with the sparse process, before and after; that predict.
 N_START, N_JUDGED, N_PREDICT = 2, 10, 100
+#: Ends of the sparse fit after which the layers are not trained.
+CUT_SHORT = (Ending.INTERRUPTED, Ending.STOPPED)
 LOWER = (
     "draws of the inducing values of several layers do not determine the function, so "
     "that there is no upper bound; n_layers=1 has one"
 )
+
+
+class SparseFirst(NaturalGradient):
+    """The solver of the sparse process; a function goes on with its solution."""
+
+    def __init__(self, go_on: Callable[[Problem, Solution, Progress], Solution]):
+        self.go_on = go_on
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit the sparse process, and go on; see `Solver`."""
+        sparse = NaturalGradient().solve(
+            problem, replace(options, max_iter=SPARSE_ITER)
+        )
+        return self.go_on(problem, sparse, options.progress)
 
 
 class LayersMixin:
@@ -67,8 +87,24 @@ class LayersMixin:
         """Not available: draws of inducing values do not determine the function."""
         raise AttributeError(f"{type(self).__name__} has no to_arviz.")
 
+    def _resolve_divergence(self, X, y, sample_weight):
+        found = super()._resolve_divergence(X, y, sample_weight)
+        if self.n_layers > 1 and found.kl_weight is None:
+            raise IncompatibleComponentsError(
+                f"divergence={found!r}",
+                "one layer: the divergence of several is the sum of those of all",
+                "divergence='kl', with any weight, or n_layers=1",
+            )
+        return found
+
+    def _choose_solver(self, problem):
+        sparse = super()._choose_solver(problem)
+        return sparse if self.n_layers == 1 else SparseFirst(self._deepen)
+
     def _solver_options(self, target):
-        n_iter = SPARSE_ITER + self._count_iterations(target.n_rows)[0]
+        n_iter = SPARSE_ITER
+        if self.n_layers > 1:
+            n_iter += self._count_iterations(target.n_rows)[0]
         return replace(super()._solver_options(target), max_iter=n_iter)
 
     def _count_iterations(self, n_rows):
@@ -78,33 +114,22 @@ class LayersMixin:
             n_steps = min(STEPS, self.max_iter)
         return math.ceil(self.max_iter / n_steps), n_steps
 
-    def _checked(self, problem, solution):
+    def _deepen(self, problem, sparse, progress):
         """The solution of the layers, or that of the sparse process if it is better."""
-        sparse = super()._checked(problem, solution)
         self._report = {"n_layers": 1, "sparse_objective_value": -sparse.value}
-        if self.n_layers == 1 or sparse.interrupted:
+        if self._place.interrupted or sparse.ending in CUT_SHORT:
             return sparse
-        self._check_divergence(problem.target)
         try:
-            deep = self._train(self._start(problem, sparse))
-            gain = self._draws(problem, deep.state, N_JUDGED) + sparse.value
+            deep = self._train(self._start(problem, sparse), progress)
+            gains = self._draws(problem, deep.state, N_JUDGED) + sparse.value
         except KeyboardInterrupt:
             return sparse.cut_short()
-        error = float(gain.std()) / N_JUDGED**0.5
-        gain = float(gain.mean())
+        gain, error = float(gains.mean()), float(gains.std()) / N_JUDGED**0.5
         self._report |= {"gain": gain, "gain_se": error}
         if gain > 2 * error:
             self._report["n_layers"] = self.n_layers
             return deep
         return sparse.cut_short() if deep.interrupted else sparse
-
-    def _check_divergence(self, target):
-        if self.divergence_.kl_weight is None:
-            raise IncompatibleComponentsError(
-                f"divergence={self.divergence_!r}",
-                "one layer: the divergence of several is the sum of those of all",
-                "divergence='kl', with any weight, or n_layers=1",
-            )
 
     def _draws(self, problem, state, n_draws):
         """Estimates of the objective of layers, (S,)."""
@@ -135,7 +160,7 @@ class LayersMixin:
         posterior = posterior.with_last(normal.mean.reshape(k, m), roots)
         variances = [layers.point_layout[f"kernel_{i}"].start for i in range(n_inner)]
         for variance in VARIANCES:
-            hyper[variances] = math.log(variance)
+            hyper[variances] = math.log(variance) / PACE
             state = State(posterior, layers.at(hyper.clone()))
             gain = float(self._draws(problem, state, N_START).mean()) + sparse.value
             if gain > -LOSS * layers.rows.total_weight:
@@ -151,10 +176,14 @@ class LayersMixin:
         width = WIDTH if self.layer_width == "auto" else self.layer_width
         return sizes, principal_directions(X, sizes, weight, min(width, X.shape[1]))
 
-    def _train(self, start: Problem) -> Solution:
+    def _train(self, start, progress):
         n_iter, n_steps = self._count_iterations(start.target.n_rows)
         options = SolverOptions(
-            max_iter=n_iter, tol=0.0, steps_per_iter=n_steps, has_fixed_length=True
+            max_iter=n_iter,
+            tol=0.0,
+            steps_per_iter=n_steps,
+            has_fixed_length=True,
+            progress=progress,
         )
         solver = Stochastic(batch_size=self.batch_size, learning_rate=RATE, n_draws=1)
         return solver.solve(start, options)
@@ -189,7 +218,7 @@ class LayersMixin:
 
     def _judge_fit(self, target):
         numbers, *messages = super()._judge_fit(target)
-        return numbers | self._report, *messages
+        return numbers | (self._report if self.n_layers > 1 else {}), *messages
 
     def _in_units(self, theta):
         if self._layers is None:
@@ -246,7 +275,7 @@ default="kl"
         all outputs of all layers. Several layers take KL alone, with any weight.
     batch_size : int, default=500
         Rows of a gradient step.
-    max_iter : int, default=3000
+    max_iter : int, default=2000
         Gradient steps of several layers.
     verbose : int, default=0
     random_state : int, RandomState instance or None, default=None
@@ -331,7 +360,7 @@ converged_
         loss: str | Loss = "log",
         divergence: str | Divergence = "kl",
         batch_size: int = 500,
-        max_iter: int = 3000,
+        max_iter: int = 2000,
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from skvi._predictive._quantiles import Draws
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._rows import Rows
 from skvi.divergences import Divergence, KLDivergence
@@ -30,6 +31,8 @@ from skvi.utils._validation import CACHE_ELEMENTS, as_tensor, row_chunks, weight
 
 # Variance that is added to a draw of f, relative to the largest: rounding.
 ROUNDING = 1e-10
+# Pace of the log variance of inner layers, which starts orders of magnitude too low.
+PACE = 5.0
 # Draws of functions for the covariance between rows.
 N_FUNCTIONS = 1000
 
@@ -43,7 +46,8 @@ class LayersPredictor(Predictor):
     A layer has one kernel and M inducing points, and whitened values for each of its
     outputs. An inner layer adds its outputs to the features, along `directions`, (w,
     d), in units of the `sizes` of the columns. Kernels and points are point parameters;
-    they start at the theta of `kernels`, and at Z, (M, d).
+    they start at the theta of `kernels`, and at Z, (M, d). The variance of an inner
+    layer is the first number of its kernel.
     """
 
     def __init__(
@@ -66,12 +70,17 @@ class LayersPredictor(Predictor):
             }
         )
         blocks: dict[str, tuple[int, ...]] = {}
-        parts = []
+        starts, units = [], []
         for i, kernel in enumerate(kernels):
             blocks |= {f"kernel_{i}": (kernel.n_dims,), f"points_{i}": tuple(Z.shape)}
-            parts += [torch.as_tensor(kernel.theta).double(), (Z / sizes).flatten()]
+            starts += [torch.as_tensor(kernel.theta).double(), Z.flatten()]
+            units += [torch.ones_like(starts[-2]), sizes.repeat(len(Z))]
+            if i < inner:
+                units[-2][0] = PACE
         self.point_layout = self._blocks = Layout(blocks)
-        self._point = torch.cat(parts)
+        #: What a step of a point parameter is multiplied by.
+        self.units = torch.cat(units)
+        self._point = torch.cat(starts) / self.units
 
     @property
     def row_width(self) -> int:
@@ -93,10 +102,10 @@ class LayersPredictor(Predictor):
     def layers(self) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
         """Kernel, its theta, and inducing points, layer by layer."""
         sizes = [block.size for block in self._blocks.values()]
-        parts = iter(self._point.split(sizes))
+        parts = iter((self._point * self.units).split(sizes))
         for kernel in self.kernels:
             theta, points = next(parts), next(parts)
-            yield kernel, theta, points.reshape(self.n_inducing, -1) * self.sizes
+            yield kernel, theta, points.reshape(self.n_inducing, -1)
 
     def values(self, posterior: "BlocksPosterior") -> list[Values]:
         """Normals of the inducing values, layer by layer."""
@@ -127,11 +136,18 @@ class LayersPredictor(Predictor):
     def _move(self, H: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         return H + (step @ self.directions) * self.sizes
 
+    def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        """Means of all layers given the inducing values; see `Predictor.forward`."""
+        return self.sample(theta, X, None)
+
     def sample(
-        self, theta: torch.Tensor, X: torch.Tensor, generator: torch.Generator
+        self, theta: torch.Tensor, X: torch.Tensor, generator: torch.Generator | None
     ) -> torch.Tensor:
-        """Draw f at all rows jointly given inducing values, (S, P): (S, n, K)."""
-        return torch.stack([self._sample(v, X, generator) for v in theta])
+        """Draw f at all rows jointly given inducing values, (S, P): (S, n, K).
+
+        Without a generator each layer is at its mean.
+        """
+        return torch.stack([self._sample(v, X.double(), generator) for v in theta])
 
     def _sample(self, v: torch.Tensor, X: torch.Tensor, generator: Any) -> torch.Tensor:
         H, sizes = X, [self.n_inducing * width for width in self.widths]
@@ -139,17 +155,21 @@ class LayersPredictor(Predictor):
             zip(self.layers(), v.split(sizes), strict=True)
         ):
             phi = features_at(*layer, H)[:, :-1]
-            K = covariance(*layer[:2], H, H)
-            size = ROUNDING * float(K.diagonal().max())
-            rest = K - phi @ phi.T + size * torch.eye(len(K), dtype=K.dtype)
-            root, failed = torch.linalg.cholesky_ex(rest)
-            if failed:  # the inducing values determine f up to rounding
-                root = rest.diagonal().clamp(min=0).sqrt().diag()
-            noise = randn(generator, len(H), self.widths[i])
-            f = phi @ own.reshape(self.widths[i], -1).T + root @ noise
+            f = phi @ own.reshape(self.widths[i], -1).T
+            if generator is not None:
+                root = _root_of_rest(covariance(*layer[:2], H, H), phi)
+                f = f + root @ randn(generator, *f.shape)
             if i < len(self.widths) - 1:
                 H = self._move(H, f)
         return f
+
+
+def _root_of_rest(K: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
+    """Root of the covariance of what the inducing values do not determine, (n, n)."""
+    size = ROUNDING * float(K.diagonal().max())
+    rest = K - phi @ phi.T + size * torch.eye(len(K), dtype=K.dtype)
+    root, failed = torch.linalg.cholesky_ex(rest)
+    return rest.diagonal().clamp(min=0).sqrt().diag() if failed else root
 
 
 class BlocksPosterior(Posterior):
@@ -318,6 +338,10 @@ class LayeredFunctions(NormalCoefficients):
         if mean.shape[2] == 1:
             return mean[..., 0], variance[..., 0]
         return mean, torch.diag_embed(variance)
+
+    def draws(self, theta: torch.Tensor) -> Draws:
+        """Functions of inducing values, (S, P); see `Coefficients.draws`."""
+        return Draws(self.predictor, theta)
 
     def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
         """Covariance of draws of f between the rows of X, (n, n)."""
