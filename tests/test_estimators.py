@@ -2,10 +2,12 @@
 
 import pytest
 from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
+    DeepGaussianProcessClassifier,
     DeepGaussianProcessRegressor,
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
@@ -57,6 +59,7 @@ DEFAULTS = [
     SparseGaussianProcessRegressor(),
     SparseGaussianProcessClassifier(optimizer=None, tol=1e-10),
     DeepGaussianProcessRegressor(n_inducing=5, max_iter=10),
+    DeepGaussianProcessClassifier(RBF(1.0, "fixed"), n_inducing=5, max_iter=10),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
@@ -128,6 +131,7 @@ def expected_failures(estimator):
         | BayesianModuleRegressor
         | BayesianModuleClassifier
         | DeepGaussianProcessRegressor
+        | DeepGaussianProcessClassifier
     )
     if not isinstance(estimator, stochastic):
         return {}
@@ -151,7 +155,10 @@ def checks(estimators, chosen=None):
                 strict = reason != ROUNDING
                 marks.append(pytest.mark.xfail(reason=reason, strict=strict))
             is_network = isinstance(
-                estimator, BayesianMLPClassifier | BayesianModuleClassifier
+                estimator,
+                BayesianMLPClassifier
+                | BayesianModuleClassifier
+                | DeepGaussianProcessClassifier,
             )
             if is_network and name == "check_class_weight_classifiers":
                 marks.append(pytest.mark.slow)  # it sets max_iter=1000
