@@ -59,7 +59,6 @@ DEFAULTS = [
     SparseGaussianProcessRegressor(),
     SparseGaussianProcessClassifier(optimizer=None, tol=1e-10),
     DeepGaussianProcessRegressor(n_inducing=5, max_iter=10),
-    DeepGaussianProcessClassifier(RBF(1.0, "fixed"), n_inducing=5, max_iter=10),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
@@ -81,6 +80,9 @@ PARTS = [
 ]
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
+PARTS.append(
+    DeepGaussianProcessClassifier(RBF(1.0, "fixed"), n_inducing=5, max_iter=10)
+)
 # The objective of many draws, a robust loss of several classes, and a search.
 SLOW = [
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),
@@ -131,7 +133,6 @@ def expected_failures(estimator):
         | BayesianModuleRegressor
         | BayesianModuleClassifier
         | DeepGaussianProcessRegressor
-        | DeepGaussianProcessClassifier
     )
     if not isinstance(estimator, stochastic):
         return {}
@@ -155,10 +156,7 @@ def checks(estimators, chosen=None):
                 strict = reason != ROUNDING
                 marks.append(pytest.mark.xfail(reason=reason, strict=strict))
             is_network = isinstance(
-                estimator,
-                BayesianMLPClassifier
-                | BayesianModuleClassifier
-                | DeepGaussianProcessClassifier,
+                estimator, BayesianMLPClassifier | BayesianModuleClassifier
             )
             if is_network and name == "check_class_weight_classifiers":
                 marks.append(pytest.mark.slow)  # it sets max_iter=1000
