@@ -63,6 +63,11 @@ class SparseFirst(NaturalGradient):
         return self.go_on(problem, sparse, options.progress)
 
 
+def with_report(solution: Solution, report: dict) -> Solution:
+    """The solution, with further diagnostics."""
+    return replace(solution, diagnostics=solution.diagnostics | report)
+
+
 class LayersMixin:
     """Mixin: fits the sparse process, and then layers that start there."""
 
@@ -113,20 +118,20 @@ class LayersMixin:
 
     def _deepen(self, problem, sparse, progress):
         """The solution of the layers, or that of the sparse process if it is better."""
-        self._report = {"n_layers": 1, "sparse_objective_value": -sparse.value}
+        report = {"n_layers": 1, "sparse_objective_value": -sparse.value}
         if self._place.interrupted or sparse.ending in CUT_SHORT:
-            return sparse
+            return with_report(sparse, report)
         try:
-            deep = self._train(self._start(problem, sparse), progress)
+            start, found = self._start(problem, sparse)
+            deep = self._train(start, progress)
             gains = self._draws(problem, deep.state, N_JUDGED) + sparse.value
         except KeyboardInterrupt:
-            return sparse.cut_short()
+            return with_report(sparse.cut_short(), report)
         gain, error = float(gains.mean()), float(gains.std()) / N_JUDGED**0.5
-        self._report |= {"gain": gain, "gain_se": error}
+        report |= found | {"gain": gain, "gain_se": error}
         if gain > max(2 * error, LEAST_GAIN):
-            self._report["n_layers"] = self.n_layers
-            return deep
-        return sparse.cut_short() if deep.interrupted else sparse
+            return with_report(deep, report | {"n_layers": self.n_layers})
+        return with_report(sparse.cut_short() if deep.interrupted else sparse, report)
 
     def _draws(self, problem, state, n_draws):
         """Estimates of the objective of layers, (S,)."""
@@ -134,7 +139,7 @@ class LayersMixin:
         return state.target.objective_draws(*parts)
 
     def _start(self, problem, sparse):
-        """The problem of layers, at the sparse process."""
+        """The problem of layers, at the sparse process; and diagnostics."""
         model, target = self._model, sparse.state.target
         features, k = model.features, model.predictor.n_outputs
         X, (sizes, directions) = target.inputs, self._directions(target)
@@ -162,10 +167,8 @@ class LayersMixin:
             gain = float(self._draws(problem, state, N_START).mean()) + sparse.value
             if gain > -LOSS * layers.rows.total_weight:
                 break
-        self._report |= {"inner_variance": variance, "start_gain": gain}
-        return replace(
-            problem, target=state.target, posterior=posterior, objective=LayersELBO()
-        )
+        start = replace(problem.at(state), objective=LayersELBO())
+        return start, {"inner_variance": variance, "start_gain": gain}
 
     def _directions(self, target):
         X, weight = target.inputs, target.rows.weight
@@ -212,10 +215,6 @@ class LayersMixin:
             "inner_kernels_": kernels[:-1],
             "inducing_points_": points[-1],
         }
-
-    def _judge_fit(self, target):
-        numbers, *messages = super()._judge_fit(target)
-        return numbers | (self._report if self.n_layers > 1 else {}), *messages
 
     def _in_units(self, theta):
         if self._layers is None:

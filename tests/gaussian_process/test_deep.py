@@ -85,3 +85,8 @@ def test_a_step_is_fitted_better_than_by_one_layer():
     assert deep.lower_bound_ > sparse.lower_bound_ + 20
     scores = [m.predict_log_density(X[80:], y[80:]).mean() for m in (deep, sparse)]
     assert scores[0] > scores[1] + 0.2
+    far = np.array([[1.5], [3.0]])
+    mean, std = deep.predict(far, return_std=True)
+    draws = deep.sample_y(far, 500, random_state=0)
+    np.testing.assert_allclose(draws.std(1), std, rtol=0.2)
+    assert (np.abs(draws.mean(1) - mean) < 0.25 * std).all()
