@@ -36,7 +36,7 @@ WIDTH = 30
 # Step size, and gradient steps of an iteration without minibatches.
 RATE, STEPS = 0.02, 100
 # Variances of inner layers that are tried, and nats per row that they may cost.
-VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.01
+VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.1
 # Draws that compare layers with the sparse process, before and after; that predict.
 N_START, N_JUDGED, N_PREDICT = 2, 10, 100
 # Nats below which a gain is not worth the layers.

@@ -93,7 +93,7 @@ converged_
     normals of the inner layers, and the expected loss under the last one is closed, or
     an integral. An inner layer adds a function to the features; at the start its
     posterior is its prior, whose variance is so small that the bound of the sparse
-    process is lost by at most 0.01 nats per row. With other losses the objective is a
+    process is lost by at most 0.1 nats per row. With other losses the objective is a
     generalized one (Knoblauch). Predictions are mixtures of 100 normals.
 
     References
