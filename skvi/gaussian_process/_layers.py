@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from skvi._predictive._quantiles import Draws
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._rows import Rows
 from skvi.divergences import Divergence, KLDivergence
@@ -72,7 +71,9 @@ class LayersPredictor(Predictor):
         blocks: dict[str, tuple[int, ...]] = {}
         starts, units = [], []
         for i, kernel in enumerate(kernels):
-            blocks |= {f"kernel_{i}": (kernel.n_dims,), f"points_{i}": tuple(Z.shape)}
+            if kernel.n_dims:
+                blocks[f"kernel_{i}"] = (kernel.n_dims,)
+            blocks[f"points_{i}"] = tuple(Z.shape)
             starts += [torch.as_tensor(kernel.theta).double(), Z.flatten()]
             units += [torch.ones_like(starts[-2]), sizes.repeat(len(Z))]
             if i < inner:
@@ -104,8 +105,8 @@ class LayersPredictor(Predictor):
         sizes = [block.size for block in self._blocks.values()]
         parts = iter((self._point * self.units).split(sizes))
         for kernel in self.kernels:
-            theta, points = next(parts), next(parts)
-            yield kernel, theta, points.reshape(self.n_inducing, -1)
+            theta = next(parts) if kernel.n_dims else self._point[:0]
+            yield kernel, theta, next(parts).reshape(self.n_inducing, -1)
 
     def values(self, posterior: "BlocksPosterior") -> list[Values]:
         """Normals of the inducing values, layer by layer."""
@@ -338,10 +339,6 @@ class LayeredFunctions(NormalCoefficients):
         if mean.shape[2] == 1:
             return mean[..., 0], variance[..., 0]
         return mean, torch.diag_embed(variance)
-
-    def draws(self, theta: torch.Tensor) -> Draws:
-        """Functions of inducing values, (S, P); see `Coefficients.draws`."""
-        return Draws(self.predictor, theta)
 
     def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
         """Covariance of draws of f between the rows of X, (n, n)."""

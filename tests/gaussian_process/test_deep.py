@@ -59,7 +59,8 @@ def test_layers_start_at_the_bound_of_the_sparse_process(options):
 def test_bound_has_the_divergence_of_every_layer_and_weights_are_repetitions():
     """Wrong: the divergence of the last layer alone; losses without weights."""
     X, y = steps()
-    model = DeepGaussianProcessRegressor(max_iter=100, **SMALL).fit(X, y)
+    kernel = RBF(0.3, "fixed")
+    model = DeepGaussianProcessRegressor(kernel, max_iter=100, **SMALL).fit(X, y)
     target, posterior = layers_of(model, X, y)
     blocks = posterior.blocks()
     assert blocks.mean.shape == (1 + 1, 12)
