@@ -10,6 +10,8 @@ import torch
 from scipy.optimize import minimize
 from sklearn.cluster import MiniBatchKMeans
 
+from skvi.utils._tensors import Movable
+
 Objective = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 # Iterations of a search, and of one that only has to come near.
@@ -23,7 +25,7 @@ KMEANS_BATCH, KMEANS_ITER = 1024, 20
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Place(Movable):
     """Hyperparameters theta, (H,), inducing points (M, d), and the value there.
 
     Without inducing points every row is one.
