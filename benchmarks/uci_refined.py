@@ -33,6 +33,7 @@ from skvi.evidence._summarize import lower_bound
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import RefinedNormal
 from skvi.posteriors._refinement import _Refiner
+from skvi.priors import Normal
 
 RESULT = Path(__file__).parent / "results" / "uci_refined.csv"
 LARGE = {"kin8nm", "naval-propulsion-plant", "power-plant"}
@@ -103,6 +104,12 @@ def network_of(posterior, seed):
     return BayesianMLPRegressor(
         hidden_layer_sizes=(50,),
         activation="relu",
+        skip_connection=False,
+        prior={
+            "coef_0": Normal("learn_rows"),
+            "coef": Normal("learn"),
+            "intercept": Normal(),
+        },
         likelihood="gaussian",
         divergence="kl",
         posterior=posterior,

@@ -1,13 +1,13 @@
 """Gaussian processes: a curve, its gap, and how many points summarize it
 =======================================================================
 
-A Gaussian process fits a curve without a formula. Its intervals widen where there are no
-rows, and it knows the log evidence of its kernel exactly. For thousands of rows the
+A Gaussian process fits a curve without a formula. Its intervals widen where there are
+no rows, and it knows the log evidence of its kernel exactly. For thousands of rows the
 function is summarized by its values at a few inducing points.
 
-*The picture.* Left: rows with a gap, the mean, and 90 % intervals for new rows.
-Right: the lower bound that the fit reports, with more and more inducing points, rises to
-the exact log evidence: with 14 of them it is a nat below.
+*The picture.* Left: rows with a gap, the mean, and 90 % intervals for new rows. Right:
+the lower bound that the fit reports rises with more inducing points to the exact log
+evidence: with 14 of them it is a nat below.
 """
 
 import sys

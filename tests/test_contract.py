@@ -2,7 +2,8 @@
 
 import pickle
 import random
-from itertools import cycle
+import threading
+from itertools import count, cycle
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ import pytest
 import scipy.sparse as sp
 import torch
 from sklearn.base import clone, is_classifier
+from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import Normal
 from tests.problems import (
     BINARY,
@@ -523,3 +526,37 @@ def test_parts_that_are_changed_in_place():
     model.set_params(prior__scale=5.0)
     weights[0] = 9.0
     assert model.evidence_bounds(X, y, n_draws=64, random_state=0) == bounds
+
+
+def test_overlapping_fits_restore_the_threads_of_linear_algebra():
+    # Wrong variant: each fit restores what it found, and the second found one thread.
+    inside = threading.Event(), threading.Event()
+    first_is_over = threading.Event()
+    X = np.arange(8.0)[:, None]
+
+    def fit(k, other):
+        calls = count()
+
+        def loss(f, y):
+            if next(calls) == 20:  # the first ones are checks before the fit
+                inside[k].set()
+                assert other.wait(20)
+            return (f - y).square()
+
+        BayesianLogisticRegression(loss=loss, prior="normal").fit(X, X[:, 0] > 3)
+
+    def threads():
+        return {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+
+    first = threading.Thread(target=fit, args=(0, inside[1]))
+    second = threading.Thread(target=fit, args=(1, first_is_over))
+    with threadpool_limits(2, "blas"):
+        for lib in ThreadpoolController().lib_controllers:  # any thread may set them
+            getattr(lib, "clear_controlling_thread", lambda force: None)(force=True)
+        first.start()
+        assert inside[0].wait(20)
+        second.start()
+        first.join()
+        first_is_over.set()
+        second.join()
+        assert threads() == {2}

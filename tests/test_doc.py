@@ -1,6 +1,8 @@
 """The examples on the documentation's pages print what the pages show."""
 
+import csv
 import doctest
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -123,3 +125,29 @@ def test_every_example_is_in_the_gallery_with_its_picture():
     assert not [name for name in names if f"/{name}.py>`" not in gallery]
     pictures = {path.stem for path in (PAGES / "images" / "gallery").glob("*.png")}
     assert set(names) == pictures == set(re.findall(r"gallery/(\w+)\.png", gallery))
+
+
+def test_tables_of_claims_are_made_from_the_stored_results(monkeypatch):
+    monkeypatch.syspath_prepend(PAGES.parent / "benchmarks")
+    claims = importlib.import_module("claims")
+    page = (PAGES / "claims.rst").read_text()
+    tables = claims.tables()
+    errors = [row["check"].split(", right is ") for row in tables["errors"]]
+    assert sum(len(pair) == 2 and pair[0] != pair[1] for pair in errors) == 11
+    for name, rows in tables.items():
+        stored = claims.read(PAGES / "claims" / f"{name}.csv")
+        assert [{k: str(v) for k, v in row.items()} for row in rows] == stored
+        assert f":file: claims/{name}.csv" in page
+
+
+def test_items_of_the_sources_have_a_state_and_else_a_reason():
+    for path in (PAGES / "claims").glob("items_*.csv"):
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+        states = {row["state"] for row in rows}
+        assert states <= {"there", "in part", "missing", "refused"}
+        assert all(row["reason"] for row in rows if row["state"] != "there")
+        assert len({row["item"] for row in rows}) == len(rows)
+        scripts = re.findall(r"``(plot_\w+|\w+\.py)``", path.read_text())
+        names = [script.removesuffix(".py") + ".py" for script in scripts]
+        assert all(list(PAGES.parent.glob(f"[be]*s/{name}")) for name in names)

@@ -182,29 +182,35 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
+        blocks = self._find_blocks(X, y, sample_weight, exposure)
+        if blocks is not None:
+            X, y, sample_weight = blocks.first()
         y = as_numpy(y)
         if is_regressor(self):
             refuse_dates_as_target(y)
         elif is_classifier(self):
             refuse_label_matrix(y)
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
-        response = self._response(y)
+        sample_weight = self._check_weights(X, sample_weight)
+        self._choose_parts(X, y, sample_weight, exposure)
+        response = self._response(y if blocks is None else blocks.look.values)
         self.objective_ = self._resolve("objective")
         self.loss_function_ = self._resolve("loss")
         self.posterior_family_ = self._resolve("posterior")
         self.prior_ = self._resolve_prior()
-        sample_weight = self._check_weights(X, sample_weight)
         self.divergence_ = self._resolve_divergence(X, y, sample_weight)
         for part in (self.divergence_, self.loss_function_, self.posterior_family_):
             part.validate()
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
+        if blocks is not None:
+            data = data.over(blocks)
         self._warn(data.few_rows_message(), SkviWarning)
         self._choose_family(data, response)
         data = self._hold_out(data)
         model = self._assemble(data, response)
         self.loss_function_.check(model.likelihood)
-        target = model.target(data)
+        target = model.over_blocks(model.target(data), data)
         # Set at once; evidence and predictions use only this.
         self._model, self._fingerprint = model, data.fingerprint
         self._total_weight = data.total_weight
@@ -214,6 +220,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self._had_exposure = offset is not None and bool(offset.any())
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 
+    def _find_blocks(self, X, y, sample_weight, exposure):
+        """Rows in blocks of dask; None for arrays, and where they are refused."""
+        return None
+
     def _pose(self, target: Any) -> tuple[Problem, Solver]:
         """Check the combination; the problem at its start, and the solver."""
         return pose(self, target)
@@ -221,6 +231,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _resolve(self, name: str) -> Any:
         """The object that a parameter stands for."""
         return resolve(name, getattr(self, name))
+
+    def _choose_parts(self, X: Any, y: Any, sample_weight: Any, exposure: Any) -> None:
+        """Choose parts that are "auto" by the rows, before they are resolved."""
 
     def _resolve_divergence(self, X: Any, y: Any, sample_weight: Any) -> Divergence:
         """The divergence, which may depend on the rows."""

@@ -19,6 +19,7 @@ from skvi._predictive._quantiles import log_class_probabilities
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import BernoulliLikelihood, Likelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
+from skvi.utils._blocks import by_blocks
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import (
     Interval,
@@ -217,6 +218,7 @@ class BayesianClassifierMixin(ClassifierMixin):
             raise ValueError("classes must be passed on the first call to partial_fit.")
         return Labels.find(found, self.class_weight)
 
+    @by_blocks
     def predict(self, X: Any) -> np.ndarray:
         """Most probable class, by `predict_proba`.
 
@@ -232,6 +234,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         log_p, _ = self._log_probabilities(X)
         return self.classes_[log_p.argmax(1).numpy()]
 
+    @by_blocks
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities, averaged over the posterior.
 
@@ -248,6 +251,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         log_p, dtype = self._log_probabilities(X)
         return log_p.exp().numpy().astype(dtype)
 
+    @by_blocks
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of `predict_proba`.
 

@@ -16,9 +16,12 @@ from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers import Problem, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
+from skvi.solvers._exact import ExactSolver
+from skvi.solvers._mode import DENSE_LIMIT
 from skvi.solvers._natural_gradient import NaturalGradient, choose_start
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State
-from skvi.targets import Target
+from skvi.targets import SupervisedTarget, Target
+from skvi.targets._blocks import BlockRows
 from skvi.utils._tensors import CPU, generator_on, make_generator, resolve_device
 
 
@@ -44,6 +47,10 @@ def pose(estimator: Any, target: Any) -> tuple[Problem, Solver]:
         target, estimator.objective_, estimator.divergence_, posterior, generator
     )
     solver = estimator._choose_solver(problem)
+    if isinstance(target, SupervisedTarget) and isinstance(target.rows, BlockRows):
+        is_able = isinstance(solver, ExactSolver | NaturalGradient)
+        if not is_able or device != CPU or target.layout.size > DENSE_LIMIT:
+            target.rows.take()
     if isinstance(solver, Stochastic):
         estimator.objective_.check(*parts, component, solver.draws_per_step)
     return problem, solver

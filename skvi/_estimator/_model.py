@@ -18,6 +18,8 @@ from skvi.base._rows import Rows
 from skvi.losses import LogLoss
 from skvi.posteriors import Posterior
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._blocks import BlockRows
+from skvi.utils._blocks import Blocks, as_floats
 from skvi.utils._rows import as_rows
 from skvi.utils._validation import (
     as_tensor,
@@ -110,7 +112,8 @@ class TrainingData:
     """Rows with a positive weight, as numpy arrays, and a checksum of all given data.
 
     `weight` is sample times class weight, None if all are 1; `offset` is added to the
-    linear predictor; `held_out` are the rows for validation.
+    linear predictor; `held_out` are the rows for validation. Of rows in `blocks` these
+    are the ones from which a fit starts, with the weight of all of them.
     """
 
     X: Any
@@ -119,6 +122,7 @@ class TrainingData:
     offset: np.ndarray | None
     fingerprint: tuple[int, ...]
     held_out: "TrainingData | None" = None
+    blocks: Blocks | None = None
 
     @classmethod
     def gather(
@@ -137,12 +141,27 @@ class TrainingData:
         targets = response.encode(y)
         weight = response.weights(targets, sample_weight)
         fingerprint = Rows.of(X, targets, weight, offset).fingerprint()
-        if weight is not None:
-            keep = weight > 0
-            if not keep.all():
-                X, targets, weight = X[keep], targets[keep], weight[keep]
-                offset = None if offset is None else offset[keep]
-        return cls(X, targets, weight, offset, fingerprint)
+        return cls(X, targets, weight, offset, fingerprint).used()
+
+    def used(self) -> "TrainingData":
+        """Return the rows with a positive weight."""
+        if self.weight is None or (keep := self.weight > 0).all():
+            return self
+        return self._take(keep)
+
+    def over(self, blocks: Blocks) -> "TrainingData":
+        """Return some rows of blocks, of which these are a sample."""
+        weight, total = self.weight, blocks.look.moments[0]
+        if len(blocks) > len(self.y):
+            weight = np.ones(len(self.y)) if weight is None else weight
+            weight = weight * (total / weight.sum())
+        fingerprint = len(blocks), *self.fingerprint[1:]
+        return replace(self, weight=weight, fingerprint=fingerprint, blocks=blocks)
+
+    @property
+    def features(self) -> Any:
+        """X, or the blocks that hold it."""
+        return self.X if self.blocks is None else self.blocks
 
     @property
     def total_weight(self) -> float:
@@ -209,6 +228,22 @@ class Model:
         judge = replace(self, loss=LogLoss())
         target.held_out = judge.target(data.held_out)
         return target
+
+    def over_blocks(self, target: Any, data: TrainingData) -> Target:
+        """The target of all blocks, from that of the rows from which a fit starts."""
+        if data.blocks is not None:
+            target.rows = BlockRows(data.blocks, self._read_block, target.rows)
+        return target
+
+    def _read_block(self, X: Any, y: Any, weight: Any) -> Rows:
+        """Rows of a block, in the units of the fit."""
+        targets = self.response.encode(np.asarray(y))
+        weight = None if weight is None else np.asarray(weight, np.float64)
+        weight = self.response.weights(targets, weight)
+        X = as_floats(X, ensure_all_finite=False)  # the first look has checked it
+        data = TrainingData(X, targets, weight, None, ()).used()
+        y, own, _ = self._columns(data)
+        return Rows(self.design(data.X), y, own, self._offset_of(data))
 
     def design(self, X: Any) -> Any:
         """Features as the predictor takes them; by default unchanged."""

@@ -136,6 +136,7 @@ SHORTHANDS = {
 #: What a value that leaves the choice to the fit becomes where a name is nested.
 CHOSEN = {
     ("divergence", "auto"): KLDivergence,
+    ("loss", "auto"): BetaLoss,
     ("prior", "auto"): Normal,
     ("intercept_prior", None): Normal,
     ("solver", "auto"): Stochastic,

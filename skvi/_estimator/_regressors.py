@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from skvi.base._layout import Units
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._blocks import Blocks
 from skvi.utils._validation import interval_levels, median_distance, weighted_median
 
 # Squares of larger numbers, or of the inverses of smaller ones, and sums of them
@@ -27,9 +29,11 @@ def units_of(
     standardize: bool,
     centered: bool,
     robust: bool = False,
+    blocks: Blocks | None = None,
 ) -> Units:
     """Origin and scale of a target, (n_samples,), for a fit; `given` ones are kept.
 
+    Moments of `blocks` are those of their first look.
     `robust` takes the median and 1.4826 times the median absolute deviation. Without an
     intercept the origin is 0. Raises ValueError if squares overflow.
     """
@@ -42,7 +46,17 @@ def units_of(
     if given is not None or not standardize:
         return given or Units(0.0, 1.0)
     w = np.ones(len(y)) if weight is None else weight
-    mean, scale = (_median_units if robust else _mean_units)(y, w, centered)
+    if blocks is None:
+        mean, scale = (_median_units if robust else _mean_units)(y, w, centered)
+    elif not robust:
+        mean = blocks.look.moments[1] if centered else 0.0
+        scale = blocks.look.root_mean_square(mean)
+    else:
+        raise IncompatibleComponentsError(
+            "X in blocks of dask",
+            "units of y by sums, and robust losses and noises take its median",
+            "normalize_y=False, likelihood='gaussian' and loss='log', or arrays",
+        )
     # A target that varies by rounding alone has no scale.
     is_constant = scale <= 2 * np.finfo(float).eps * abs(mean)
     return Units(mean, 1.0 if is_constant else scale)

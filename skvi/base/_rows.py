@@ -1,13 +1,20 @@
 """Rows of data, independent of how they are stored."""
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 
-from skvi.utils._rows import Features, SparseRows, as_rows, row_width
+from skvi.utils._rows import (
+    Features,
+    SparseRows,
+    as_rows,
+    is_dense,
+    row_width,
+    rows_to_start,
+)
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import CACHE_ELEMENTS, as_tensor, row_chunks
 
@@ -57,6 +64,18 @@ class Rows(Movable):
     def device(self) -> torch.device:
         """Where the rows are."""
         return self.y.device
+
+    @property
+    def start(self) -> Self:
+        """Rows that a fit starts from, with the weight of all of them."""
+        index = rows_to_start(len(self), self.X.shape[-1])
+        n_first = len(index)
+        if not is_dense(self.X) or n_first in (len(self), 0):
+            return self
+        part = self.take(torch.from_numpy(index))
+        weight = torch.ones_like(part.y) if part.weight is None else part.weight
+        weight = weight * (self.total_weight / float(weight.sum()))
+        return replace(part, weight=weight)
 
     @property
     def total_weight(self) -> float:

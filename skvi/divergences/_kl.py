@@ -20,8 +20,8 @@ class KLDivergence(Divergence):
     ----------
     weight : float or "auto", default=1.0
         1 is standard Bayesian inference; ``1/w`` gives the power posterior, in which
-        every observation has weight ``w``. "auto", for networks, is the one of 0.1,
-        0.3 and 1 with the best log density of held-out rows.
+        every observation has weight ``w``. "auto", for linear models and networks,
+        is the one with the best log density of held-out rows.
 
     Notes
     -----
@@ -53,7 +53,7 @@ class KLDivergence(Divergence):
         if self.weight == "auto":
             raise IncompatibleComponentsError(
                 "KLDivergence(weight='auto')",
-                "held-out rows, which only networks have",
+                "held-out rows, which linear models and networks have",
                 "a number, such as KLDivergence(weight=1.0), or search over it",
             )
 

@@ -1,7 +1,7 @@
 """Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, Self
 
@@ -21,12 +21,11 @@ from skvi.gaussian_process._bounds import Collapsed, Fitted, dimension_scaled_pr
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import evidence_of_process
 from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
-from skvi.gaussian_process._search import FEW_ITER, Place, Search, spread_points
+from skvi.gaussian_process._search import Place, Search, spread_points
 from skvi.kernels._kernels import check_kernel, covariance
 from skvi.linear_model._coefficients import NormalCoefficients
 from skvi.predictors._inducing import InducingPredictor
 from skvi.priors._blocks import build_prior
-from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.utils._interrupts import limit_threads, with_callbacks
 from skvi.utils._validation import (
     Interval,
@@ -40,8 +39,11 @@ from skvi.utils._validation import (
 ALL_ROWS, N_INDUCING = 1500, 500
 # The same where every evaluation is a fit: for other likelihoods and losses.
 FEW_ROWS, FEW_INDUCING, LEAST_INDUCING = 500, 200, 50
-# Rows of the fit at which a larger one starts, and the largest it does not.
-START_ROWS = 1000
+# Rows of the fit at which a larger one starts; largest number of rows by which kernel
+# and inducing points are chosen: the fit of the inducing values goes through all.
+START_ROWS, SEARCH_ROWS = 1000, 10_000
+# Iterations of the search that only has to come near.
+FEW_ITER = 30
 # Variance of f beside the inducing values, relative to theirs, that changes nothing.
 DETERMINED = 1e-9
 NOT_ALL = (
@@ -92,7 +94,7 @@ class SparseGaussianProcess(BaseVariational):
 
     objective, posterior, prior = "elbo", "full_rank", "normal"
     intercept_prior, fit_intercept, warm_start = None, False, False
-    n_jobs = None
+    n_jobs, solver = None, "auto"
     _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
 
     _parameter_constraints: dict = {
@@ -106,7 +108,6 @@ class SparseGaussianProcess(BaseVariational):
         ],
         "inducing": [StrOptions({"kmeans"}), "array-like"],
         "kernel_prior": [StrOptions({"auto"}), None],
-        "solver": [StrOptions({"auto", "natural_gradient"}), NaturalGradient],
     }
 
     @with_callbacks
@@ -135,6 +136,20 @@ class SparseGaussianProcess(BaseVariational):
             attributes; otherwise the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)
+
+    def _choose_parts(self, X, y, sample_weight, exposure):
+        """Nothing is chosen by held-out rows; refuse what asks for that."""
+        if getattr(self.divergence, "weight", None) == "auto":
+            raise IncompatibleComponentsError(
+                f"divergence={self.divergence!r}",
+                "a linear model or a network, which hold rows out to choose it",
+                "a number, KLDivergence(0.5)",
+            )
+
+    @property
+    def _search_iter(self):
+        """Largest number of iterations of a search for the kernel."""
+        return self.max_iter
 
     def _work(self, target):
         """Multiply-adds of a pass over the data."""
@@ -169,7 +184,8 @@ class SparseGaussianProcess(BaseVariational):
         objective = self._objective(kernel, likelihood, rows, sizes, y_scale, k)
         start = np.append(kernel.theta, at)
         bounds = np.vstack([kernel.bounds.reshape(-1, 2), limits])
-        start = np.clip(start, bounds[:, 0], bounds[:, 1])
+        if self.optimizer is not None:
+            start = np.clip(start, bounds[:, 0], bounds[:, 1])
         with limit_threads(len(X) ** 2 * 10):
             place = self._find(Search(objective, bounds, sizes, self.optimizer), start)
         if place.value == -math.inf:
@@ -178,13 +194,15 @@ class SparseGaussianProcess(BaseVariational):
                 "these rows, with any hyperparameters that were tried: it is no "
                 "kernel for so many features, or its noise is too small."
             )
+        self._place = place
+        names = [*_names(kernel), *likelihood.learned] if self.optimizer else []
+        self._at_limits = _at_limits(names, place.theta, bounds)
         n, point = kernel.n_dims, torch.from_numpy(place.theta)
         likelihood = likelihood.bind(point[n:].clone())
         least = self._negligible(likelihood, len(X))
         Z = X if place.Z is None else place.Z
         features = InducingFeatures.of(kernel, point[:n].clone(), Z, least)
         predictor = InducingPredictor(len(features.Z), k)
-        self._place = place
         return InducingModel(
             response,
             predictor,
@@ -206,6 +224,10 @@ class SparseGaussianProcess(BaseVariational):
         """Scale of f that suits the target, in the units of the fit."""
         return 1.0
 
+    def _root_mean_square(self, y_scale):
+        """That of f around 0, in the units of the fit."""
+        return y_scale
+
     def _negligible(self, likelihood, n_rows):
         """Variance of f that matters in no row."""
         return NEGLIGIBLE / n_rows
@@ -217,7 +239,8 @@ class SparseGaussianProcess(BaseVariational):
             low, high = (end * sizes.numpy() for end in LENGTHS)
             lengths = START_LENGTH * math.sqrt(d) * sizes.numpy()
             high = high * math.sqrt(d)
-            constant = ConstantKernel(y_scale**2, np.multiply(VARIANCES, y_scale**2))
+            size = self._root_mean_square(y_scale)
+            constant = ConstantKernel(size**2, np.multiply(VARIANCES, size**2))
             return constant * Matern(lengths, np.stack([low, high], 1), nu=2.5)
         kernel = clone(self.kernel)
         check_kernel(kernel)
@@ -253,6 +276,8 @@ class SparseGaussianProcess(BaseVariational):
     def _find(self, search, theta):
         """Hyperparameters and inducing points, from the best of several starts."""
         random_state = check_random_state(self.random_state)
+        if self.optimizer is not None:
+            search = search.of_some(SEARCH_ROWS, random_state)
         found = self._find_from(search, theta, random_state)
         low, high = search.bounds.T
         for _ in range(self.n_restarts_optimizer if self.optimizer else 0):
@@ -269,34 +294,36 @@ class SparseGaussianProcess(BaseVariational):
         n, m = len(X), self._count_inducing(search.objective, len(X))
         place = Place(theta, None)
         if not isinstance(self.inducing, str):
-            return search.improve(Place(theta, self._given_points(X.shape[1])))
+            points = self._given_points(X.shape[1])
+            return search.improve(Place(theta, points), self._search_iter)
         if m == n:
-            return search.improve(place)
+            return search.improve(place, self._search_iter)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
-            place = self._near(search, place, random_state)
+            some = search.of_some(START_ROWS, random_state)
+            place = replace(some.improve(place, FEW_ITER), value=-math.inf)
         lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
         seed = random_state.randint(2**31 - 1)
-        Z = spread_points(X, m, lengths, seed)
-        return search.improve(Place(place.theta, Z), moves=self.optimizer is not None)
+        Z = spread_points(search.objective.rows, m, lengths, seed)
+        if place.interrupted:  # a value at these points, and no more
+            last = replace(search, optimizer=None).improve(Place(place.theta, Z), 0)
+            return replace(last, interrupted=True)
+        moves = isinstance(self.optimizer, str)
+        return search.improve(Place(place.theta, Z), self._search_iter, moves)
 
     def _given_points(self, n_features):
         """Inducing points that the user gives, (M, d)."""
         Z = check_array(self.inducing, dtype=np.float64, input_name="inducing")
+        if self.n_inducing not in ("auto", len(Z)):
+            raise ValueError(
+                f"n_inducing={self.n_inducing!r}, and inducing has {len(Z)} points: "
+                "leave n_inducing at 'auto'."
+            )
         if Z.shape[1] != n_features:
             raise ValueError(
                 f"inducing has {Z.shape[1]} columns, and X has {n_features}: give "
                 "points with the features of X, or inducing='kmeans'."
             )
         return torch.from_numpy(np.unique(Z, axis=0))
-
-    def _near(self, search, place, random_state):
-        """Hyperparameters of an exact fit to some of the rows."""
-        n = len(search.objective.rows.X)
-        index = torch.from_numpy(random_state.permutation(n)[:START_ROWS])
-        some = Search(
-            search.objective.of(index), search.bounds, search.sizes, search.optimizer
-        )
-        return Place(some.improve(place, FEW_ITER).theta, None)
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
@@ -310,7 +337,12 @@ class SparseGaussianProcess(BaseVariational):
         return solution.cut_short() if self._place.interrupted else solution
 
     def _judge_fit(self, target):
-        numbers = {"n_kernel_evaluations": self._place.n_evaluations}
+        place = self._place
+        numbers = {
+            "n_kernel_evaluations": place.n_evaluations,
+            "kernel_converged": place.converged,
+            "kernel_at_limits": self._at_limits,
+        }
         return numbers, "", ""
 
     def _bound_evidence(self, target, generator, **options):
@@ -347,7 +379,7 @@ class SparseGaussianProcess(BaseVariational):
 
 def column_sizes(X, weight):
     """Standard deviations of the columns; 1 for constant ones."""
-    w = torch.ones(len(X), dtype=X.dtype) if weight is None else weight
+    w = X.new_ones(len(X)) if weight is None else weight
     away = X - X[0]
     away = away - (w @ away) / w.sum()
     sizes = ((w @ away.square()) / w.sum()).sqrt()
@@ -362,6 +394,22 @@ def _lengths(kernel, theta, sizes):
         if scale.shape == (len(sizes),):
             return torch.from_numpy(scale.astype(np.float64))
     return sizes
+
+
+def _at_limits(names, theta, bounds):
+    """Names of the hyperparameters that are at an end of their range."""
+    near = np.isclose(theta[:, None], bounds, rtol=0, atol=1e-6).any(1)
+    return [name for name, is_near in zip(names, near, strict=False) if is_near]
+
+
+def _names(kernel):
+    """Name of each hyperparameter of a kernel that is not fixed."""
+    return [
+        part.name if part.n_elements == 1 else f"{part.name}[{i}]"
+        for part in kernel.hyperparameters
+        if not part.fixed
+        for i in range(part.n_elements)
+    ]
 
 
 def _parts_of(kernel):

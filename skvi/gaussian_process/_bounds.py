@@ -132,9 +132,10 @@ def dimension_scaled_prior(sizes: torch.Tensor, y_scale: float) -> LogPrior:
     """Log density of the length scales of a default kernel, and of its noise.
 
     The prior of Hvarfner, Hellsten and Nardi (2024), *Vanilla Bayesian optimization
-    performs great in high dimensions*, in units of the columns and of y: log scales
-    are normal with mean ``sqrt(2) + log(d) / 2`` and variance 3, and the log variance
-    of the noise is normal with mean -4 and variance 1.
+    performs great in high dimensions*, in units of the columns: log scales are normal
+    with mean ``sqrt(2) + log(d) / 2`` and variance 3. The log variance of the noise,
+    in units of y, is normal with mean -2 and variance 4: theirs, with mean -4 and
+    variance 1, fits noise as if it were a function.
     """
     d = len(sizes)
     middle = sizes.log() + math.sqrt(2) + 0.5 * math.log(d)
@@ -143,6 +144,6 @@ def dimension_scaled_prior(sizes: torch.Tensor, y_scale: float) -> LogPrior:
         scales = theta[1 : 1 + d]
         found = -(scales - middle).square().sum() / 6
         noise = 2 * (theta[1 + d :] - math.log(y_scale))  # empty if it is known
-        return found - 0.5 * (noise + 4).square().sum()
+        return found - (noise + 2).square().sum() / 8
 
     return log_prior

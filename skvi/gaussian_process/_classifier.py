@@ -13,7 +13,6 @@ from skvi.gaussian_process._base import SparseGaussianProcess
 from skvi.kernels._kernels import has_white
 from skvi.linear_model._functions import ClassPredictionMixin, FunctionsMixin
 from skvi.losses import Loss
-from skvi.solvers import Solver
 
 
 class SparseGaussianProcessClassifier(
@@ -58,9 +57,9 @@ default="kmeans"
 default="kl"
         How distance of the inducing values to their prior is measured.
     class_weight : dict or "balanced", default=None
-    solver : {"auto", "natural_gradient"} or Solver, default="auto"
     max_iter : int, default=100
-        Largest number of iterations of a fit of the inducing values.
+        Largest number of iterations of the search for kernel and inducing points, and
+        of the last fit of the inducing values.
     tol : float, default=1e-5
         Tolerance in nats of such a fit.
     device : str, default="auto"
@@ -76,11 +75,14 @@ default="kl"
     inducing_points_ : ndarray of shape (n_inducing, n_features)
     lower_bound_ : float
         Lower bound of the log evidence at this kernel, in nats, summed over the data.
+        With another loss that of its exponential, which is no evidence.
     lower_bound_se_, objective_value_, objective_value_se_, loss_curve_, n_iter_, \
 converged_
         As for `BayesianLogisticRegression`.
     diagnostics_ : dict
-        Also "n_kernel_evaluations" of the search for the kernel.
+        Also "n_kernel_evaluations" of the search for the kernel, whether it ended
+        before `max_iter` ("kernel_converged"), and which hyperparameters are at a limit
+        of their range ("kernel_at_limits").
     posterior_ : Posterior
         A normal of the whitened inducing values.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -122,7 +124,6 @@ converged_
         loss: str | Loss | Callable = "log",
         divergence: str | Divergence = "kl",
         class_weight: str | Mapping[Any, float] | None = None,
-        solver: str | Solver = "auto",
         max_iter: int = 100,
         tol: float = 1e-5,
         device: str = "auto",
@@ -138,7 +139,6 @@ converged_
         self.loss = loss
         self.divergence = divergence
         self.class_weight = class_weight
-        self.solver = solver
         self.max_iter = max_iter
         self.tol = tol
         self.device = device

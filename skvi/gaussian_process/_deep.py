@@ -29,7 +29,7 @@ from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Progress
 from skvi.utils._validation import Interval, StrOptions, as_tensor
 
-# Iterations of the fit of a sparse process, beside the steps of the layers.
+# Iterations of the search and the fit of a sparse process, as it has by default.
 SPARSE_ITER = 100
 # Most directions along which an inner layer moves rows.
 WIDTH = 30
@@ -71,8 +71,8 @@ def with_report(solution: Solution, report: dict) -> Solution:
 class LayersMixin:
     """Mixin: fits the sparse process, and then layers that start there."""
 
-    optimizer, inducing, solver = "fmin_l_bfgs_b", "kmeans", "auto"
-    tol, device = 1e-5, "auto"
+    optimizer, inducing = "fmin_l_bfgs_b", "kmeans"
+    tol, device, _search_iter = 1e-5, "auto", SPARSE_ITER
 
     _layer_constraints: dict = {
         "n_layers": [Interval(Integral, 1, None, closed="left")],

@@ -60,7 +60,7 @@ def evidence_of_process(
     """
     if len(rows.X) <= FEW:
         value = float(log_evidence(features.kernel, features.theta, noise, rows))
-        value, error = value + constant, ROUNDING * max(1.0, abs(value))
+        value, error = value + constant, rounding(features, noise, rows, value)
         found = Sandwich(value - error, value + error)
         name, reason = "exact", "the log evidence has a closed form at this kernel"
     else:
@@ -93,6 +93,16 @@ def evidence_of_process(
         quantity=options["quantity"],
         table=BoundsTable({"ELBO of q": elbo_row(elbo), **both}),
     )
+
+
+def rounding(
+    features: InducingFeatures, noise: torch.Tensor, rows: NormalRows, value: float
+) -> float:
+    """Nats by which a log density may round, for the condition of its covariance."""
+    largest = float(variance(features.kernel, features.theta, rows.X).sum())
+    condition = 1 + largest / float(noise)
+    size = max(len(rows.X) ** 0.5, abs(value))
+    return ROUNDING + float(torch.finfo(torch.float64).eps) * condition * size
 
 
 def _narrowed(
@@ -160,7 +170,7 @@ class _Whole:
     ) -> None:
         self.features, self.rows, self.s = features, rows, float(noise)
         self.A = rows.scaled(features(rows.X)[:, :-1].T)
-        eye = torch.eye(len(self.A), dtype=self.A.dtype)
+        eye = torch.eye(len(self.A), dtype=self.A.dtype, device=self.A.device)
         root = torch.linalg.cholesky(eye + self.A @ self.A.T / self.s)
         self.log_det_of_Q = 2 * float(root.diagonal().log().sum())
         self.log_det_of_Q += len(rows.X) * math.log(self.s)
@@ -198,7 +208,7 @@ class _Whole:
         top = 1 + min(largest / s, math.sqrt(second)) * (1 + ROUNDING) + ROUNDING
         sums = n + first, n + 2 * first + second
         ends = sorted(_radau(end, n, *sums) for end in (1.0, top))
-        error = ROUNDING * max(1.0, abs(self.log_det_of_Q))
+        error = self.error(self.log_det_of_Q)
         return {
             "lower": self.log_det_of_Q + ends[0] - error,
             "upper": self.log_det_of_Q + ends[1] + error,
@@ -222,8 +232,13 @@ class _Whole:
             rz, last = float(r @ z), rz
             direction = z + (rz / last) * direction
         lower = 2 * float(y @ v) - float(v @ (y - r))
-        error = ROUNDING * max(1.0, abs(lower))
+        error = self.error(lower)
         return {"lower": lower - error, "upper": lower + max(rz, 0.0) + error}
+
+    def error(self, value: float) -> float:
+        """Rounding of a sum over rows."""
+        noise = self.A.new_tensor(self.s)
+        return rounding(self.features, noise, self.rows, value)
 
     def _times(self, v: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.block(index) @ v for index in self.blocks]) + self.s * v

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable
 from numbers import Real
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin, clone
 from sklearn.gaussian_process.kernels import Kernel, Sum, WhiteKernel
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from skvi._estimator._parts import NOISES
 from skvi._estimator._regressors import (
@@ -23,10 +26,11 @@ from skvi.gaussian_process._base import SparseGaussianProcess, column_sizes
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
+from skvi.linear_model._units import ColumnsMixin
 from skvi.losses import Loss
-from skvi.solvers import Solver
-from skvi.utils._tensors import make_generator
-from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._interrupts import with_callbacks
+from skvi.utils._tensors import make_generator, randn
+from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 # Start of the noise as a fraction of the scale of y, and its limits.
 NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
@@ -42,7 +46,7 @@ ROUNDING = 1e-10
 
 
 class SparseGaussianProcessRegressor(
-    RegressorMixin, RegressionPredictionMixin, SparseGaussianProcess
+    RegressorMixin, RegressionPredictionMixin, ColumnsMixin, SparseGaussianProcess
 ):
     """Gaussian process regression, exact for few rows, sparse for many.
 
@@ -85,9 +89,9 @@ default="kmeans"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or Divergence, \
 default="kl"
         How distance of the inducing values to their prior is measured.
-    solver : {"auto", "natural_gradient"} or Solver, default="auto"
     max_iter : int, default=100
-        Largest number of iterations of a fit of the inducing values.
+        Largest number of iterations of the search for kernel and inducing points, and
+        of the last fit of the inducing values.
     tol : float, default=1e-5
         Tolerance in nats of such a fit.
     device : str, default="auto"
@@ -107,13 +111,19 @@ default="kl"
     lower_bound_ : float
         Lower bound of the log evidence at this kernel, in nats, summed over the data:
         the log evidence itself where each row is an inducing point and noise is normal.
+        With another loss that of its exponential, which is no evidence.
     lower_bound_se_, objective_value_, objective_value_se_, loss_curve_, n_iter_, \
 converged_
         As for `BayesianLinearRegression`.
     diagnostics_ : dict
-        Also "n_kernel_evaluations" of the search for the kernel.
-    posterior_ : Posterior
+        Also "n_kernel_evaluations" of the search for the kernel, whether it ended
+        before `max_iter` ("kernel_converged"), and which hyperparameters are at a limit
+        of their range ("kernel_at_limits").
+    posterior_ : Posterior, or tuple of n_outputs of them
         A normal of the whitened inducing values.
+    outputs_ : list of SparseGaussianProcessRegressor
+        Only for a target of shape (n_samples, n_outputs): the fit of each column, with
+        its kernel.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
@@ -144,7 +154,7 @@ converged_
     >>> model = SparseGaussianProcessRegressor().fit(X, y)
     >>> mean, std = model.predict([[3.0], [9.0]], return_std=True)
     >>> std.round(2)  # inside and outside the data
-    array([0.1 , 0.66])
+    array([0.08, 1.  ])
     """
 
     _parameter_constraints: dict = {
@@ -153,8 +163,8 @@ converged_
         "normalize_y": ["boolean"],
         "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
     }
-    #: Targets have one column each; no posterior of numbers beside the function.
-    _n_columns, _exact = 0, None
+    #: No posterior of numbers beside the function.
+    _exact = None
 
     def __init__(
         self,
@@ -169,7 +179,6 @@ converged_
         likelihood: str | NoiseLikelihood = "gaussian",
         loss: str | Loss | Callable = "log",
         divergence: str | Divergence = "kl",
-        solver: str | Solver = "auto",
         max_iter: int = 100,
         tol: float = 1e-5,
         device: str = "auto",
@@ -187,18 +196,81 @@ converged_
         self.likelihood = likelihood
         self.loss = loss
         self.divergence = divergence
-        self.solver = solver
         self.max_iter = max_iter
         self.tol = tol
         self.device = device
         self.verbose = verbose
         self.random_state = random_state
 
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Find kernel and inducing points, and fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            In any units: length scales are relative to the columns.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Every column is a separate target, with its own kernel and noise.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The components cannot be combined; raised before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best kernel so far is kept, if there is one, with all
+            attributes; otherwise the estimator is not fitted.
+        """
+        return self._fit_one_or_more(X, y, sample_weight)
+
+    def _params_of_output(self, k, n_outputs):
+        return {}
+
+    def _negligible(self, likelihood, n_rows):
+        """Beside the noise."""
+        noise = float(likelihood._scale) ** 2
+        return noise * super()._negligible(likelihood, n_rows)
+
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
+        """Draw values of the function at the inducing points.
+
+        Parameters
+        ----------
+        n_draws : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        dict of str to ndarray
+            "inducing_values" of shape (n_draws, n_inducing), in units of y, without
+            noise; of several targets "inducing_values_0" and so on.
+        """
+        check_is_fitted(self)
+        if not self._n_columns:
+            return self._in_units(self._draw(n_draws, random_state))
+        random_state = check_random_state(random_state)
+        draws = [o.sample_posterior(n_draws, random_state) for o in self.outputs_]
+        found = enumerate(draws)
+        return {f"inducing_values_{k}": part["inducing_values"] for k, part in found}
+
     def _find_units(self, data):
         """Origin and scale of the target."""
         is_normal = self._resolve("likelihood").is_normal
         robust = not (self.loss_function_.is_log_loss and is_normal)
         return units_of(data.y, data.weight, None, self.normalize_y, True, robust)
+
+    def _root_mean_square(self, y_scale):
+        """Of the target without its mean, or where it is not taken off, with it."""
+        return y_scale if self.normalize_y else self._size
 
     @property
     def sample_function(self):
@@ -209,6 +281,9 @@ converged_
         """Standard deviation of the target, in the units of the fit."""
         if self.normalize_y:
             return 1.0
+        w = torch.ones_like(rows.y[:, 0]) if rows.weight is None else rows.weight
+        size = float((w @ rows.y[:, 0].square() / w.sum()).sqrt())
+        self._size = size if size > 0 else 1.0
         return float(column_sizes(rows.y, rows.weight))
 
     def _taken(self, units, place):
@@ -244,6 +319,12 @@ converged_
         scale, white = "learn", self._white
         if self._learns_noise() and np.ptp(data.y) == 0:
             self._warn(EQUAL.format(len(data.y)), SkviWarning)
+        if self.optimizer is None and self.alpha == "learn" and white is None:
+            raise IncompatibleComponentsError(
+                "alpha='learn'",
+                "an optimizer, or a WhiteKernel, which is the noise",
+                "alpha=0.01, for example, or WhiteKernel(0.01) in the kernel",
+            )
         start, limits = NOISE * y_scale, np.multiply(NOISES_ALLOWED, y_scale)
         if (grid := coarse_grid(data.y, data.weight)) is not None:
             limits[0] = max(limits[0], grid[0] * OF_ROUNDING / units.y_scale)
@@ -257,15 +338,18 @@ converged_
         likelihood = clone(given).set_params(noise_scale=scale)
         at = likelihood.initial_hyper(rows.y[:, 0]).numpy()
         ends = np.array(likelihood._learned_limits, dtype=object)
+        self._noise_limits = "fixed"
         if scale == "learn":
             at[0], ends[0] = math.log(start), np.log(limits)
+            self._noise_limits = tuple(np.square(limits).tolist())
         return likelihood, at, np.array([*ends], dtype=np.float64).reshape(-1, 2)
 
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
         scale = float(self._model.likelihood._scale)
         found["noise_scale_"] = scale * units.y_scale
-        found["kernel_"] = found["kernel_"] + WhiteKernel(scale**2)
+        white = WhiteKernel(scale**2, self._noise_limits)
+        found["kernel_"] = found["kernel_"] + white
         return found
 
     def _observations(self, X, theta, random_state, exposure=None):
@@ -274,9 +358,10 @@ converged_
         mean = self._coefficients.functions(X, self.n_jobs)[0]
         cov = torch.from_numpy(self._coefficients.function_covariance(X, self.n_jobs))
         size = ROUNDING * float(cov.diagonal().max()) + np.finfo(float).tiny
-        root = torch.linalg.cholesky(cov + size * torch.eye(len(cov)))
+        cov.diagonal().add_(size)
+        root = torch.linalg.cholesky(cov)
         generator = make_generator(random_state)
-        noise = torch.randn(len(mean), n_draws, generator=generator, dtype=mean.dtype)
+        noise = randn(generator, len(mean), n_draws)
         f = (mean[:, None] + root @ noise).T
         y = model.likelihood.sample(f[..., None], generator)
         return (y.T * model.units.y_scale + model.units.y_mean).numpy()

@@ -1,7 +1,6 @@
 """Search for hyperparameters and inducing points of largest evidence, or ELBO."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +9,9 @@ import torch
 from scipy.optimize import minimize
 from sklearn.cluster import MiniBatchKMeans
 
+from skvi.gaussian_process._collapsed import NormalRows
 from skvi.utils._tensors import Movable
 
-Objective = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
-
-# Iterations of a search, and of one that only has to come near.
-MAX_ITER, FEW_ITER = 100, 30
 # Slope in nats per unit of a logarithm at which it ends; relative gain.
 SLOPE, GAIN = 1e-2, 1e-7
 # A value that no line search accepts.
@@ -36,6 +32,7 @@ class Place(Movable):
     value: float = -math.inf
     n_evaluations: int = 0
     interrupted: bool = False
+    converged: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +44,12 @@ class Search:
     "fmin_l_bfgs_b", or a function as scikit-learn's Gaussian processes take it.
     """
 
-    objective: Objective
+    objective: Any
     bounds: np.ndarray
     sizes: torch.Tensor
     optimizer: Any
 
-    def improve(
-        self, start: Place, max_iter: int = MAX_ITER, moves: bool = False
-    ) -> Place:
+    def improve(self, start: Place, max_iter: int, moves: bool = False) -> Place:
         """The best place that is found from a start, inducing points moved on demand.
 
         After Ctrl-C the best so far.
@@ -68,6 +63,14 @@ class Search:
             return replace(memory.best, interrupted=True)
         return memory.best
 
+    def of_some(self, n_rows: int, random_state: np.random.RandomState) -> "Search":
+        """The same search by at most so many rows, taken at random."""
+        n = len(self.objective.rows.X)
+        if n <= n_rows:
+            return self
+        index = torch.from_numpy(random_state.permutation(n)[:n_rows])
+        return replace(self, objective=self.objective.of(index))
+
     def _run(self, memory: "_Memory", max_iter: int) -> None:
         n, at = len(memory.start.theta), memory.vector()
         if self.optimizer is None or not len(at):
@@ -79,11 +82,11 @@ class Search:
                 value, slope = memory(theta)
                 return (value, slope) if eval_gradient else value
 
-            found = self.optimizer(evaluate, at, self.bounds)
+            found = self.optimizer(evaluate, at, bounds=self.bounds)
             memory(np.asarray(found[0], np.float64))
             return
         free = np.tile([-np.inf, np.inf], (len(at) - n, 1))
-        minimize(
+        found = minimize(
             memory,
             at,
             jac=True,
@@ -91,6 +94,7 @@ class Search:
             bounds=np.vstack([self.bounds, free]),
             options={"maxiter": max_iter, "gtol": SLOPE, "ftol": GAIN},
         )
+        memory.best = replace(memory.best, converged=bool(found.success))
 
 
 class _Memory:
@@ -110,7 +114,7 @@ class _Memory:
         return np.append(self.start.theta, own.ravel())
 
     def __call__(self, at: np.ndarray) -> tuple[float, np.ndarray]:
-        vector = torch.tensor(at, requires_grad=True)
+        vector = torch.from_numpy(at.copy()).requires_grad_()
         theta, Z = vector[: len(self.start.theta)], self.start.Z
         if self.moving is not None:
             points = vector[len(theta) :].reshape(self.moving.shape)
@@ -137,13 +141,15 @@ class _Memory:
 
 
 def spread_points(
-    X: torch.Tensor, n_points: int, lengths: torch.Tensor, seed: int
+    rows: NormalRows, n_points: int, lengths: torch.Tensor, seed: int
 ) -> torch.Tensor:
     """Centers of clusters of rows, (n_points, d), in units of the length scales.
 
     Columns that do not matter do not count.
     """
-    scaled = (X / lengths).numpy().astype(np.float32)
+    middle = rows.X.mean(0)
+    scaled = ((rows.X - middle) / lengths).numpy().astype(np.float32)
+    weight = None if rows.weight is None else rows.weight.numpy()
     means = MiniBatchKMeans(
         n_points,
         n_init=1,
@@ -151,5 +157,5 @@ def spread_points(
         batch_size=KMEANS_BATCH,
         max_iter=KMEANS_ITER,
     )
-    centers = means.fit(scaled).cluster_centers_.astype(np.float64)
-    return torch.from_numpy(centers) * lengths
+    centers = means.fit(scaled, sample_weight=weight).cluster_centers_
+    return torch.from_numpy(centers.astype(np.float64)) * lengths + middle

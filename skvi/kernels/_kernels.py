@@ -16,8 +16,9 @@ Values = dict[str, torch.Tensor]
 Covariance = Callable[[Any, Values, torch.Tensor, torch.Tensor], torch.Tensor]
 Variance = Callable[[Any, Values, torch.Tensor], torch.Tensor]
 
-# Squared distance below which a root has no derivative.
-TINY = 1e-30
+# Squared distance below which a root has no derivative, and squared norm above which
+# differences are taken before products: these have errors of 1e-9 there.
+TINY, FAR = 1e-30, 1e6
 
 
 def register_kernel(
@@ -121,7 +122,10 @@ def check_kernel(kernel: Any) -> None:
         _rule(kernel)
 
 
-def _halves(kernel: Any, theta: torch.Tensor) -> tuple[tuple, tuple]:
+Half = tuple[Any, torch.Tensor]
+
+
+def _halves(kernel: Any, theta: torch.Tensor) -> tuple[Half, Half]:
     """Both parts of a sum or a product, with their hyperparameters."""
     n = kernel.k1.n_dims
     return (kernel.k1, theta[:n]), (kernel.k2, theta[n:])
@@ -155,12 +159,17 @@ def _rule(kernel: Any) -> tuple[Covariance, Variance]:
 def squared_distances(
     X: torch.Tensor, Y: torch.Tensor, length: torch.Tensor
 ) -> torch.Tensor:
-    """Squared distances between rows in units of the length scales, (n, m)."""
-    origin = Y.detach().mean(0)  # distances of large columns would round
-    same = X is Y
+    """Squared distances between rows in units of the length scales, (n, m).
+
+    By one product, unless rows are so far apart that it would round.
+    """
+    origin, same = X.detach().mean(0), X is Y
     X = (X - origin) / length
     Y = X if same else (Y - origin) / length
     squares = X.square().sum(1)[:, None] + Y.square().sum(1)
+    if float(squares.detach().max()) > FAR:
+        exact = "donot_use_mm_for_euclid_dist"
+        return torch.cdist(X, Y, compute_mode=exact).square()
     found = torch.addmm(squares, X, Y.T, alpha=-2)
     if same:
         found.diagonal().zero_()
@@ -174,13 +183,14 @@ class OfDistance(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, squares, profile):  # type: ignore[override]
+    def forward(ctx: Any, squares: torch.Tensor, profile: Callable) -> torch.Tensor:
+        value: torch.Tensor
         value, slope = profile(squares)
         ctx.save_for_backward(slope)
         return value
 
     @staticmethod
-    def backward(ctx, gradient):  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
         return gradient * ctx.saved_tensors[0], None
 
 

@@ -7,13 +7,15 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import _check_feature_names_in
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._continual import check_next_prior
-from skvi._estimator._parts import POSTERIORS, PRIORS
+from skvi._estimator._held_out import choose_parts
+from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
 from skvi.base._layout import Units
-from skvi.divergences import KLDivergence
+from skvi.divergences import Divergence, KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import unscaled_message
@@ -33,6 +35,7 @@ from skvi.linear_model._units import (
     offset_mean,
     with_new_features,
 )
+from skvi.losses import Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
@@ -43,11 +46,13 @@ from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import Problem
 from skvi.solvers._choice import choose_solver
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.targets._blocks import BlockRows
 from skvi.targets._numbers import LikelihoodNumber, Scale, bound_at, numbers_of
 from skvi.targets._supervised import with_prior
+from skvi.utils._blocks import Blocks
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._rows import SparseRows, row_width
-from skvi.utils._validation import StrOptions, _fit_context
+from skvi.utils._validation import StrOptions, _fit_context, is_dask
 
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
@@ -73,10 +78,14 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     _parameter_constraints: dict = {
         **BaseVariational._parameter_constraints,
+        "divergence": [StrOptions({"auto", *DIVERGENCES}), Divergence],
+        "loss": [StrOptions({"auto", *LOSSES}), Loss, callable],
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
         "prior": [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict],
     }
     _input = {**BaseVariational._input, "accept_sparse": "csr"}
+    #: Parts that held-out rows chose, and the scores of the candidates, by parameter.
+    _chosen, _held_out_scores = None, None
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -87,7 +96,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense; CSR is used as it is.
+            never made dense; CSR is used as it is. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,)
             Numbers, counts, or two or more classes of any type, as the model says.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -169,11 +179,25 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return len(X) * per_row
 
     def _device_work(self, target):
-        """As `_work`, but 0 for sparse features, which stay on the CPU."""
-        return 0 if isinstance(target.X, SparseRows) else self._work(target)
+        """As `_work`, but 0 for features that stay where they are."""
+        stays = isinstance(target.X, SparseRows | BlockRows)
+        return 0 if stays else self._work(target)
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
+
+    def _find_blocks(self, X, y, sample_weight, exposure):
+        """As of dask arrays and data frames, in a fit."""
+        if not is_dask(X) or self._stream is not None:
+            return None
+        weights = getattr(self, "class_weight", None)
+        if exposure is not None or weights is not None:
+            raise IncompatibleComponentsError(
+                "class_weight" if exposure is None else "exposure",
+                "rows in memory, and X is in blocks of dask",
+                "sample_weight, or arrays, as of X.compute()",
+            )
+        return Blocks(X, y, sample_weight, is_classifier(self))
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """As for every estimator; warns of features that the prior does not suit."""
@@ -259,7 +283,42 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         self._model = replace(self._model, **parts, taken_from_y=tuple(taken))
         return known
 
+    def _is_auto(self, name):
+        """Whether held-out rows are to choose a loss or a divergence."""
+        given = getattr(self, name)
+        if isinstance(given, KLDivergence):
+            given = given.weight
+        return isinstance(given, str) and given == "auto"
+
+    def _check_stream(self):
+        for name in filter(self._is_auto, ("loss", "divergence")):
+            raise IncompatibleComponentsError(
+                f"{name}='auto'",
+                "all rows at once, of which it holds some out",
+                f"fit, or the {name}_ that a fit to a first batch has chosen",
+            )
+
+    def _choose_parts(self, X, y, sample_weight, exposure):
+        self._chosen, self._held_out_scores = {}, {}
+        if not (self._is_auto("loss") or self._is_auto("divergence")):
+            return
+        is_elbo = self._resolve("objective").kind == "expectation"
+        if self._is_auto("divergence") and not is_elbo:
+            raise IncompatibleComponentsError(
+                "divergence='auto'", "objective='elbo'", "divergence='kl'"
+            )
+        given = X, y, sample_weight, exposure
+        self._chosen, self._held_out_scores = choose_parts(self, *given)
+
+    def _judge_fit(self, target):
+        numbers, *messages = super()._judge_fit(target)
+        if self._held_out_scores:
+            numbers = numbers | {"held_out": self._held_out_scores}
+        return numbers, *messages
+
     def _resolve(self, name):
+        if name in ("loss", "divergence") and self._is_auto(name):
+            return clone(self._chosen[name])
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
             return Normal(HalfCauchy()) if self._finds_scale() else Normal()
         if name == "posterior" and isinstance(self.posterior, str):
@@ -332,7 +391,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             units = self._given_units() or Units(0.0, 1.0)
             return with_new_features(units, data.X, data.weight)
         origin, scale, unseen = feature_units(
-            data.X, data.weight, self.fit_intercept, self._relative_to()
+            data.features, data.weight, self.fit_intercept, self._relative_to()
         )
         middle = offset_mean(data.offset, data.weight) if self.fit_intercept else 0.0
         return Units(0.0, 1.0, origin, scale, middle, unseen)

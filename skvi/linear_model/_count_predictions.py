@@ -31,6 +31,7 @@ from skvi.likelihoods._counts import CountLikelihood
 from skvi.losses import Loss
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales
+from skvi.utils._blocks import by_blocks
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import (
     as_tensor,
@@ -122,6 +123,7 @@ class CountPredictionMixin:
         self, X: Any, return_std: bool = ..., exposure: ArrayLike | None = ...
     ) -> Any: ...
 
+    @by_blocks
     def predict(
         self, X: Any, return_std: bool = False, exposure: ArrayLike | None = None
     ) -> Any:

@@ -50,14 +50,17 @@ or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo", the
         usual one, can be too narrow; "eubo" has the mean and standard deviations of the
         exact posterior, up to Monte Carlo error; "alpha_energy" gives wider posteriors.
-    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+    divergence : {"kl", "auto", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``.
-    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        posterior and needs ``objective="elbo"``. "auto" is a KL with the weight that
+        predicts held-out rows best.
+    loss : {"log", "auto", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
         the model considers impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
-        exposure included, and the count gives a Gibbs posterior.
+        exposure included, and the count gives a Gibbs posterior. "auto" is "log" or a
+        `BetaLoss`, whichever predicts held-out rows better, except wild counts among
+        them.
     posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
         "full_rank" models correlations between coefficients, "mean_field" none. "auto"
         is "full_rank" up to 1000 parameters (3000 where it is quick), else
@@ -239,7 +242,8 @@ default="auto"
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense; CSR is used as it is.
+            never made dense; CSR is used as it is. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,)
             Counts; other nonnegative numbers only with ``loss="log"``.
         sample_weight : array-like of shape (n_samples,), default=None

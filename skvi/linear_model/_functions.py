@@ -18,6 +18,7 @@ from skvi.base._layout import Units
 from skvi.expectations._logistic import log_mixture_sigmoid
 from skvi.expectations._softmax import log_expect_softmax, softmax_at_points
 from skvi.linear_model._coefficients import DrawnCoefficients
+from skvi.utils._blocks import by_blocks
 from skvi.utils._interrupts import limit_threads
 
 # Rows of which predictions hold the moments at all nodes at once.
@@ -82,6 +83,7 @@ class FunctionsMixin:
 class ClassPredictionMixin:
     """Mixin: class probabilities from the moments of f, beside `FunctionsMixin`."""
 
+    @by_blocks
     def decision_function(self, X: Any) -> np.ndarray:
         """Log odds, or centered log probabilities, averaged over the posterior.
 

@@ -51,14 +51,17 @@ class BayesianLinearRegression(
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. If the noise
         has a hyperprior, objectives other than "elbo" train on draws.
-    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+    divergence : {"kl", "auto", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
         posterior and needs ``objective="elbo"``; unless it is a KL, an unknown noise
-        and scale of the prior are those of the best fit under "kl".
-    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        and scale of the prior are those of the best fit under "kl". "auto" is a KL with
+        the weight that predicts held-out rows best.
+    loss : {"log", "auto", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers; they
         act on the target standardized by its median and median absolute deviation.
+        "auto" is "log" or a `BetaLoss`, whichever predicts held-out rows better, except
+        outliers among them.
     posterior : {"auto", "exact", "full_rank", "mean_field"} or Family, default="auto"
         "exact" is the exact posterior of conjugate models, see Notes. The others are
         normal at every noise and scale of the prior, and average over these;
@@ -155,6 +158,7 @@ default="hyperprior"
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
+        As in `BayesianLogisticRegression`.
     posterior_ : Posterior, or tuple of n_outputs of them
         The source of all results, in the units of the fit, with the logarithm of an
         unknown noise precision.
@@ -266,7 +270,8 @@ default="hyperprior"
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense, not even to center it.
+            never made dense, not even to center it. An
+            array or data frame of dask stays in its blocks.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Every column is a separate target, with its own noise and precisions.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -286,12 +291,3 @@ default="hyperprior"
             is only fitted if the last one had been reached.
         """
         return self._fit_one_or_more(X, y, sample_weight)
-
-    def _fit_one_or_more(self, X, y, sample_weight):
-        """Fit a target, or the columns of several."""
-        if np.asarray(y).ndim == 2:
-            return self._fit_columns(X, y, sample_weight)
-        if "outputs_" in vars(self):
-            self._forget()
-            del self.outputs_
-        return self._fit(X, y, sample_weight)

@@ -39,14 +39,17 @@ or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo", the
         usual one, can be too narrow; "eubo" has the mean and standard deviations of the
         exact posterior, up to Monte Carlo error; "alpha_energy" gives wider posteriors.
-    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+    divergence : {"kl", "auto", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``.
-    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        posterior and needs ``objective="elbo"``. "auto" is a KL with the weight that
+        predicts held-out rows best.
+    loss : {"log", "auto", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds
-        and of y coded 0 and 1 gives a Gibbs posterior; see `CallableLoss`.
+        and of y coded 0 and 1 gives a Gibbs posterior; see `CallableLoss`. "auto" is
+        "log" or a `BetaLoss`, whichever predicts held-out rows better, except wrong
+        labels among them.
     posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
         "full_rank" models correlations between coefficients, "mean_field" none. "auto"
         is "full_rank" up to 1000 parameters (3000 where it is quick), else
@@ -127,7 +130,9 @@ or Objective, default="elbo"
         and the efficiency and Pareto k of 128 importance weights (None if they would
         cost more than a tenth of the fit). "bound_exists" is whether the optimized
         exact bound is finite at this posterior, or None if unknown. "elbo_upper" is
-        above the ELBO, where the family has only bounds of its density.
+        above the ELBO, where the family has only bounds of its density. "held_out" has
+        the mean log densities of held-out rows of the candidates, where the divergence
+        or the loss is "auto".
     posterior_ : Posterior
         The fitted posterior, of features in the units of the fit: ``posterior_.units``
         has their origin and scale. `sample_posterior` draws for the original ones. A

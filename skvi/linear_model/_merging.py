@@ -167,6 +167,7 @@ class MergingMixin:
 
     def _learn_batch(self, X, y, sample_weight=None, exposure=None, forgetting=1.0):
         """As for every estimator; exact where the sums of rows are sufficient."""
+        self._check_stream()
         is_first = not self.__sklearn_is_fitted__()
         past = None if is_first else self._merged_past()
         merges = self._needs_sums_only(X) if is_first else past is not None

@@ -147,12 +147,18 @@ class GaussianRegression(BayesianLinearModel):
         # Heavy tails expect outliers, which a standard deviation does not survive.
         robust = not (self.loss_function_.is_log_loss and is_normal)
         units = units_of(
-            data.y, data.weight, given, self.normalize_y, self.fit_intercept, robust
+            data.y,
+            data.weight,
+            given,
+            self.normalize_y,
+            self.fit_intercept,
+            robust,
+            data.blocks,
         )
         if given is not None:
             return with_new_features(units, data.X, data.weight), False
         origin, scale, unseen = feature_units(
-            data.X, data.weight, self.fit_intercept, self._relative_to()
+            data.features, data.weight, self.fit_intercept, self._relative_to()
         )
         found = replace(units, x_mean=origin, x_scale=scale, unseen=unseen)
         return found, self.normalize_y
@@ -170,8 +176,11 @@ class GaussianRegression(BayesianLinearModel):
         prior, given = self.prior_, self.intercept_prior is not None
         if given or isinstance(prior, Posterior) or not self.fit_intercept:
             return ()
-        y = (data.y - units.y_mean) / units.y_scale
-        size = math.sqrt(float(np.average(y**2, weights=data.weight)))
+        if data.blocks is None:
+            y = (data.y - units.y_mean) / units.y_scale
+            size = math.sqrt(float(np.average(y**2, weights=data.weight)))
+        else:
+            size = data.blocks.look.root_mean_square(units.y_mean) / units.y_scale
         prior["intercept"] = Normal(scale=size if size > 0 else 1.0)
         # Standardized by mean and standard deviation, a target has root mean square 1.
         is_one = self.normalize_y and self.loss_function_.is_log_loss
@@ -200,7 +209,7 @@ class GaussianRegression(BayesianLinearModel):
     def _work(self, target):
         """Multiply-adds of a Gram matrix."""
         d = target.predictor.n_features
-        return len(target.y) * d * min(len(target.y), d)
+        return target.n_rows * d * min(target.n_rows, d)
 
     def _continue(self, problem, before, solver):
         if isinstance(self.posterior_family_, Exact):

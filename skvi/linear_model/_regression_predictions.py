@@ -21,6 +21,7 @@ from skvi.linear_model._coefficients import DrawnCoefficients
 from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
+from skvi.utils._blocks import by_blocks
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import check_array, check_levels
 
@@ -97,6 +98,7 @@ class RegressionPredictionMixin:
         self, X: Any, return_std: bool = ..., return_cov: bool = ...
     ) -> Any: ...
 
+    @by_blocks
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False
     ) -> Any:

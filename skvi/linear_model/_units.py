@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from skvi._estimator._base import NOTHING
+from skvi._estimator._held_out import seed_of
 from skvi._estimator._model import Model
 from skvi._estimator._regressors import LARGEST
 from skvi.evidence import EvidenceBounds
@@ -22,6 +23,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
+from skvi.utils._blocks import Blocks, as_floats
 from skvi.utils._rows import ShiftedRows, SparseRows, as_rows
 from skvi.utils._validation import (
     as_tensor,
@@ -213,7 +215,9 @@ def _usual_values(X, weight, fraction):
     """
     usual, some = np.zeros(X.shape[1]), X
     wanted = np.flatnonzero(fraction > 0.5 + ROUNDING)
-    if weight is not None or X.shape[0] > N_SAMPLED:
+    if isinstance(X, Blocks):
+        some = X.look.some.joined()[0]
+    elif weight is not None or X.shape[0] > N_SAMPLED:
         total = np.cumsum(np.ones(X.shape[0]) if weight is None else weight)
         strata = np.arange(N_SAMPLED) + np.random.default_rng(0).random(N_SAMPLED)
         some = X[np.searchsorted(total, strata / N_SAMPLED * total[-1])]
@@ -231,6 +235,9 @@ def _usual_values(X, weight, fraction):
 
 def _fraction_beside(X, weight, value, columns):
     """Weighted fractions of the rows that do not have a value, in some columns."""
+    if isinstance(X, Blocks):
+        part = X.total(_of_block, _beside, value, columns)
+        return part / X.look.moments[0]
     w = np.ones(X.shape[0]) if weight is None else weight
     if not sparse.issparse(X):
         total = np.zeros(len(columns))
@@ -253,10 +260,30 @@ def _deviations(X, weight, origin, low, high):
     size = np.maximum(high - middle, middle - low)
     varies = size > 0
     size = np.where(varies, size, 1.0)
-    w = np.ones(X.shape[0]) if weight is None else weight
+    if isinstance(X, Blocks):
+        squares = X.total(_of_block, _squares, origin, size) / X.look.moments[0]
+    else:
+        w = np.ones(X.shape[0]) if weight is None else weight
+        squares = _squares(X, w / w.sum(), origin, size)
+    return np.where(varies, size * np.sqrt(squares.clip(min=0)), 0.0)
+
+
+def _squares(X, w, origin, size):
+    """Weighted sums of squares of standardized features."""
     rows, plain = standardized(X, origin, size), LinearPredictor(X.shape[1], 1, False)
-    squares = plain.gram_diagonal(rows, as_tensor(w / w.sum())).numpy().clip(min=0)
-    return np.where(varies, size * np.sqrt(squares), 0.0)
+    return plain.gram_diagonal(rows, as_tensor(w)).numpy()
+
+
+def _beside(X, w, value, columns):
+    """Weights of the rows that do not have a value, in some columns."""
+    return _fraction_beside(X, w, value, columns) * w.sum()
+
+
+def _of_block(function, *args):
+    """A function of a block's features and weights; None for no rows."""
+    *given, X, _, weight = args
+    w = np.ones(len(X)) if weight is None else np.asarray(weight, np.float64)
+    return function(as_floats(X)[w > 0], w[w > 0], *given) if w.any() else None
 
 
 def offset_mean(offset, weight):
@@ -266,6 +293,8 @@ def offset_mean(offset, weight):
 
 def _means(X, weight):
     """Weighted means of the features, in float64."""
+    if isinstance(X, Blocks):
+        return X.look.total / X.look.moments[0]
     w = np.ones(X.shape[0]) if weight is None else weight
     if sparse.issparse(X):
         return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
@@ -277,6 +306,8 @@ def _means(X, weight):
 
 def _ends(X):
     """Smallest and largest value of every feature, in float64."""
+    if isinstance(X, Blocks):
+        return X.look.low, X.look.high
     ends = X.min(0), X.max(0)
     if sparse.issparse(X):
         ends = tuple(end.toarray().ravel() for end in ends)
@@ -367,6 +398,19 @@ class ColumnsMixin:
             for group, members in found[0].items()
         }
 
+    def _fit_one_or_more(self, X, y, sample_weight):
+        """Fit a target, or the columns of several."""
+        if (y if hasattr(y, "ndim") else np.asarray(y)).ndim == 2:
+            return self._fit_columns(X, y, sample_weight)
+        if "outputs_" in vars(self):
+            self._forget()
+            del self.outputs_
+        return self._fit(X, y, sample_weight)
+
+    def _params_of_output(self, k, n_outputs):
+        """Parameters of the estimator of one column that differ from those of all."""
+        return {"prior": _of_output(self.prior, k, n_outputs)}
+
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""
         last = getattr(self, "outputs_", ())
@@ -376,13 +420,15 @@ class ColumnsMixin:
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
         y = check_array(y, dtype=np.float64)
         random_state = check_random_state(self.random_state)
+        shared = seed_of(self)  # the same rows are held out for each
         known = self.warm_start and len(last) == y.shape[1]
         outputs = list(last) if known else [clone(self) for _ in y.T]
         for k, (output, column) in enumerate(zip(outputs, y.T, strict=True)):
             seed = int(random_state.randint(2**31 - 1))
-            own = {"random_state": seed, "prior": _of_output(self.prior, k, y.shape[1])}
+            own = {"random_state": seed, **self._params_of_output(k, y.shape[1])}
             params = self.get_params(deep=False) | own
             output.set_params(**params)
+            output._shared_seed = shared
             try:
                 output.fit(X, column, sample_weight)
             except KeyboardInterrupt:
@@ -396,7 +442,7 @@ class ColumnsMixin:
     def _gather(self, outputs):
         """Attributes of all targets: stacked, shared, or summed."""
         parts = [vars(output) for output in outputs]
-        found = {name: parts[0][name] for name in SHARED}
+        found = {name: _common([part[name] for part in parts]) for name in SHARED}
         for name in STACKED:
             if all(name in part for part in parts):
                 found[name] = np.stack([part[name] for part in parts])
@@ -417,6 +463,11 @@ class ColumnsMixin:
             return np.zeros(0)  # interrupted before the first iteration
         length = max(len(curve) for curve in curves)
         return sum(np.pad(c, (0, length - len(c)), mode="edge") for c in curves)
+
+
+def _common(values):
+    """What all targets have; a tuple if held-out rows chose several."""
+    return values[0] if len(set(map(repr, values))) == 1 else tuple(values)
 
 
 def _of_output(prior, k, n_outputs):

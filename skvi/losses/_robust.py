@@ -22,7 +22,8 @@ class BetaLoss(Loss):
     beta : float, default=1.1
         Order, greater than 1; the limit 1 is the log loss, up to a constant, and larger
         values give more weight to the bulk and less to outliers. The default costs a
-        few percent of efficiency on clean data.
+        few percent of efficiency on clean data. Linear models with ``loss="auto"``
+        choose it by held-out rows.
 
     Notes
     -----

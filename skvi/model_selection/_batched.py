@@ -19,7 +19,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from skvi._estimator._model import describe
 from skvi._estimator._side_by_side import PosedFit, can_pose, fit_side_by_side, pose
 from skvi.exceptions import SkviWarning
-from skvi.model_selection._candidates import final_step
+from skvi.model_selection._candidates import final_step, return_as
 from skvi.utils._interrupts import has_callbacks, raising_interrupts
 from skvi.utils._links import page_template
 from skvi.utils._validation import _safe_indexing, warn_user
@@ -87,7 +87,7 @@ def fit_candidates(
         for candidate in candidates
         for split, (train, _) in enumerate(splits)
     ]
-    run = Parallel(n_jobs, pre_dispatch=pre_dispatch, return_as="generator")
+    run = Parallel(n_jobs, pre_dispatch=pre_dispatch, return_as=return_as())
     pieces = _pieces(jobs, effective_n_jobs(n_jobs))
     work = (delayed(_fit_piece)(piece, X, y, fit_params) for piece in pieces)
     outcomes: list[Outcome] = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from joblib import effective_n_jobs
+from joblib.parallel import get_active_backend
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.utils import get_tags
@@ -121,6 +122,12 @@ def check_comparable(candidates: list[Any]) -> None:
                 "Evidences refer to the training rows, and "
                 f"validation_fraction={fraction!r} takes rows out of them. Use "
                 "validation_fraction=None: the bound needs no held-out rows."
+            )
+        if final_step(candidate).get_params().get("loss") == "auto":
+            raise ValueError(
+                "Evidences of different losses have no common unit, and with "
+                "loss='auto' every candidate chooses its own. Use a given one, such as "
+                "loss='log'."
             )
     units = [_unit(candidate) for candidate in candidates]
     for name in units[0]:
@@ -267,13 +274,19 @@ def bound_all(
     return _run(work, len(fitted), n_jobs, report)
 
 
+def return_as() -> str:
+    """How outcomes come: at once, or after the last where a backend, as ray's, must."""
+    backend, _ = get_active_backend()
+    return "generator" if backend.supports_return_generator else "list"
+
+
 def _run(
     work: Iterable[Any], size: int, n_jobs: int | None, report: Report
 ) -> list[Outcome]:
     """Run tasks, and report each outcome when it is there, in their order."""
     outcomes: list[Outcome] = []
     try:
-        for outcome in Parallel(n_jobs=n_jobs, return_as="generator")(work):
+        for outcome in Parallel(n_jobs=n_jobs, return_as=return_as())(work):
             outcomes.append(outcome)
             report(outcome)
     except KeyboardInterrupt:

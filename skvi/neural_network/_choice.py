@@ -7,7 +7,7 @@ them are posteriors over the same parameters, and their mixture is one, too.
 
 import warnings
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,14 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.special import logsumexp
 from sklearn.base import clone, is_classifier
-from sklearn.model_selection import KFold, StratifiedKFold
-from sklearn.utils import check_random_state
 
+from skvi._estimator._held_out import (
+    ENOUGH_ROWS,
+    MOST_ROWS,
+    paired,
+    seed_of,
+    split_rows,
+)
 from skvi._estimator._progress import write_line
 from skvi._estimator._side_by_side import fit_side_by_side, pose
 from skvi.divergences import KLDivergence
@@ -33,10 +38,7 @@ WEIGHTS, AT_ONCE = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003), 4
 # With many rows fewer: a whole divergence wins where a linear model or a constant do.
 MANY_ROWS, AMONG_MANY = 2000, slice(1, 3)
 # Weights of rows that are too few to be held out.
-MIN_ROWS, FEW_NUMBERS, FEW_LABELS = 10, 0.1, 1.0
-# Parts of the rows, each held out in turn: as many of them as it takes for so many
-# rows, and at most so many of each.
-N_PARTS, ENOUGH_ROWS, MOST_ROWS = 5, 150, 1000
+FEW_NUMBERS, FEW_LABELS = 0.1, 1.0
 # Candidates that are left after the first fold: so many, none of them so many paired
 # standard errors behind the best one.
 N_LEFT, N_ERRORS = 2, 2.0
@@ -83,10 +85,9 @@ def choose(
     if sample_weight is not None:
         is_used = sample_weight > 0
         X, y, sample_weight = X[is_used], y[is_used], sample_weight[is_used]
-    labels = y if is_classifier(network) else None
-    splits = _splits(network, X, labels)
+    splits = split_rows(network, y)
     if not splits:
-        return Choice(FEW_NUMBERS if labels is None else FEW_LABELS)
+        return Choice(FEW_LABELS if is_classifier(network) else FEW_NUMBERS)
     write_line(network, STAGE)
     race = _Race(network, X, y, sample_weight, splits)
     with warnings.catch_warnings():  # the fit itself will say it of all rows
@@ -98,30 +99,6 @@ def choose(
                 raise KeyboardInterrupt(NOTHING_YET) from None
             return race.choice(interrupted=True)
     return race.choice()
-
-
-def _splits(network: Any, X: np.ndarray, labels: np.ndarray | None) -> list:
-    """Pairs of training and held-out rows; none if rows, or those of a class, are few.
-
-    Held-out rows are at most a fifth, and as many folds are taken as they need.
-    """
-    n_rows, seed = len(X), _seed(network)
-    fewest = (
-        n_rows if labels is None else np.unique(labels, return_counts=True)[1].min()
-    )
-    if n_rows < MIN_ROWS or fewest < 2:
-        return []
-    n_parts = int(min(N_PARTS, fewest))
-    kind = KFold if labels is None else StratifiedKFold
-    splits = kind(n_parts, shuffle=True, random_state=seed).split(X, labels)
-    n_folds = int(np.clip(ENOUGH_ROWS * n_parts / n_rows, 1, n_parts))
-    return [(train, test[:MOST_ROWS]) for train, test in splits][:n_folds]
-
-
-def _seed(network: Any) -> int:
-    """Seed of the candidates; the source of the fit itself is left as it is."""
-    source = check_random_state(deepcopy(network.random_state))
-    return int(source.randint(2**31 - 1))
 
 
 class _Held:
@@ -160,7 +137,7 @@ class _Race:
     def __init__(self, network: Any, X: Any, y: Any, weight: Any, splits: list) -> None:
         self.network, self.X, self.y, self.splits = network, X, y, splits
         self.weight = np.ones(len(y)) if weight is None else weight
-        self.has_weight, self.seed = weight is not None, _seed(network)
+        self.has_weight, self.seed = weight is not None, seed_of(network)
         #: Held-out densities by candidate, weights of the divergence or names.
         self.held: dict[float | str, _Held] = {}
         self.fitted: dict[float | str, Any] = {}
@@ -223,9 +200,8 @@ class _Race:
         """The best candidate, and those not clearly behind it, best ones first."""
         scores, weight = self._scores(keys)
         order = np.argsort(-(scores @ weight))
-        lost = (scores[order[0]] - scores) * weight
-        error = np.sqrt(lost.shape[1]) * lost.std(1)
-        is_left = lost.sum(1) <= N_ERRORS * error
+        lost, error = paired(scores[order[0]], scores, weight)
+        is_left = lost <= N_ERRORS * error
         return [keys[k] for k in order if is_left[k]]
 
     def _fit(self, weights: Sequence[float], folds: Sequence[int]) -> None:

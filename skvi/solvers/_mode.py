@@ -10,6 +10,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.expectations._softmax import pairwise_split
 from skvi.targets import SupervisedTarget
+from skvi.targets._blocks import convex_part, starting
 from skvi.targets._rows import terms_at, terms_at_moments
 
 # The mode is only a starting point: this distance in nats is close enough.
@@ -79,6 +80,7 @@ def start_at_mode(
     target: SupervisedTarget, is_diagonal: bool, start: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and precision of a normal near the posterior."""
+    target = starting(target)
     prior = cast(NormalForm, target.prior.matching_normal())
     mean, curvature = find_mode(target, prior, start=start)
     if is_diagonal:
@@ -169,21 +171,6 @@ def alternate(
         if n_steps == 0:
             break
     return mean, precision
-
-
-def convex_part(target: SupervisedTarget, curvature: torch.Tensor) -> torch.Tensor:
-    """Clip negative second derivatives in f, or negative eigenvalues, at zero."""
-    if curvature.ndim == 1:  # no copy of millions of rows without need
-        return curvature if bool(curvature.min() >= 0) else curvature.clamp(min=0)
-    if target.loss.is_log_loss:  # the likelihoods with several f are log-concave
-        return curvature
-    return clip_eigenvalues(curvature)
-
-
-def clip_eigenvalues(curvature: torch.Tensor) -> torch.Tensor:
-    """Closest positive semi-definite matrices, (n, K, K)."""
-    values, vectors = torch.linalg.eigh(curvature)
-    return vectors @ (values.clamp(min=0)[..., None] * vectors.mT)
 
 
 def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

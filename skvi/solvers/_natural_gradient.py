@@ -34,6 +34,7 @@ from skvi.solvers._run import (
 from skvi.solvers._solution import PhaseInterrupted, Solution, State, remaining_gain
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._blocks import starting
 from skvi.targets._numbers import CarriedScale, Scale, bound_at, numbers_of
 from skvi.targets._rows import terms_at
 from skvi.targets._supervised import with_design
@@ -277,7 +278,7 @@ def likelihood_normal(
     """
     if not target.has_design or target.reference.is_log_concave:
         return None
-    target = cast(SupervisedTarget, target)
+    target = starting(cast(SupervisedTarget, target))
     around = target.prior.matching_normal()
     if around is None:
         return None

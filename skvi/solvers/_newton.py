@@ -24,14 +24,12 @@ from skvi.divergences._forms import precision_of
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     add,
-    clip_eigenvalues,
     combined,
-    convex_part,
     factorize,
     solve_newton,
 )
 from skvi.targets import SupervisedTarget
-from skvi.targets._rows import stacked_terms
+from skvi.targets._blocks import KnownSums, RowSums, convex_part, sums_at
 
 # History of the acceleration by number of parameters: entries hold full precisions.
 DEPTHS = ((1100, 10), (4096, 2))
@@ -257,15 +255,16 @@ class Descent:
         normal = NormalForm(mean, scale)
         terms = self.divergence.terms(numbers, normal, precision)
         targets = [self.targets[k] for k in numbers]
-        losses, slope, curvature = stacked_terms(targets, normal)
-        values = (losses + terms.value).tolist()
+        sums = sums_at(targets, normal)
+        values = (sums.value + terms.value).tolist()
         pairs = zip(values, (limits[i] for i in kept), strict=True)
         good = [i for i, (v, top) in enumerate(pairs) if math.isfinite(v) and v <= top]
         if not good:
             return out
-        parts = _some(good, mean, precision, scale, slope, curvature, *terms)
-        mean, precision, scale, slope, curvature, *rest = parts
-        *steps, gaps = self._directions(scale, slope, curvature, _Terms(*rest))
+        if len(good) < len(kept):
+            sums = sums.some(torch.tensor(good, device=mean.device))
+        mean, precision, scale, *rest = _some(good, mean, precision, scale, *terms)
+        *steps, gaps = self._directions(scale, sums, _Terms(*rest))
         each = zip(mean, precision, scale, *steps, gaps.tolist(), strict=True)
         for i, (m, p, root, step, move, residual, gap) in zip(good, each, strict=True):
             normal = NormalForm(m, root)
@@ -273,16 +272,11 @@ class Descent:
         return out
 
     def _directions(
-        self,
-        scale: torch.Tensor,
-        slope: torch.Tensor,
-        curvature: torch.Tensor,
-        terms: _Terms,
+        self, scale: torch.Tensor, sums: RowSums | KnownSums, terms: _Terms
     ) -> tuple[torch.Tensor, ...]:
-        """Plain steps, residuals and gaps where the derivatives are known."""
-        target = self.targets[0]
-        gradient = target.predictor.pull_back_draws(target.X, slope) + terms.gradient
-        move, step = self._solved(terms, curvature, gradient)
+        """Plain steps, residuals and gaps where the sums over rows are known."""
+        gradient = sums.gradient() + terms.gradient
+        move, step = self._solved(terms, sums, gradient)
         if self.is_diagonal:
             white = move * scale.square()
             first = step / scale
@@ -297,46 +291,35 @@ class Descent:
         return step, move, residual, gap
 
     def _solved(
-        self, terms: _Terms, curvature: torch.Tensor, gradient: torch.Tensor
+        self, terms: _Terms, sums: RowSums | KnownSums, gradient: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Steps (1) of the precision and (2) of the mean."""
-        target, predictor = self.targets[0], self.targets[0].predictor
         weight = _like(terms.entropy_weight, terms.by_cov)
         if not self.is_dense:
+            target, each = self.targets[0], cast(RowSums, sums).curvature
             diagonal = torch.stack(
-                [predictor.gram_diagonal(target.X, h) for h in curvature]
+                [target.predictor.gram_diagonal(target.X, h) for h in each]
             )
             steps = [
                 solve_newton(target, convex_part(target, h), c, g, dense=False)
-                for h, c, g in zip(curvature, terms.curvature, gradient, strict=True)
+                for h, c, g in zip(each, terms.curvature, gradient, strict=True)
             ]
             return (diagonal + terms.by_cov) / weight, -torch.stack(steps)
-        each = list(curvature)
-        gram = torch.stack([predictor.gram(target.X, h) for h in each])
-        hessian = _add(gram, terms.curvature)
-        for k, h in enumerate(each):
-            if (own := convex_part(target, h)) is not h:
-                hessian[k] = add(predictor.gram(target.X, own), terms.curvature[k])
+        gram = sums.gram()
+        hessian = _add(sums.convex(gram), terms.curvature)
         factor, info = torch.linalg.cholesky_ex(hessian)
         for k in info.nonzero()[:, 0].tolist():
-            factor[k] = self._factor(hessian[k], curvature[k], terms.curvature[k])
+            try:
+                factor[k] = factorize(hessian[k])
+            except ValueError:
+                # Errors of integrals over many classes can destroy their convexity.
+                if (clipped := sums.clipped(k)) is None:
+                    raise
+                factor[k] = factorize(add(clipped, terms.curvature[k]))
         step = -torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
         if self.is_diagonal:
             gram = gram.diagonal(dim1=1, dim2=2)
         return _add(gram, terms.by_cov) / weight, step
-
-    def _factor(
-        self, hessian: torch.Tensor, curvature: torch.Tensor, rest: torch.Tensor
-    ) -> torch.Tensor:
-        try:
-            return factorize(hessian)
-        except ValueError:
-            if curvature.ndim == 1:
-                raise
-        # Errors of integrals over many classes can destroy their convexity.
-        target = self.targets[0]
-        gram = target.predictor.gram(target.X, clip_eigenvalues(curvature))
-        return factorize(add(gram, rest))
 
 
 def _some(which: Sequence[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -40,6 +40,7 @@ from skvi.solvers._run import known_error
 from skvi.solvers._solution import Solution
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
+from skvi.targets._blocks import starting
 from skvi.targets._numbers import Scale
 from skvi.targets._rows import terms_at
 
@@ -224,7 +225,7 @@ class Nodes(NodeRun):
         """The likeliest log scale, and the mode there; fits at others are kept."""
 
         def at(scale: float) -> SupervisedTarget:
-            return self._at([*z[:k], scale, *z[k + 1 :]])
+            return starting(self._at([*z[:k], scale, *z[k + 1 :]]))
 
         grid = ScaleGrid(number, at, self.weight, self.is_diagonal)
         best, *others = grid.likely(z[k], mean)

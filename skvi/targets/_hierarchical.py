@@ -8,7 +8,8 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior
-from skvi.targets._least_squares import LeastSquares, summarize
+from skvi.targets._blocks import BlockRows, triangle_of
+from skvi.targets._least_squares import LeastSquares, Triangle, summarize
 from skvi.targets._precisions import (
     BuiltHierarchy,
     ConjugateForm,
@@ -117,9 +118,16 @@ class HierarchicalTarget(SupervisedTarget):
             size = columns if isinstance(self.X, SparseRows) else min(rows, columns)
             is_plain = self.loss.is_log_loss and self.likelihood_spec.is_normal
             if is_plain and self._is_centered and size <= MAX_DECOMPOSED:
-                weight = self.rows.weight
-                self._data = summarize(self.predictor, self.X, self.y, weight)
+                self._data = self._summarize()
         return self._data
+
+    def _summarize(self) -> LeastSquares:
+        predictor, rows = self.predictor, self.rows
+        if not isinstance(rows, BlockRows):
+            return summarize(predictor, rows.X, rows.y, rows.weight)
+        found: Triangle = rows.total(triangle_of, [self])
+        sizes = rows.total_weight, len(rows)
+        return found.least_squares(*sizes, predictor.fit_intercept)
 
     def _initial_scales(self) -> torch.Tensor:
         """Log of half a robust scale of y, then the prior's."""
@@ -129,17 +137,21 @@ class HierarchicalTarget(SupervisedTarget):
         if self.noise_hyperprior is not None or not self.likelihood_spec.learned:
             return own
         if not self.likelihood_spec.is_location:
-            return torch.cat([self.likelihood_spec.initial_hyper(self.y), own])
+            return torch.cat(
+                [self.likelihood_spec.initial_hyper(self.rows.start.y), own]
+            )
         y, w = self._targets_and_weights()
         scale = median_distance(y, w, weighted_median(y, w))
         if scale == 0:  # where most targets are equal
-            return torch.cat([self.likelihood_spec.initial_hyper(self.y), own])
+            return torch.cat(
+                [self.likelihood_spec.initial_hyper(self.rows.start.y), own]
+            )
         return torch.cat([own.new_tensor([math.log(0.5 * scale)]), own])
 
     def _targets_and_weights(self) -> tuple[np.ndarray, np.ndarray]:
-        weight = self.rows.weight
-        w = torch.ones_like(self.y) if weight is None else weight
-        return self.y.cpu().numpy(), w.cpu().numpy()
+        y, weight = self.rows.start.y, self.rows.start.weight
+        w = torch.ones_like(y) if weight is None else weight
+        return y.cpu().numpy(), w.cpu().numpy()
 
     @property
     def _learned_of_likelihood(self) -> tuple[str, ...]:
@@ -268,11 +280,11 @@ class HierarchicalTarget(SupervisedTarget):
         """
         prior, density = base_prior(self), None
         if prior.n_unknown_scales == 1:
-            own = torch.arange(self.predictor.n_features, device=self.y.device)
+            own = torch.arange(self.predictor.n_features, device=self.rows.device)
             density, prior = prior.marginal(own), prior.given_scale(1.0)
         normal = prior.as_normal()
         if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
-            return None, self.y
+            return None, self.hyper
         fixed = 1 / normal.variance
         coef = fixed[: self.predictor.n_features]
         is_shared = bool((coef == coef[0]).all())
@@ -286,11 +298,10 @@ class HierarchicalTarget(SupervisedTarget):
         if self.noise_hyperprior is None:
             value = self.likelihood._scale.detach().reshape(1) ** -2
             return Precision(value, is_learned=len(self.hyper) > 0)
-        y = self.y - self._sums.mean if self._sums else self.y
-        weight = self.rows.weight
-        w = torch.ones_like(y) if weight is None else weight
-        variance = float(w @ y.square() / w.sum())
-        value = self.y.new_tensor([1 / max(variance, 1e-12)])
+        sums = cast(LeastSquares, self._sums)
+        explained = float(sums.values @ sums.solution.square())
+        variance = (sums.residual + explained) / sums.n
+        value = sums.values.new_tensor([1 / max(variance, 1e-12)])
         return Precision(value, self.noise_hyperprior)
 
 
@@ -320,7 +331,7 @@ def coef_scale(target: HierarchicalTarget) -> float:
     scale[:d] = 1.0
     normal = NormalForm(torch.zeros_like(scale), scale)
     with torch.no_grad():
-        variance = predictor.moments(target.X, normal)[1]
+        variance = predictor.moments(target.rows.start.X, normal)[1]
     explained = float(torch.from_numpy(w) @ variance.cpu())
     std = math.sqrt(explained / (d * float(w.sum())))
     ratio = size / std if std > 0 else 0.0
@@ -335,9 +346,10 @@ def beside_number(
     The likelihood then learns it, as a hyperparameter.
     """
     gamma = cast(Hyperprior, target.noise_hyperprior)
-    rows, spec = target.rows, target.likelihood_spec
+    rows, spec = target.rows.start, target.likelihood_spec
     parts = target.predictor, spec, target.loss, target.prior_spec.prior
     weight, offset = rows.weight, rows.offset
     plain = SupervisedTarget(*parts, rows.X, rows.y, weight, target.constant, offset)
+    plain.rows = target.rows
     plain.hyper = torch.cat([plain.hyper[: len(spec.learned)], target.hyper])
     return plain, UnknownNumber(gamma, spec.gamma_block[1])

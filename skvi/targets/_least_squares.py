@@ -102,9 +102,14 @@ def _from_features(
     X: torch.Tensor, weight: torch.Tensor, y: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Eigenvalues, eigenvectors and least squares by singular values."""
-    A = _triangle(X, weight.sqrt(), y)
+    return _decomposed(_triangle(X, weight.sqrt(), y), max(X.shape))
+
+
+def _decomposed(
+    A: torch.Tensor, length: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     left, size, right = torch.linalg.svd(A[:, :-1], full_matrices=False)
-    keep = size > SINGULAR * max(X.shape) * size[0]
+    keep = size > SINGULAR * length * size[0]
     size, left, right = size[keep], left[:, keep], right[keep]
     return size.square(), right.T.contiguous(), (left.T @ A[:, -1]) / size
 
@@ -123,6 +128,42 @@ def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Ten
         block = block if found is None else torch.cat([found, block])
         found = torch.linalg.qr(block, mode="r").R
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Triangle(Movable):
+    """R of the QR decomposition of rows ``[1, X, y]``, or ``[X, y]``, by root weights.
+
+    Those of blocks add up to that of all rows, without loss of precision.
+    """
+
+    matrix: torch.Tensor
+
+    @classmethod
+    def of(
+        cls, X: Any, y: torch.Tensor, weight: torch.Tensor | None, has_ones: bool
+    ) -> "Triangle":
+        """Decompose rows in memory."""
+        root = torch.ones_like(y) if weight is None else weight.sqrt()
+        ones = [torch.ones_like(y)[:, None]] * has_ones
+        rows = torch.cat([*ones, X.to(torch.float64), y[:, None]], 1)
+        return cls(torch.linalg.qr(rows * root[:, None], mode="r").R)
+
+    def __add__(self, other: "Triangle") -> "Triangle":
+        """Add other rows."""
+        rows = torch.cat([self.matrix, other.matrix])
+        return Triangle(torch.linalg.qr(rows, mode="r").R)
+
+    def least_squares(self, n: float, n_rows: int, has_ones: bool) -> LeastSquares:
+        """Sum of squares of rows whose weights sum to n, about the means with ones."""
+        A, mean = self.matrix, 0.0
+        if has_ones:
+            mean, A = float(A[0, -1] / A[0, 0]), A[1:, 1:]
+        values, vectors, solution = _decomposed(A, max(n_rows, A.shape[1]))
+        rest = A[:, -1] - A[:, :-1] @ (vectors @ solution)
+        diagonal = A[:, :-1].square().sum(0)
+        parts = values, vectors, solution, float(rest @ rest), mean
+        return LeastSquares(n, *parts, None, diagonal)
 
 
 # Steps toward the center of the integrand, which need not be exact.

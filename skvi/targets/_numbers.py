@@ -140,7 +140,7 @@ class LikelihoodNumber(Number):
 
     def __init__(self, target: SupervisedTarget, number: UnknownNumber) -> None:
         self.number, self.spec = number, target.likelihood_spec
-        first = target.likelihood_spec.initial_hyper(target.y)
+        first = target.likelihood_spec.initial_hyper(target.rows.start.y)
         self.start = float(first[0]) / number.power
 
     def log_density(self, z: float) -> float:

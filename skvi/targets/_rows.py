@@ -78,7 +78,8 @@ class SupervisedRows(Target):
     def _initial_scales(self) -> torch.Tensor:
         """Start of the hyperparameters of the likelihood and of the prior."""
         own = self.prior_spec.initial_hyper().to(self.rows.device)
-        return torch.cat([self.likelihood_spec.initial_hyper(self.y), own])
+        rows = self.rows.start if self.predictor_spec.has_design else self.rows
+        return torch.cat([self.likelihood_spec.initial_hyper(rows.y), own])
 
     @property
     def learned(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._rows import Rows
 from skvi.priors import BuiltPrior
+from skvi.targets._blocks import BlockRows, expected_loss_of, total_loss_of
 from skvi.targets._least_squares import (
     ExpectedLoss,
     as_std_or_cov,
@@ -163,6 +164,8 @@ class SupervisedTarget(SupervisedRows):
     ) -> torch.Tensor:
         """Log joint density, (S,); with `rows` an unbiased estimate of it."""
         log_prior = self.prior.log_prob(theta) + self.constant
+        if rows is None and isinstance(self.rows, BlockRows):
+            return log_prior - self.rows.total(total_loss_of, [self], theta)
         if rows is not None:
             part = self.rows.take(rows)
             return log_prior - self._scaled_up(self._losses(theta, part), part.weight)
@@ -361,8 +364,11 @@ class SupervisedTarget(SupervisedRows):
             A scalar in nats, summed over the data, without Monte Carlo noise.
         slope, curvature : Tensor of shape (n,)
             w_i times the expected first and second derivative of loss_i in f_i; of
-            shapes (n, K) and (n, K, K) for K > 1.
+            shapes (n, K) and (n, K, K) for K > 1. Empty for rows in blocks.
         """
+        if isinstance(self.rows, BlockRows):
+            value = self.rows.total(expected_loss_of, [self], normal, refine)
+            return value - self.constant, value.new_zeros(0), value.new_zeros(0)
         if self.predictor_spec.n_outputs > 1:  # as large as the second derivatives
             moments = self.predictor.moments(self.X, normal)
             return terms_at_moments(self, *moments, refine)
@@ -377,6 +383,8 @@ class SupervisedTarget(SupervisedRows):
 def with_design(target: SupervisedTarget) -> SupervisedTarget:
     """Copy for many products with all rows; see `Predictor.with_design`."""
     found = copy(target)
+    if isinstance(target.rows, BlockRows):
+        return found
     predictor, X = target.predictor.with_design(target.X)
     found.predictor_spec, found.rows = predictor, replace(target.rows, X=X)
     return found

@@ -203,15 +203,55 @@ def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
         yield
 
 
+class _SharedLimit:
+    """Threads of linear algebra: a limit holds for all threads of the process.
+
+    Blocks of several threads overlap: the last one to end restores what was before.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.limits = threading.Lock(), list[int]()
+        self.before: list[tuple[LibController, int]] = []
+
+    def push(self, pools: list[LibController], limit: int) -> None:
+        """Begin a block with a limit."""
+        with self.lock:
+            if not self.limits:
+                self.before = [(pool, pool.num_threads) for pool in pools]
+            self.limits.append(limit)
+            self._set()
+
+    def pop(self, limit: int) -> None:
+        """End a block with that limit."""
+        with self.lock:
+            self.limits.remove(limit)
+            self._set()
+
+    def _set(self) -> None:
+        for pool, n_threads in self.before:
+            # threadpoolctl 3.8 ignores all threads but the first that set OpenBLAS's.
+            release = getattr(pool, "clear_controlling_thread", lambda force: None)
+            release(force=True)
+            pool.set_num_threads(self.limits[-1] if self.limits else n_threads)
+            release(force=True)
+
+
+_BLAS = _SharedLimit()
+
+
 @contextmanager
 def _limited(pools: list[LibController], limit: int) -> Iterator[None]:
     # The controller's own context describes every pool first, which takes longer.
-    before = [(pool, pool.num_threads) for pool in pools]
+    blas = [pool for pool in pools if pool.user_api == "blas"]
+    # OpenMP has a limit for each thread.
+    before = [(pool, pool.num_threads) for pool in pools if pool not in blas]
+    _BLAS.push(blas, limit)
     try:
         for pool, _ in before:
             pool.set_num_threads(limit)
         yield
     finally:
+        _BLAS.pop(limit)
         for pool, n_threads in before:
             pool.set_num_threads(n_threads)
 

@@ -383,6 +383,24 @@ def times_transpose(scale: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(dtrmm(1.0, upper, upper, trans_a=1))
 
 
+# A fit starts from one row in so many, at least so many rows, at most 128 MiB.
+ONE_IN, LEAST_ROWS, MOST_ELEMENTS = 100, 20_000, 2**24
+
+
+def rows_to_start(n_rows: int, width: int) -> np.ndarray:
+    """Numbers of the rows from which a fit starts: few that are typical, or all."""
+    most = max(LEAST_ROWS, n_rows // ONE_IN)
+    return spread(n_rows, min(n_rows, most, MOST_ELEMENTS // max(width, 1)))
+
+
+def spread(n_rows: int, count: int) -> np.ndarray:
+    """Numbers of some rows, at random places between those of others, ascending."""
+    if count >= n_rows:
+        return np.arange(n_rows)
+    places = np.arange(count) + np.random.default_rng(0).random(count)
+    return np.ceil(places / count * n_rows).astype(int).clip(1) - 1
+
+
 class RowBuffers(NamedTuple):
     """Buffers of a pass, for M members with S draws of n rows each."""
 

@@ -34,6 +34,7 @@ __all__ = [
     "check_sample_weight",
     "column_or_1d",
     "interval_levels",
+    "is_dask",
     "refuse_dates_as_target",
     "refuse_label_matrix",
     "validate_arguments",
@@ -64,8 +65,23 @@ class StrOptions(_StrOptions):
         return f"a str among {{{', '.join(map(repr, sorted(self.options)))}}}"
 
 
+def is_dask(values: object) -> bool:
+    """Whether it is an array or a data frame of dask."""
+    return type(values).__module__.partition(".")[0] == "dask"
+
+
 def as_numpy(values: Any) -> Any:
-    """Return a tensor of any device as an array, and everything else as it is."""
+    """Return a tensor of any device as an array, and everything else as it is.
+
+    Raises TypeError for blocks of dask, which are never gathered.
+    """
+    if is_dask(values):
+        raise TypeError(
+            f"Rows in blocks of dask ({type(values).__name__}) are taken by fit of "
+            "linear models, which needs X in blocks, and by predict, predict_proba, "
+            "predict_log_proba and decision_function. Elsewhere give arrays, as of "
+            "X.compute(), or call the method on each block, by X.map_blocks."
+        )
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
     return values

@@ -6,6 +6,7 @@ Each test has been seen to fail on the wrong variant that it names.
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -237,6 +238,57 @@ def test_a_robust_loss_finds_the_noise_of_clean_rows_and_ignores_outliers():
     assert robust.noise_scale_ == pytest.approx(0.2, rel=0.15)
 
 
+def test_far_rows_change_no_other_row():
+    """Wrong: distances by a product alone, around the mean of the rows to predict."""
+    X, y = rows_of()
+    model = SparseGaussianProcessRegressor().fit(X, y)
+    alone = model.predict([[0.0, 0.0]], return_std=True)
+    beside = model.predict([[0.0, 0.0], [1e9, 0.0]], return_std=True)
+    np.testing.assert_allclose([a[0] for a in beside], np.ravel(alone), rtol=1e-8)
+    apart = X + [[1e7, 0.0]] * (np.arange(len(X)) % 2)[:, None]
+    ours = SparseGaussianProcessRegressor(NOISY, optimizer=None).fit(apart, y)
+    theirs = GaussianProcessRegressor(
+        NOISY, optimizer=None, alpha=0, normalize_y=True
+    ).fit(apart, y)
+    np.testing.assert_allclose(ours.predict(apart), theirs.predict(apart), atol=1e-7)
+
+
+def test_a_found_kernel_is_kept_without_an_optimizer():
+    """Wrong: noise clipped to the limits of a WhiteKernel of scikit-learn's default."""
+    X = np.linspace(0, 6, 30)[:, None]
+    y = np.sin(X[:, 0]) + 1e-4 * np.cos(9 * X[:, 0])
+    found = SparseGaussianProcessRegressor().fit(X, y)
+    assert found.kernel_.k2.noise_level < 1e-6
+    again = SparseGaussianProcessRegressor(found.kernel_, optimizer=None).fit(X, y)
+    assert again.lower_bound_ == pytest.approx(found.lower_bound_, abs=1e-6)
+    limited = clone(found).set_params(max_iter=1).fit(X, y)
+    assert not limited.diagnostics_["kernel_converged"]
+
+
+def test_an_optimizer_of_ones_own_keeps_the_points():
+    X, y = rows_of()
+
+    def optimize(objective, initial_theta, *, bounds):
+        found = minimize(objective, initial_theta, jac=True, bounds=bounds)
+        return found.x, found.fun
+
+    theirs = {"optimizer": optimize, "n_inducing": 8, "random_state": 0}
+    model = SparseGaussianProcessRegressor(**theirs).fit(X, y)
+    fixed = SparseGaussianProcessRegressor(inducing=model.inducing_points_).fit(X, y)
+    assert model.lower_bound_ == pytest.approx(fixed.lower_bound_, abs=0.01)
+
+
+def test_several_targets_are_as_many_fits():
+    X, y = rows_of()
+    both = SparseGaussianProcessRegressor().fit(X, np.stack([y, X[:, 0]], 1))
+    one = SparseGaussianProcessRegressor().fit(X, y)
+    np.testing.assert_array_equal(both.predict(X)[:, 0], one.predict(X))
+    assert both.outputs_[0].kernel_ == one.kernel_
+    assert both.predict_interval(X[:3]).shape == (3, 2, 2)
+    draws = both.sample_posterior(2, random_state=0)
+    assert sorted(draws) == ["inducing_values_0", "inducing_values_1"]
+
+
 def test_kernels_of_ones_own_and_what_is_refused():
     X, y = rows_of()
 
@@ -255,6 +307,9 @@ def test_kernels_of_ones_own_and_what_is_refused():
         ({"kernel": Matern(nu=0.7)}, "0.5, 1.5, 2.5 or inf"),
         ({"kernel": ExpSineSquared()}, "not positive definite"),
         ({"inducing": X[:, :1]}, "inducing has 1 columns"),
+        ({"inducing": X[:9], "n_inducing": 3}, "leave n_inducing at 'auto'"),
+        ({"optimizer": None}, "an optimizer, or a WhiteKernel"),
+        ({"divergence": KLDivergence("auto")}, "a number, KLDivergence"),
         ({"likelihood": GaussianLikelihood(0.5)}, "alpha="),
     ]
     for params, message in refused:

@@ -18,7 +18,7 @@ from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
-    _summary,
+    _functions,
 )
 from skvi.linear_model._units import feature_units
 from skvi.predictors import LinearPredictor
@@ -151,7 +151,7 @@ def test_predictions_in_chunks_are_those_of_all_rows(monkeypatch):
             yield from model.predict_uncertainty(X).values()
 
     whole = list(predictions())
-    monkeypatch.setattr(_summary, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(_functions, "CHUNK_ROWS", 7)
     for one, other in zip(whole, predictions(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10)
 

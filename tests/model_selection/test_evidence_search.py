@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import joblib
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -296,3 +297,10 @@ def test_seconds_that_are_over():
     assert search.best_estimator_.runs_ == [1.0]
     assert "max_seconds left no time for tighter bounds" in search.verdict_
     assert not search.decided_
+
+
+def test_backends_that_give_all_outcomes_at_the_end(data):
+    # Ray's is one, and joblib's of multiprocessing; n_jobs=1 needs no process.
+    with joblib.parallel_config(backend="multiprocessing", n_jobs=1):
+        search = EvidenceSearch(REGRESSION, {"prior": ["normal"]}).fit(*data)
+    assert search.best_params_ == {"prior": "normal"}

@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi._estimator._regressors import coarse_grid
 from skvi.divergences import RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import (
@@ -18,7 +19,6 @@ from skvi.likelihoods import (
     RoundedLikelihood,
 )
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.neural_network._likelihood import coarse_grid
 from skvi.priors import Normal
 from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._ends import Validation

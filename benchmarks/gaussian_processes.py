@@ -1,0 +1,181 @@
+"""Gaussian processes beside scikit-learn's, in one run: python -m this [part ...].
+
+The folder of the data is ``SKVI_DATA``; processor seconds of one thread.
+
+- exact: the same model, kernel and normalization, each optimized by its package.
+- sparse: thousands of rows. Scikit-learn's evidence and gradient are timed once, and it
+  predicts with the kernel that skvi found.
+- classes: log losses of held-out rows; scikit-learn with one length scale, its default,
+  and with one for each feature, both Matern kernels as skvi's.
+"""
+
+import csv
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.gaussian_process import (
+    GaussianProcessClassifier,
+    GaussianProcessRegressor,
+)
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+
+from skvi.gaussian_process import (
+    SparseGaussianProcessClassifier,
+    SparseGaussianProcessRegressor,
+)
+
+RESULTS = Path(__file__).parent / "results" / "gaussian_processes.csv"
+FOLDERS = {
+    "yacht": "yacht",
+    "boston": "bostonHousing",
+    "energy": "energy",
+    "concrete": "concrete",
+    "wine": "wine-quality-red",
+    "kin8nm": "kin8nm",
+    "power": "power-plant",
+}
+
+
+def split_of(name, split=0):
+    """Training and test rows of a standard split."""
+    folder = Path(os.environ["SKVI_DATA"]) / FOLDERS[name]
+    table = np.loadtxt(next(p for p in folder.glob("data.txt*")))
+    columns = np.loadtxt(folder / "index_features.txt").astype(int)
+    target = int(np.loadtxt(folder / "index_target.txt"))
+    rows = np.load(folder / "splits.npz")
+    parts = [rows[f"{part}_{split}"].astype(int) for part in ("train", "test")]
+    X, y = table[:, columns], table[:, target]
+    return *(a[parts[0]] for a in (X, y)), *(a[parts[1]] for a in (X, y))
+
+
+def timed(work, *arguments):
+    """Result of a function, and its processor seconds."""
+    start = time.process_time()
+    found = work(*arguments)
+    return found, time.process_time() - start
+
+
+def density(mean, std, y):
+    """Mean log density of normal predictions."""
+    return float(np.mean(-0.5 * ((y - mean) / std) ** 2 - np.log(std * 2.5066282746)))
+
+
+def kernel_for(X):
+    """The default kernel of skvi, at its start."""
+    sizes, d = X.std(0), X.shape[1]
+    limits = np.stack([0.05 * sizes, 1e3 * np.sqrt(d) * sizes], 1)
+    lengths = 0.7 * np.sqrt(d) * sizes
+    constant = ConstantKernel(1.0, (1e-2, 1e3))
+    return constant * Matern(lengths, limits, nu=2.5) + WhiteKernel(0.1, (1e-8, 9.0))
+
+
+def exact():
+    """The same model by both packages."""
+    for name in ("yacht", "boston", "energy", "concrete", "wine"):
+        X, y, X_new, y_new = split_of(name)
+        kernel, unit = kernel_for(X), len(y) * np.log(y.std())
+        ours, seconds = timed(SparseGaussianProcessRegressor(kernel).fit, X, y)
+        theirs = GaussianProcessRegressor(kernel, alpha=0, normalize_y=True)
+        theirs, reference = timed(theirs.fit, X, y)
+        yield {
+            "part": "exact",
+            "data": name,
+            "rows": len(y),
+            "seconds": seconds,
+            "scikit-learn": reference,
+            "evidence": ours.lower_bound_ + unit,
+            "of scikit-learn": theirs.log_marginal_likelihood_value_,
+            "density": density(*ours.predict(X_new, return_std=True), y_new),
+            "density of scikit-learn": density(
+                *theirs.predict(X_new, return_std=True), y_new
+            ),
+        }
+
+
+def sparse():
+    """5,000 rows with 500 points beside the exact process at the same kernel."""
+    for name in ("power", "kin8nm"):
+        X, y, X_new, y_new = split_of(name)
+        X, y = X[:5000], y[:5000]
+        ours, seconds = timed(SparseGaussianProcessRegressor(random_state=0).fit, X, y)
+        theirs = GaussianProcessRegressor(
+            ours.kernel_, optimizer=None, alpha=0, normalize_y=True
+        ).fit(X, y)
+        value, reference = timed(
+            theirs.log_marginal_likelihood, theirs.kernel_.theta, True
+        )
+        bounds = ours.evidence_bounds(X, y)
+        unit = len(y) * np.log(y.std())
+        yield {
+            "part": "sparse",
+            "data": name,
+            "rows": len(y),
+            "seconds": seconds,
+            "scikit-learn": reference,
+            "evidence": ours.lower_bound_ + unit,
+            "of scikit-learn": value[0],
+            "lower": bounds.lower + unit,
+            "upper": bounds.upper + unit,
+            "density": density(*ours.predict(X_new, return_std=True), y_new),
+            "density of scikit-learn": density(
+                *theirs.predict(X_new, return_std=True), y_new
+            ),
+        }
+
+
+def classes():
+    """Log losses of halves, with seconds."""
+    sets = {
+        "breast cancer": load_breast_cancer(return_X_y=True),
+        "iris": load_iris(return_X_y=True),
+        "wine": load_wine(return_X_y=True),
+        "3 or 8": load_digits(return_X_y=True),
+    }
+    keep = np.isin(sets["3 or 8"][1], (3, 8))
+    sets["3 or 8"] = tuple(part[keep] for part in sets["3 or 8"])
+    for name, (X, y) in sets.items():
+        X, X_new, y, y_new = train_test_split(X, y, random_state=0, stratify=y)
+        ours, seconds = timed(SparseGaussianProcessClassifier(random_state=0).fit, X, y)
+        size = np.where(X.std(0) > 0, X.std(0), 1.0)
+        row = {
+            "part": "classes",
+            "data": name,
+            "rows": len(y),
+            "seconds": seconds,
+            "density": -log_loss(y_new, ours.predict_proba(X_new)),
+        }
+        for word, lengths in (("", 1.0), (", ARD", np.ones(X.shape[1]))):
+            theirs = GaussianProcessClassifier(1.0 * Matern(lengths, nu=2.5))
+            theirs, reference = timed(theirs.fit, X / size, y)
+            row[f"scikit-learn{word}"] = reference
+            row[f"density of scikit-learn{word}"] = -log_loss(
+                y_new, theirs.predict_proba(X_new / size)
+            )
+        yield row
+
+
+PARTS = {"exact": exact, "sparse": sparse, "classes": classes}
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    known = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    for part in sys.argv[1:] or PARTS:
+        known = [row for row in known if row["part"] != part]
+        for row in PARTS[part]():
+            texts = {
+                k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()
+            }
+            known.append(texts)
+            print(known[-1], flush=True)
+            names = list(dict.fromkeys(name for row in known for name in row))
+            with RESULTS.open("w", newline="") as file:
+                writer = csv.DictWriter(file, names, restval="")
+                writer.writeheader()
+                writer.writerows(known)

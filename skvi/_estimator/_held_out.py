@@ -1,0 +1,198 @@
+"""Held-out rows choose parts that are "auto": splits, scores, and the choice."""
+
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.utils import check_random_state
+
+from skvi._estimator._progress import write_line
+from skvi.divergences import KLDivergence
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.losses import BetaLoss, LogLoss
+
+# Fewer rows are not split. Of several parts each is held out in turn: as many of them
+# as it takes for so many rows, and at most so many of each.
+MIN_ROWS, N_PARTS, ENOUGH_ROWS, MOST_ROWS = 10, 5, 150, 1000
+# Candidates from weak to strong, the standard one first; the place of the one that is
+# compared with it. With `BetaLoss(1 + 1 / k^2)` the influence of a row is largest at k
+# standard deviations.
+PATHS: dict[str, list] = {
+    "divergence": [KLDivergence(w) for w in (1.0, 0.1, 0.03, 0.01, 0.003)],
+    "loss": [LogLoss(), *(BetaLoss(round(1 + k**-2, 2)) for k in (3.0, 2.0, 1.5))],
+}
+FIRST = {"divergence": 1, "loss": 2}
+# Folds are added until one of both is this number of paired standard errors behind. The
+# standard candidate is left for as many, and others for one; all for so many nats per
+# row: neighbors on a path are so alike that differences of no use are certain.
+N_ERRORS, LEAST_GAIN = 2.0, 0.01
+# Fractions of the held-out rows that may be outliers; at the last one the model itself
+# is wrong.
+FRACTIONS = np.linspace(0, 0.2, 21)
+STAGE = "chooses {} by held-out rows"
+
+
+def seed_of(estimator: Any) -> int:
+    """Seed of the candidates; the source of the fit itself is left as it is."""
+    if (shared := getattr(estimator, "_shared_seed", None)) is not None:
+        return shared
+    if estimator.random_state is None:
+        return 0
+    source = check_random_state(deepcopy(estimator.random_state))
+    return int(source.randint(2**31 - 1))
+
+
+def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of training and held-out rows; none if rows, or those of a class, are few.
+
+    Held-out rows are at most a fifth, and as many folds are taken as they need.
+    """
+    n_rows, kind = len(y), StratifiedKFold if is_classifier(estimator) else KFold
+    is_number = kind is KFold
+    fewest = n_rows if is_number else np.unique(y, return_counts=True)[1].min()
+    if n_rows < MIN_ROWS or fewest < 2:
+        return []
+    n_parts = int(min(N_PARTS, fewest))
+    splitter = kind(n_parts, shuffle=True, random_state=seed_of(estimator))
+    n_folds = int(np.clip(ENOUGH_ROWS * n_parts / n_rows, 1, n_parts))
+    found = list(splitter.split(y, None if is_number else y))[:n_folds]
+    source = np.random.RandomState(seed_of(estimator))
+    # Of rows in any order: a file may be sorted.
+    return [
+        (train, np.sort(source.permutation(test)[:MOST_ROWS])) for train, test in found
+    ]
+
+
+def paired(
+    scores: np.ndarray, other: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Total gain over other scores of the same rows, (..., rows), and its error."""
+    with np.errstate(invalid="ignore"):  # of scores -inf
+        gain = (scores - other) * weight
+        return gain.sum(-1), np.sqrt(gain.shape[-1]) * gain.std(-1)
+
+
+def choose_parts(
+    estimator: Any,
+    X: Any,
+    y: np.ndarray,
+    sample_weight: np.ndarray | None,
+    exposure: Any = None,
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Loss and divergence by parameter, and mean scores of the candidates of each.
+
+    A first candidate is compared with the standard one; stronger ones follow if it is
+    better, else weaker ones, as long as each is better than the one before: by more
+    than a standard error of the paired difference, two if that is the standard one, and
+    a hundredth of a nat per row.
+    """
+    names = [name for name in PATHS if estimator._is_auto(name)]
+    parts = {
+        name: PATHS[name][0] if name in names else estimator._resolve(name)
+        for name in PATHS
+    }
+    judge = _Judge(estimator, X, y, sample_weight, exposure)
+    judge.excepts_outliers = "loss" in names or not parts["loss"].is_log_loss
+    report: dict[str, dict[str, float]] = {}
+    for name in names if judge.splits else ():
+        write_line(estimator, STAGE.format(name))
+        parts[name], report[name] = judge.choose(name, parts)
+    return {name: parts[name] for name in names}, report
+
+
+class _Judge:
+    """Fits to parts of the rows, and log densities of those held out."""
+
+    excepts_outliers = False
+
+    def __init__(
+        self, estimator: Any, X: Any, y: np.ndarray, weight: Any, exposure: Any
+    ) -> None:
+        weight = np.ones(len(y)) if weight is None else weight
+        keep = np.flatnonzero(weight)
+        self.estimator, self.X, self.y = estimator, X[keep], y[keep]
+        self.weight = weight[keep]
+        self.exposure = None if exposure is None else np.asarray(exposure)[keep]
+        values = np.unique(self.y)
+        self.splits = split_rows(estimator, self.y) if len(values) > 1 else []
+        self.n_values = len(values)
+        if self.splits and not is_classifier(estimator):
+            self.n_values = np.ptp(values) + np.diff(values).min()
+        #: Log densities by candidate and fold.
+        self.held: dict[str, list[np.ndarray]] = {}
+
+    def choose(self, name: str, parts: dict[str, Any]) -> tuple[Any, dict[str, float]]:
+        """Return the choice, and the mean scores of all that were tried."""
+        path, first = PATHS[name], FIRST[name]
+        tried = [{**parts, name: part} for part in path]
+        for n_folds in range(1, len(self.splits) + 1):
+            weight = self._weights(n_folds)
+            rows = {k: self._scores(tried[k], n_folds) for k in (0, first)}
+            gain, error = paired(rows[first], rows[0], weight)
+            if abs(gain) > N_ERRORS * error:
+                break
+        best = first if self._is_better(gain, N_ERRORS * error, weight) else 0
+        for k in range(first + 1, len(path)) if best else range(first - 1, 0, -1):
+            rows[k] = self._scores(tried[k], n_folds)
+            gain, error = paired(rows[k], rows[best], weight)
+            if not self._is_better(gain, error, weight):
+                break
+            best = k
+        total = weight.sum()
+        report = {repr(path[k]): float(row @ weight / total) for k, row in rows.items()}
+        return path[best], report
+
+    @staticmethod
+    def _is_better(gain: np.ndarray, error: np.ndarray, weight: np.ndarray) -> bool:
+        return bool(gain > max(float(error), LEAST_GAIN * weight.sum()))
+
+    def _weights(self, n_folds: int) -> np.ndarray:
+        return self.weight[np.concatenate([test for _, test in self.splits[:n_folds]])]
+
+    def _scores(self, parts: dict[str, Any], n_folds: int) -> np.ndarray:
+        """Scores of the rows held out in so many folds, (rows,)."""
+        held = self.held.setdefault(repr(parts), [])
+        while len(held) < n_folds:
+            held.append(self._fold(parts, *self.splits[len(held)]))
+        found = np.concatenate(held[:n_folds])
+        if not self.excepts_outliers:
+            return found
+        # Outliers may have any value in the range of the targets.
+        with np.errstate(divide="ignore"):
+            model, other = np.log1p(-FRACTIONS), np.log(FRACTIONS / self.n_values)
+        table = np.logaddexp(model[:, None] + found, other[:, None])
+        best = int((table @ self._weights(n_folds)).argmax())
+        is_wrong = best == len(FRACTIONS) - 1 and isinstance(parts["loss"], BetaLoss)
+        return np.full(len(found), -np.inf) if is_wrong else table[best]
+
+    def _fold(
+        self, parts: dict[str, Any], train: np.ndarray, test: np.ndarray
+    ) -> np.ndarray:
+        """Log densities of held-out rows, (rows,); -inf where there is no fit."""
+        parts, weight = dict(parts), self.weight[train]
+        if self.estimator._is_auto("divergence"):
+            # The same posterior, which more solvers can find.
+            weight = weight / parts["divergence"].weight
+            parts["divergence"] = KLDivergence()
+        model = clone(self.estimator).set_params(
+            **parts, warm_start=False, verbose=0, random_state=seed_of(self.estimator)
+        )
+        rows = [{}, {}]
+        if self.exposure is not None:
+            rows = [{"exposure": self.exposure[part]} for part in (train, test)]
+        given = None if (weight == 1).all() else weight
+        try:
+            with warnings.catch_warnings():  # the fit itself will say it of all rows
+                for category in (SkviWarning, ConvergenceWarning):
+                    warnings.simplefilter("ignore", category)
+                model.fit(self.X[train], self.y[train], given, **rows[0])
+                found = model.predict_log_density(self.X[test], self.y[test], **rows[1])
+        except IncompatibleComponentsError:
+            raise
+        except (ValueError, ArithmeticError):
+            return np.full(len(test), -np.inf)
+        return np.maximum(found, np.finfo(np.float32).min)
