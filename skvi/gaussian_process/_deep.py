@@ -219,8 +219,8 @@ class LayersMixin:
     def _in_units(self, theta):
         if self._layers is None:
             return super()._in_units(theta)
-        blocks = self.posterior_.layout.unpack(theta)
-        return {name: block.numpy().copy() for name, block in blocks.items()}
+        values = theta.reshape(len(theta), -1, self._layers.n_inducing)
+        return {"inducing_values": values.numpy().copy()}
 
     def _bound_evidence(self, target, generator, **options):
         if self._layers is None:

@@ -94,7 +94,8 @@ converged_
     an integral. An inner layer adds a function to the features; at the start its
     posterior is its prior, whose variance is so small that the bound of the sparse
     process is lost by at most 0.1 nats per row. With other losses the objective is a
-    generalized one (Knoblauch). Predictions are mixtures of 100 normals.
+    generalized one (Knoblauch). Predictions are mixtures of 100 normals;
+    `sample_posterior` has the whitened values of all outputs of all layers.
 
     References
     ----------
@@ -156,6 +157,10 @@ converged_
         self.max_iter = max_iter
         self.verbose = verbose
         self.random_state = random_state
+
+    def _params_of_output(self, k, n_outputs):
+        # A single column is fitted as a vector is.
+        return {"random_state": self.random_state} if n_outputs == 1 else {}
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
