@@ -2,10 +2,13 @@
 
 import pytest
 from sklearn.base import clone
+from sklearn.gaussian_process.kernels import RBF
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
+    DeepGaussianProcessClassifier,
+    DeepGaussianProcessRegressor,
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
 )
@@ -57,6 +60,7 @@ DEFAULTS = [
     ),
     SparseGaussianProcessRegressor(),
     SparseGaussianProcessClassifier(optimizer=None, tol=1e-10),
+    DeepGaussianProcessRegressor(n_inducing=5, max_iter=10),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
@@ -79,6 +83,9 @@ PARTS = [
 PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
+PARTS.append(
+    DeepGaussianProcessClassifier(RBF(1.0, "fixed"), n_inducing=5, max_iter=10)
+)
 # The objective of many draws, a robust loss of several classes, and a search.
 SLOW = [
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),
@@ -125,7 +132,10 @@ def expected_failures(estimator):
     if isinstance(estimator, BayesianMLPClassifier):
         return {"check_sample_weight_equivalence_on_dense_data": ROUNDING}
     stochastic = (
-        BayesianMLPRegressor | BayesianModuleRegressor | BayesianModuleClassifier
+        BayesianMLPRegressor
+        | BayesianModuleRegressor
+        | BayesianModuleClassifier
+        | DeepGaussianProcessRegressor
     )
     if not isinstance(estimator, stochastic):
         return {}

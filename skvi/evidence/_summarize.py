@@ -59,7 +59,10 @@ def lower_bound(
             loss = linear.expected_loss_terms(normal)[0]
             value = -float(loss + kl.closed_form(normal, target.reference))
             return Estimate(value, 0.0)
-    log_weights = _log_weights(target, posterior, n_draws, generator)
+    if target.has_density:
+        log_weights = _log_weights(target, posterior, n_draws, generator)
+    else:
+        log_weights = target.elbo_draws(posterior, n_draws, generator)
     # Two stored samples, from opposed noise, count as one.
     n_independent = len(log_weights) / (2 if posterior.n_stored else 1)
     error = float(log_weights.std()) / n_independent**0.5
@@ -153,7 +156,8 @@ def weight_diagnostics(
     is_improper = target.prior is not None and not target.prior.is_proper
     # Solvers that are faster than the draws; and samples, which are too few.
     is_quick = solver == "exact"
-    if is_improper or is_quick or posterior.n_stored is not None:
+    has_weights = target.has_density and posterior.n_stored is None
+    if is_improper or is_quick or not has_weights:
         return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)

@@ -146,6 +146,11 @@ class SparseGaussianProcess(BaseVariational):
                 "a number, KLDivergence(0.5)",
             )
 
+    @property
+    def _search_iter(self):
+        """Largest number of iterations of a search for the kernel."""
+        return self.max_iter
+
     def _work(self, target):
         """Multiply-adds of a pass over the data."""
         return len(target.y) * target.layout.size**2
@@ -290,9 +295,9 @@ class SparseGaussianProcess(BaseVariational):
         place = Place(theta, None)
         if not isinstance(self.inducing, str):
             points = self._given_points(X.shape[1])
-            return search.improve(Place(theta, points), self.max_iter)
+            return search.improve(Place(theta, points), self._search_iter)
         if m == n:
-            return search.improve(place, self.max_iter)
+            return search.improve(place, self._search_iter)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
             some = search.of_some(START_ROWS, random_state)
             place = replace(some.improve(place, FEW_ITER), value=-math.inf)
@@ -303,7 +308,7 @@ class SparseGaussianProcess(BaseVariational):
             last = replace(search, optimizer=None).improve(Place(place.theta, Z), 0)
             return replace(last, interrupted=True)
         moves = isinstance(self.optimizer, str)
-        return search.improve(Place(place.theta, Z), self.max_iter, moves)
+        return search.improve(Place(place.theta, Z), self._search_iter, moves)
 
     def _given_points(self, n_features):
         """Inducing points that the user gives, (M, d)."""

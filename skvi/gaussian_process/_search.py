@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from sklearn.cluster import MiniBatchKMeans
 
 from skvi.gaussian_process._collapsed import NormalRows
+from skvi.utils._tensors import Movable
 
 # Slope in nats per unit of a logarithm at which it ends; relative gain.
 SLOPE, GAIN = 1e-2, 1e-7
@@ -20,7 +21,7 @@ KMEANS_BATCH, KMEANS_ITER = 1024, 20
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Place(Movable):
     """Hyperparameters theta, (H,), inducing points (M, d), and the value there.
 
     Without inducing points every row is one.

@@ -54,6 +54,8 @@ class Target(Movable):
 
     layout: Layout
     prior: BuiltPrior | None = None
+    #: Whether theta determines the losses; else `elbo_draws` estimates the ELBO.
+    has_density: bool = True
     #: Unconstrained point parameters, besides theta: a fit learns them by type-II
     #: maximum likelihood. `point_layout` says what they are.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
@@ -241,6 +243,25 @@ class Target(Movable):
         """
         theta = posterior.draw(n_draws, generator).theta
         return (self.reference.log_prob(theta) - self.log_joint(theta, rows)).mean()
+
+    def elbo_draws(
+        self, posterior: Any, n_draws: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Independent estimates of the ELBO of targets without `has_density`.
+
+        Parameters
+        ----------
+        posterior : Posterior
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement elbo_draws.")
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Quadratic decay of the log joint density in the tails.

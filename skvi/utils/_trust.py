@@ -5,7 +5,9 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 import torch
+from sklearn.gaussian_process import kernels
 
+KERNELS = "sklearn.gaussian_process.kernels."
 # Containers, and what a search by cross-validation keeps.
 OTHERS = (
     "collections.deque",
@@ -23,7 +25,7 @@ def trusted_types() -> list[str]:
     -------
     list of str
         All classes of skvi, the layers of ``torch.nn``, which the modules of networks
-        consist of, and a few containers. Functions and classes of your own are not
+        consist of, scikit-learn's kernels, and a few containers. Functions and classes of your own are not
         among them: add their names if you trust the file.
 
     Notes
@@ -43,7 +45,8 @@ def trusted_types() -> list[str]:
     found = walk_packages(root.__path__, f"{root.__name__}.")
     modules = (import_module(module.name) for module in found)
     own = {name for module in modules for name in _classes(module, "skvi.")}
-    return sorted({*own, *_classes(torch.nn, "torch.nn.modules."), *OTHERS})
+    others = _classes(torch.nn, "torch.nn.modules."), _classes(kernels, KERNELS)
+    return sorted({*own, *others[0], *others[1], *OTHERS})
 
 
 def _classes(module: ModuleType, prefix: str) -> list[str]:

@@ -1,0 +1,231 @@
+"""The fit of deep Gaussian processes: the sparse process, whose rows then move."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
+from skvi.evidence._summarize import without_bounds
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.gaussian_process._base import column_sizes
+from skvi.gaussian_process._layers import (
+    PACE,
+    BlocksPosterior,
+    LayeredFunctions,
+    LayersELBO,
+    LayersPredictor,
+    LayersTarget,
+    principal_directions,
+)
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._fixed_draws import balanced_noise
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._solution import Ending, Solution, State
+from skvi.solvers.base import Progress
+from skvi.utils._validation import Interval, StrOptions, as_tensor
+
+# Iterations of the search and the fit of a sparse process, as it has by default.
+SPARSE_ITER = 100
+# Most directions along which an inner layer moves rows.
+WIDTH = 30
+# Step size, and gradient steps of an iteration without minibatches.
+RATE, STEPS = 0.02, 100
+# Variances of inner layers that are tried, and nats per row that they may cost.
+VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.1
+# Draws that compare layers with the sparse process, before and after; that predict.
+N_START, N_JUDGED, N_PREDICT = 2, 10, 100
+# Nats below which a gain is not worth the layers.
+LEAST_GAIN = 1.0
+#: Ends of the sparse fit after which the layers are not trained.
+CUT_SHORT = (Ending.INTERRUPTED, Ending.STOPPED)
+LOWER = (
+    "draws of the inducing values of several layers do not determine the function, so "
+    "that there is no upper bound; n_layers=1 has one"
+)
+
+
+class SparseFirst(NaturalGradient):
+    """The solver of the sparse process; a function goes on with its solution."""
+
+    def __init__(self, go_on: Callable[[Problem, Solution, Progress], Solution]):
+        self.go_on = go_on
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit the sparse process, and go on; see `Solver`."""
+        sparse = NaturalGradient().solve(
+            problem, replace(options, max_iter=SPARSE_ITER)
+        )
+        return self.go_on(problem, sparse, options.progress)
+
+
+def with_report(solution: Solution, report: dict) -> Solution:
+    """The solution, with further diagnostics."""
+    return replace(solution, diagnostics=solution.diagnostics | report)
+
+
+class LayersMixin:
+    """Mixin: fits the sparse process, and then layers that start there."""
+
+    optimizer, inducing = "fmin_l_bfgs_b", "kmeans"
+    tol, device, _search_iter = 1e-5, "auto", SPARSE_ITER
+
+    _layer_constraints: dict = {
+        "n_layers": [Interval(Integral, 1, None, closed="left")],
+        "layer_width": [
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"auto"}),
+        ],
+        "n_inducing": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    @property
+    def to_arviz(self):
+        """Not available: draws of inducing values do not determine the function."""
+        raise AttributeError(f"{type(self).__name__} has no to_arviz.")
+
+    def _resolve_divergence(self, X, y, sample_weight):
+        found = super()._resolve_divergence(X, y, sample_weight)
+        if self.n_layers > 1 and found.kl_weight is None:
+            raise IncompatibleComponentsError(
+                f"divergence={found!r}",
+                "one layer: the divergence of several is the sum of those of all",
+                "divergence='kl', with any weight, or n_layers=1",
+            )
+        return found
+
+    def _choose_solver(self, problem):
+        sparse = super()._choose_solver(problem)
+        return sparse if self.n_layers == 1 else SparseFirst(self._deepen)
+
+    def _solver_options(self, target):
+        n_iter = SPARSE_ITER
+        if self.n_layers > 1:
+            n_iter += self._count_iterations(target.n_rows)[0]
+        return replace(super()._solver_options(target), max_iter=n_iter)
+
+    def _count_iterations(self, n_rows):
+        """Iterations, and steps of each, in all at least `max_iter` steps."""
+        n_steps = math.ceil(n_rows / self.batch_size)
+        if n_steps == 1:
+            n_steps = min(STEPS, self.max_iter)
+        return math.ceil(self.max_iter / n_steps), n_steps
+
+    def _deepen(self, problem, sparse, progress):
+        """The solution of the layers, or that of the sparse process if it is better."""
+        report = {"n_layers": 1, "sparse_objective_value": -sparse.value}
+        if self._place.interrupted or sparse.ending in CUT_SHORT:
+            return with_report(sparse, report)
+        try:
+            start, found = self._start(problem, sparse)
+            deep = self._train(start, progress)
+            gains = self._draws(problem, deep.state, N_JUDGED) + sparse.value
+        except KeyboardInterrupt:
+            return with_report(sparse.cut_short(), report)
+        gain, error = float(gains.mean()), float(gains.std()) / N_JUDGED**0.5
+        report |= found | {"gain": gain, "gain_se": error}
+        if gain > max(2 * error, LEAST_GAIN):
+            return with_report(deep, report | {"n_layers": self.n_layers})
+        return with_report(sparse.cut_short() if deep.interrupted else sparse, report)
+
+    def _draws(self, problem, state, n_draws):
+        """Estimates of the objective of layers, (S,)."""
+        parts = self.divergence_, state.posterior, n_draws, problem.generator
+        return state.target.objective_draws(*parts)
+
+    def _start(self, problem, sparse):
+        """The problem of layers, at the sparse process; and diagnostics."""
+        model, target = self._model, sparse.state.target
+        features, k = model.features, model.predictor.n_outputs
+        X, (sizes, directions) = target.inputs, self._directions(target)
+        n_inner, m = self.n_layers - 1, len(features.Z)
+        inner = ConstantKernel(1.0) * Matern(
+            sizes.numpy() * math.sqrt(len(sizes)), nu=2.5
+        )
+        last = features.kernel.clone_with_theta(features.theta.numpy())
+        kernels = [inner] * n_inner + [last]
+        predictor = LayersPredictor(kernels, features.Z, sizes, directions, k)
+        likelihood = clone(model.likelihood)
+        data = X, target.y, target.rows.weight, target.constant
+        layers = LayersTarget(predictor, likelihood, model.loss, *data)
+        learned = as_tensor(self._place.theta[features.kernel.n_dims :]).double()
+        hyper = torch.cat([learned, predictor.initial_point()])
+        normal = sparse.state.posterior.normal()
+        roots = torch.linalg.qr(normal.scale.reshape(k, m, k * m).mT)[1].mT
+        roots = roots * roots.diagonal(dim1=1, dim2=2).sign()[:, None]
+        posterior = BlocksPosterior(predictor.layout, sum(predictor.widths))
+        posterior = posterior.with_last(normal.mean.reshape(k, m), roots)
+        variances = [layers.point_layout[f"kernel_{i}"].start for i in range(n_inner)]
+        for variance in VARIANCES:
+            hyper[variances] = math.log(variance) / PACE
+            state = State(posterior, layers.at(hyper.clone()))
+            gain = float(self._draws(problem, state, N_START).mean()) + sparse.value
+            if gain > -LOSS * layers.rows.total_weight:
+                break
+        start = replace(problem.at(state), objective=LayersELBO())
+        return start, {"inner_variance": variance, "start_gain": gain}
+
+    def _directions(self, target):
+        X, weight = target.inputs, target.rows.weight
+        sizes = column_sizes(X, weight)
+        width = WIDTH if self.layer_width == "auto" else self.layer_width
+        return sizes, principal_directions(X, sizes, weight, min(width, X.shape[1]))
+
+    def _train(self, start, progress):
+        n_iter, n_steps = self._count_iterations(start.target.n_rows)
+        options = SolverOptions(
+            max_iter=n_iter,
+            tol=0.0,
+            steps_per_iter=n_steps,
+            has_fixed_length=True,
+            progress=progress,
+        )
+        solver = Stochastic(batch_size=self.batch_size, learning_rate=RATE, n_draws=1)
+        return solver.solve(start, options)
+
+    def _posterior_attributes(self, state):
+        target = state.target
+        if not isinstance(target, LayersTarget):
+            return super()._posterior_attributes(state) | {"_layers": None}
+        frozen = target.frozen()
+        predictor, sparse = frozen.predictor_spec, self._model
+        kernels, points = [], []
+        for kernel, theta, Z in predictor.layers():
+            kernels.append(kernel.clone_with_theta(theta.numpy()))
+            points.append(Z.numpy().copy())
+        posterior = state.posterior.at(state.posterior.params.detach().clone())
+        model = replace(sparse, likelihood=frozen.likelihood_spec)
+        width = (self.n_layers - 1) * len(predictor.directions)
+        noise = balanced_noise(
+            torch.Generator().manual_seed(0), N_PREDICT, width, is_diagonal=True
+        ).reshape(N_PREDICT, self.n_layers - 1, 1, -1)
+        functions = LayeredFunctions.at(model, predictor, posterior, noise)
+        return {
+            "posterior_": posterior,
+            "_hyper": np.zeros(0),
+            "_layers": predictor,
+            "_model": model,
+            "_coefficients": functions,
+            "kernel_": kernels[-1],
+            "inner_kernels_": kernels[:-1],
+            "inducing_points_": points[-1],
+        }
+
+    def _in_units(self, theta):
+        if self._layers is None:
+            return super()._in_units(theta)
+        values = theta.reshape(len(theta), -1, self._layers.n_inducing)
+        return {"inducing_values": values.numpy().copy()}
+
+    def _bound_evidence(self, target, generator, **options):
+        if self._layers is None:
+            return super()._bound_evidence(target, generator, **options)
+        data = target.inputs, target.y, target.rows.weight, target.constant
+        layers = LayersTarget(self._layers, target.likelihood, target.loss, *data)
+        given = layers, self.posterior_, generator, options["quantity"]
+        return without_bounds(*given, LOWER)
