@@ -7,6 +7,7 @@ from sklearn.base import is_classifier
 from torch import nn
 
 import skvi
+from skvi.gaussian_process import SparseGaussianProcessRegressor
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -33,6 +34,7 @@ ESTIMATORS = [
         prior={"coef": "laplace"}, intercept_prior="normal", class_weight="balanced"
     ),
     BayesianPoissonRegressor(posterior="mean_field"),
+    SparseGaussianProcessRegressor(),
     BayesianMLPRegressor(**NETWORK, divergence="kl", posterior="dropout"),
     BayesianMLPClassifier(
         skip_connection=False,

@@ -25,8 +25,8 @@ def trusted_types() -> list[str]:
     -------
     list of str
         All classes of skvi, the layers of ``torch.nn``, which the modules of networks
-        consist of, scikit-learn's kernels, and a few containers. Functions and classes of your own are not
-        among them: add their names if you trust the file.
+        consist of, scikit-learn's kernels, and a few containers. Functions and classes
+        of your own are not among them: add their names if you trust the file.
 
     Notes
     -----
