@@ -158,7 +158,7 @@ converged_
         self.verbose = verbose
         self.random_state = random_state
 
-    def _params_of_output(self, k, n_outputs):
+    def _params_of_output(self, X, k, n_outputs):
         # A single column is fitted as a vector is.
         return {"random_state": self.random_state} if n_outputs == 1 else {}
 

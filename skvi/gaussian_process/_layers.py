@@ -25,7 +25,7 @@ from skvi.priors import Normal
 from skvi.targets import SupervisedTarget
 from skvi.targets._least_squares import ExpectedLoss, hyper_path
 from skvi.utils._interrupts import limit_threads
-from skvi.utils._tensors import randn
+from skvi.utils._tensors import CPU, randn
 from skvi.utils._validation import CACHE_ELEMENTS, as_tensor, row_chunks, weighted_sum
 
 # Variance that is added to a draw of f, relative to the largest: rounding.
@@ -168,7 +168,7 @@ class LayersPredictor(Predictor):
 def _root_of_rest(K: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
     """Root of the covariance of what the inducing values do not determine, (n, n)."""
     size = ROUNDING * float(K.diagonal().max())
-    rest = K - phi @ phi.T + size * torch.eye(len(K), dtype=K.dtype)
+    rest = K - phi @ phi.T + size * torch.eye(len(K), dtype=K.dtype, device=K.device)
     root, failed = torch.linalg.cholesky_ex(rest)
     return rest.diagonal().clamp(min=0).sqrt().diag() if failed else root
 
@@ -184,14 +184,16 @@ class BlocksPosterior(Posterior):
     def __init__(self, layout: Layout, n_blocks: int) -> None:
         self.layout, self.n_blocks = layout, n_blocks
         m = layout.size // n_blocks
-        self.params = torch.zeros(layout.size * (2 + m), dtype=torch.float64)
+        self.params = torch.zeros(
+            layout.size * (2 + m), dtype=torch.float64, device=CPU
+        )
 
     def blocks(self) -> NormalForm:
         """The normals: means (B, M), roots of covariances (B, M, M)."""
         shape = self.n_blocks, self.layout.size // self.n_blocks
         n = self.layout.size
         mean, log_diagonal, rest = self.params.split([n, n, n * shape[1]])
-        eye = torch.eye(shape[1], dtype=rest.dtype)
+        eye = torch.eye(shape[1], dtype=rest.dtype, device=rest.device)
         unit = rest.reshape(*shape, -1).tril(-1) + eye
         scale = log_diagonal.reshape(*shape, 1).exp() * unit
         return NormalForm(mean.reshape(shape), scale)
@@ -323,7 +325,7 @@ class LayeredFunctions(NormalCoefficients):
         noise: torch.Tensor,
     ) -> Self:
         """Those of a mixture with as many equal weights as the noise has draws."""
-        log_w = torch.full((len(noise),), -float(np.log(len(noise)))).double()
+        log_w = noise.new_full((len(noise),), -float(np.log(len(noise))))
         parts = {"predictor": predictor, "posterior": posterior, "noise": noise}
         return cls(model, (), log_w, **parts)
 
@@ -379,7 +381,7 @@ def principal_directions(
     """Orthonormal directions of largest variance in units of the columns, (w, d)."""
     d = X.shape[1]
     if width >= d:
-        return torch.eye(d, dtype=X.dtype)
+        return torch.eye(d, dtype=X.dtype, device=X.device)
     away = (X - X.mean(0)) / sizes
     gram = away.T @ (away if weight is None else weight[:, None] * away)
     return torch.linalg.eigh(gram)[1][:, -width:].T.flip(0)

@@ -230,7 +230,7 @@ converged_
         """
         return self._fit_one_or_more(X, y, sample_weight)
 
-    def _params_of_output(self, k, n_outputs):
+    def _params_of_output(self, X, k, n_outputs):
         return {}
 
     def _negligible(self, likelihood, n_rows):

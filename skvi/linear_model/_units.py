@@ -435,9 +435,10 @@ class ColumnsMixin:
             del self.outputs_
         return self._fit(X, y, sample_weight)
 
-    def _params_of_output(self, k, n_outputs):
+    def _params_of_output(self, X, k, n_outputs):
         """Parameters of the estimator of one column that differ from those of all."""
-        return {"prior": _of_output(self.prior, k, n_outputs)}
+        prior = _of_output(self.prior, k, n_outputs)
+        return {"prior": prior, "column_groups": self._find_groups(X) or None}
 
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""
@@ -447,7 +448,6 @@ class ColumnsMixin:
         refuse_dates_as_target(y)
         given = X
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
-        groups = self._find_groups(given)
         y = check_array(y, dtype=np.float64)
         random_state = check_random_state(self.random_state)
         shared = seed_of(self)  # the same rows are held out for each
@@ -455,8 +455,8 @@ class ColumnsMixin:
         outputs = list(last) if known else [clone(self) for _ in y.T]
         for k, (output, column) in enumerate(zip(outputs, y.T, strict=True)):
             seed = int(random_state.randint(2**31 - 1))
-            own = {"random_state": seed, **self._params_of_output(k, y.shape[1])}
-            own["column_groups"] = groups or None
+            own = {"random_state": seed}
+            own |= self._params_of_output(given, k, y.shape[1])
             params = self.get_params(deep=False) | own
             output.set_params(**params)
             output._shared_seed = shared
@@ -473,7 +473,8 @@ class ColumnsMixin:
     def _gather(self, outputs):
         """Attributes of all targets: stacked, shared, or summed."""
         parts = [vars(output) for output in outputs]
-        found = {name: _common([part[name] for part in parts]) for name in SHARED}
+        shared = [name for name in SHARED if name in parts[0]]
+        found = {name: _common([part[name] for part in parts]) for name in shared}
         for name in STACKED:
             if all(name in part for part in parts):
                 found[name] = np.stack([part[name] for part in parts])

@@ -122,7 +122,11 @@ class HierarchicalTarget(SupervisedTarget):
             size = columns if isinstance(self.X, SparseRows) else min(rows, columns)
             is_plain = self.loss.is_log_loss and self.likelihood_spec.is_normal
             if is_plain and self._is_centered and size <= MAX_DECOMPOSED:
-                self._data = self._summarize()
+                with (
+                    torch.inference_mode(False),
+                    torch.no_grad(),
+                ):  # for graphs of others
+                    self._data = self._summarize()
         return self._data
 
     def _summarize(self) -> LeastSquares:
