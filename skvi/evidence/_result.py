@@ -20,8 +20,8 @@ ROUNDING = 1e-9
 IMPOSSIBLE = "a lower bound on a log probability lies {:.3g} nats above 0"
 _OPTIMISTIC = "optimistic as a score of the model"
 _NO_PROBABILITY = (
-    "the prior is in units of y, as by default; compare it only with models whose prior "
-    "is so, too"
+    "the prior is in units of y, as by default; compare it only with models whose "
+    "prior is so, too"
 )
 
 
