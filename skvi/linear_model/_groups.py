@@ -107,10 +107,10 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     ----------
     labels_ : ndarray of shape (n_labels,)
         In ascending order.
-    means_ : ndarray of shape (n_features_in_ - 1,)
+    means_ : ndarray of shape (n_features - 1,)
         Of the features.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -193,7 +193,7 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        input_features : array-like of str of shape (n_features_in_,), default=None
+        input_features : array-like of str of shape (n_features,), default=None
             None is the names of the fit, or x0, x1, ... if it had none.
 
         Returns
