@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._model import Model
+from skvi._estimator._progress import write_line
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._summarize import lower_bound, without_bounds
 from skvi.exceptions import IncompatibleComponentsError
@@ -50,6 +51,7 @@ NOT_ALL = (
     "{} inducing points do not determine the function at {} rows, so that draws of "
     "them have no upper bound; n_inducing=n_samples has one, for some hundred rows"
 )
+SEARCHES = "searches for the kernel of {} rows"
 # Start of the length scales in units of the columns and of the root of their number;
 # limits, in the first of these, and for the variance of f.
 START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
@@ -186,6 +188,7 @@ class SparseGaussianProcess(BaseVariational):
         bounds = np.vstack([kernel.bounds.reshape(-1, 2), limits])
         if self.optimizer is not None:
             start = np.clip(start, bounds[:, 0], bounds[:, 1])
+        write_line(self, SEARCHES.format(len(X)))
         with limit_threads(len(X) ** 2 * 10):
             place = self._find(Search(objective, bounds, sizes, self.optimizer), start)
         if place.value == -math.inf:
@@ -195,8 +198,9 @@ class SparseGaussianProcess(BaseVariational):
                 "kernel for so many features, or its noise is too small."
             )
         self._place = place
-        names = [*_names(kernel), *likelihood.learned] if self.optimizer else []
-        self._at_limits = _at_limits(names, place.theta, bounds)
+        names = [*_names(kernel), *likelihood.learned]
+        is_free = self.optimizer is not None
+        self._at_limits = _at_limits(names, place.theta, bounds) if is_free else []
         n, point = kernel.n_dims, torch.from_numpy(place.theta)
         likelihood = likelihood.bind(point[n:].clone())
         least = self._negligible(likelihood, len(X))
@@ -217,8 +221,7 @@ class SparseGaussianProcess(BaseVariational):
 
     def _taken(self, units, place):
         """What an evidence is conditional on: numbers that were taken from y."""
-        learned = () if self.optimizer is None else ("kernel",)
-        return learned
+        return () if self.optimizer is None else ("kernel",)
 
     def _size_of(self, rows):
         """Scale of f that suits the target, in the units of the fit."""
@@ -399,7 +402,7 @@ def _lengths(kernel, theta, sizes):
 def _at_limits(names, theta, bounds):
     """Names of the hyperparameters that are at an end of their range."""
     near = np.isclose(theta[:, None], bounds, rtol=0, atol=1e-6).any(1)
-    return [name for name, is_near in zip(names, near, strict=False) if is_near]
+    return [name for name, is_near in zip(names, near, strict=True) if is_near]
 
 
 def _names(kernel):

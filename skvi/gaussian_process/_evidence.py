@@ -16,11 +16,12 @@ import torch
 from torch.linalg import solve_triangular
 
 from skvi.evidence import EvidenceBounds
+from skvi.evidence._summarize import PATH_SECONDS
 from skvi.evidence._table import ALWAYS, BoundsTable, NamedBound, elbo_row
 from skvi.gaussian_process._collapsed import NormalRows, log_evidence
 from skvi.gaussian_process._features import InducingFeatures
 from skvi.kernels._kernels import covariance, variance
-from skvi.utils._interrupts import Clock
+from skvi.utils._interrupts import Clock, OutOfTime, check_time
 from skvi.utils._tensors import LOG_2PI
 from skvi.utils._validation import row_chunks
 
@@ -33,6 +34,11 @@ PRECISION, MOST_POINTS = 0.1, 4000
 MAX_ITER, SHARE = 500, 0.1
 # Elements of a block of the covariance matrix.
 BLOCK_ELEMENTS = 2**23
+BETWEEN = (
+    "between two quadrature rules of the log determinant, and conjugate gradients: "
+    "both sides always hold, at this kernel"
+)
+OVER = "the seconds ended before a pass over all pairs of rows: give more max_seconds"
 # Rounding of sums over rows.
 ROUNDING = 1e-11
 
@@ -68,10 +74,8 @@ def evidence_of_process(
         lower = max(found.lower + constant, elbo[0])
         found = Sandwich(lower, found.upper + constant)
         name = "deterministic bounds"
-        reason = (
-            "between two quadrature rules of the log determinant, and conjugate "
-            "gradients: both sides always hold, at this kernel"
-        )
+        reason = BETWEEN if found.upper < math.inf else OVER
+    is_bounded = found.upper < math.inf
     both = {
         f"{name}, {side}": NamedBound(
             getattr(found, side), 0.0, side, "a bound, always", holds=ALWAYS
@@ -83,11 +87,11 @@ def evidence_of_process(
         upper=found.upper,
         lower_se=0.0,
         upper_se=0.0,
-        estimate=0.5 * (found.lower + found.upper),
+        estimate=0.5 * (found.lower + found.upper) if is_bounded else math.nan,
         gap=found.upper - found.lower,
         ess=math.inf,
         khat=-math.inf,
-        reliable=True,
+        reliable=is_bounded,
         reason=reason,
         method=name,
         quantity=options["quantity"],
@@ -111,16 +115,23 @@ def _narrowed(
     rows: NormalRows,
     options: dict[str, Any],
 ) -> Sandwich:
-    """Bounds with more and more points, up to a width, a number, or some seconds."""
-    clock = Clock(options["max_seconds"])
+    """Bounds with more and more points, up to a width, a number, or some seconds.
+
+    The sides are infinite if the seconds are over before the first ones.
+    """
+    seconds = options["max_seconds"]
+    clock = Clock(PATH_SECONDS if seconds is None else seconds)
     width = PRECISION if options["precision"] is None else 2 * options["precision"]
-    best: Sandwich | None = None
+    best = Sandwich(-math.inf, math.inf)
     while True:
-        found = sandwich(features, noise, rows, SHARE * width)
-        best = found if best is None else _both(best, found)
+        try:
+            with clock.enforced():
+                found = sandwich(features, noise, rows, SHARE * width)
+        except OutOfTime:
+            return best
+        best = _both(best, found)
         n_points = min(2 * len(features.Z), MOST_POINTS, len(rows.X))
-        is_over = (left := clock.left()) is not None and left <= 0
-        if best.upper - best.lower <= width or n_points == len(features.Z) or is_over:
+        if best.upper - best.lower <= width or n_points == len(features.Z):
             return best
         features = _more_points(features, rows, n_points)
 
@@ -179,6 +190,7 @@ class _Whole:
 
     def block(self, index: slice) -> torch.Tensor:
         """Some rows of the covariances of all."""
+        check_time()
         K, X = self.features, self.rows.X
         found = self.rows.scaled(covariance(K.kernel, K.theta, X[index], X))
         if self.rows.weight is not None:

@@ -25,6 +25,7 @@ from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
+    _evidence,
 )
 from skvi.gaussian_process._bounds import Collapsed, Fitted
 from skvi.gaussian_process._collapsed import NormalRows
@@ -175,6 +176,20 @@ def test_the_evidence_is_between_its_certain_bounds(seed):
         assert model.lower_bound_ <= exact
         gaps.append(found.upper - found.lower)
     assert gaps[1] < gaps[0]
+
+
+def test_an_evidence_ends_in_time(monkeypatch):
+    """Wrong: a look at the clock between passes alone; a guess as the upper side."""
+    monkeypatch.setattr(_evidence, "FEW", 0)
+    X, y = rows_of()
+    model = SparseGaussianProcessRegressor(n_inducing=5, random_state=0).fit(X, y)
+    over = model.evidence_bounds(X, y, max_seconds=1e-9)
+    assert not over.reliable
+    assert over.lower == pytest.approx(model.lower_bound_, abs=1e-9)
+    assert over.upper == np.inf
+    whole = model.evidence_bounds(X, y)
+    assert whole.reliable
+    assert whole.gap < 0.1
 
 
 def test_two_labels_have_the_evidence_of_quadrature():
