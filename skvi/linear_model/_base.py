@@ -16,6 +16,7 @@ from skvi._estimator._held_out import choose_parts
 from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS, resolve
 from skvi.base._layout import Units
 from skvi.divergences import Divergence, KLDivergence
+from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import unscaled_message
@@ -27,12 +28,13 @@ from skvi.linear_model._merging import (
     check_joint,
     normal_of_predictor,
 )
-from skvi.linear_model._starts import normal_family, start_at_normal
+from skvi.linear_model._starts import normal_family, start_at_normal, with_plain_normals
 from skvi.linear_model._summary import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
     LinearModel,
     columns_beside,
+    columns_of_labels,
     feature_units,
     grouped_units,
     offset_mean,
@@ -41,6 +43,7 @@ from skvi.linear_model._units import (
 from skvi.losses import Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
+from skvi.posteriors._normal import BorderedNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior
 from skvi.priors._blocks import build_prior
@@ -60,6 +63,11 @@ from skvi.utils._validation import StrOptions, _fit_context, is_dask
 
 def _is_auto_prior(prior):
     return isinstance(prior, str) and prior == "auto"
+
+
+# Labels of a group from which their diagonal precision pays, and most parameters beside
+# them.
+LEAST_LABELS, MAX_BORDER = 200, 300
 
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
@@ -93,6 +101,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     }
     #: Columns of each group, by its name.
     column_groups_: dict = {}
+    #: Columns of labels whose effects are on the diagonal of a precision, and values
+    #: where their effects are none; see `columns_of_labels`.
+    _effects: tuple | None = None
     _input = {**BaseVariational._input, "accept_sparse": "csr"}
     #: Parts that held-out rows chose, and the scores of the candidates, by parameter.
     _chosen, _held_out_scores = None, None
@@ -263,7 +274,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         super()._check_posterior(posterior)
         check_joint(posterior, self.posterior_family_)
         parts = [p for one in posterior.components for p in one.parts.values()]
-        normals = [part.as_normal() for part in parts]
+        normals = [part.as_normal() for part in parts if self._effects is None]
         if any(normal is not None and normal.factor is not None for normal in normals):
             raise IncompatibleComponentsError(
                 f"posterior={self.posterior!r}",
@@ -371,6 +382,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
 
     def _choose_family(self, data, response):
         """Take what "auto" stands for: a full covariance where it is affordable."""
+        self._effects = None
         if not (isinstance(self.posterior, str) and self.posterior == "auto"):
             return
         n_columns, width = self._count_columns(response), data.X.shape[1]
@@ -379,6 +391,25 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         is_quick = is_quick and self._is_quick(data.X.shape[0], size)
         if size > (MAX_QUICK if is_quick else MAX_FULL):
             self.posterior_family_ = MeanFieldNormal()
+        if n_columns > 1 or size < LEAST_LABELS or not self._is_normal_by_rows():
+            return
+        found = columns_of_labels(data.X, data.weight, self.column_groups_)
+        if found is not None and len(found[0]) >= max(LEAST_LABELS, size - MAX_BORDER):
+            self._effects = found
+            border = np.setdiff1d(np.arange(size), found[0])
+            self.posterior_family_ = BorderedNormal(tuple(border.tolist()))
+
+    def _is_normal_by_rows(self):
+        """Whether coefficients given scales depend on each other by rows alone."""
+        return (
+            self.divergence_.kl_weight is not None
+            and self.objective_.kind == "expectation"
+            and isinstance(self.prior_, dict)
+            and all(
+                isinstance(prior, Normal) and not isinstance(prior.scale, str)
+                for prior in self.prior_.values()
+            )
+        )
 
     def _count_columns(self, response):
         """Columns of the linear predictor."""
@@ -403,7 +434,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _resolve_prior(self):
         """As for every estimator; a mapping has no entry for the intercept."""
         if self._continues:
-            return self._stream.posterior
+            return with_plain_normals(self._stream.posterior)
         if isinstance(self.prior, dict) and "intercept" in self.prior:
             raise IncompatibleComponentsError(
                 f"prior={self.prior!r}",
@@ -443,6 +474,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             )
         return {**known, **given}
 
+    def _bound_evidence(self, target, generator, **options):
+        posterior = with_plain_normals(self.posterior_)
+        return bound_evidence(target, posterior, generator, **options)
+
     def _intercept_beside(self, prior):
         """The same weak prior whatever that of the coefficients is."""
         return Normal(VAGUE_SCALE)
@@ -472,7 +507,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         if not (groups := self.column_groups_):
             return feature_units(*given)
         relative = [self.prior_[name].relative_to is not None for name in groups]
-        return grouped_units(*given, groups, relative)
+        origin, *rest = grouped_units(*given, groups, relative)
+        if origin is not None and self._effects is not None:
+            columns, origin[columns] = self._effects[0], self._effects[1]
+        return origin, *rest
 
     def _coef_prior(self):
         return self._coef_prior_in(self.prior_)

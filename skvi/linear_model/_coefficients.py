@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from skvi._predictive._quantiles import Draws, normal_mixture_quantiles
 from skvi.base import NormalForm
-from skvi.linear_model._merging import normal_of_predictor
+from skvi.linear_model._merging import MAX_FULL, normal_of_predictor
 from skvi.linear_model._units import LinearModel
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales, leading
@@ -265,10 +265,11 @@ class NormalCoefficients(MixedCoefficients):
 
     def covariance(self) -> torch.Tensor | None:
         """By roots, in the units of the data; see `Coefficients.covariance`."""
-        if self.components[0].scale.ndim < 2:
+        first, d = self.components[0], self.model.predictor.n_features
+        if first.is_diagonal or (first.factor is not None and d > MAX_FULL):
             return None
-        weights, d = self.log_weights.exp(), self.model.predictor.n_features
-        roots = [self.model.in_units(n.scale.T, True)[:, :d] for n in self.components]
+        weights, roots = self.log_weights.exp(), map(_root, self.components)
+        roots = [self.model.in_units(root.T, True)[:, :d] for root in roots]
         means = torch.stack([n.mean for n in self.components])
         apart = self.model.in_units(means - weights @ means, True)[:, :d]
         inside = sum(w * r.T @ r for w, r in zip(weights, roots, strict=True))
@@ -336,10 +337,18 @@ def covariance_of_functions(
     model: LinearModel, normal: NormalForm, X: Any, n_jobs: int | None
 ) -> np.ndarray:
     """Covariance of f between rows, of one column, under a normal."""
-    root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
+    root = _root(normal)
     with torch.no_grad(), limit_threads(X.shape[0] * root.numel(), n_jobs):
         f = model.predictor.project(model.design(X), root)
         return (f @ f.T).numpy()
+
+
+def _root(normal: NormalForm) -> torch.Tensor:
+    """A root of the covariance, (P, m)."""
+    if normal.scale.ndim == 2:
+        return normal.scale
+    own = torch.diag(normal.scale)
+    return own if normal.factor is None else torch.cat([own, normal.factor], 1)
 
 
 def _normal_density(grid: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:

@@ -67,7 +67,9 @@ Divergence, default="kl"
         normal at every noise and scale of the prior, and average over these;
         "full_rank" models correlations between coefficients, "mean_field" none.
         "auto" is "exact" where it exists, else "full_rank", up to 1000 parameters (3000
-        where it is quick), else "mean_field": see ``posterior_family_``.
+        where it is quick), else "mean_field", but for `column_groups` of labels:
+        correlations of 200 and more with at most 300 other coefficients are modeled
+        without a full covariance.
     prior : {"auto", "hierarchical", "ard", "normal", "laplace", "student_t", \
 "horseshoe", "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients, for a standardized target. "auto" is normal, with one

@@ -53,7 +53,8 @@ or Objective, default="elbo"
     posterior : {"auto", "full_rank", "mean_field"} or Family, default="auto"
         "full_rank" models correlations between coefficients, "mean_field" none. "auto"
         is "full_rank" up to 1000 parameters (3000 where it is quick), else
-        "mean_field": see ``posterior_family_``.
+        "mean_field", but for `column_groups` of labels: correlations of 200 and more
+        with at most 300 other coefficients are modeled without a full covariance.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``, relative to

@@ -23,7 +23,7 @@ from skvi.linear_model._exact_coefficients import (
 from skvi.linear_model._merging import (
     mean_log_number,
 )
-from skvi.linear_model._starts import approach, start_at_normal
+from skvi.linear_model._starts import approach, start_at_normal, with_plain_normals
 from skvi.linear_model._units import (
     HierarchicalLinearModel,
     with_new_features,
@@ -121,7 +121,7 @@ class GaussianRegression(BayesianLinearModel):
             units,
             taken,
             self._hyperpriors(),
-            is_centered=self._given_units() is None,
+            is_centered=self._given_units() is None and self._effects is None,
         )
 
     def _noise_to_fix(self):
@@ -313,7 +313,8 @@ class GaussianRegression(BayesianLinearModel):
         """Bounds in closed form, or else from draws."""
         prior = self._coef_prior()
         warn_of_vague(prior, self.n_features_in_)
-        posterior, method, found = self.posterior_, options["method"], None
+        posterior, method = with_plain_normals(self.posterior_), options["method"]
+        found = None
         if method in ("auto", "exact"):
             quantity = options["quantity"]
             found = conjugate_evidence(target, posterior, generator, quantity)

@@ -10,6 +10,7 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._merging import MAX_FULL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers import SolverOptions
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._natural_gradient import NaturalGradient, solve_from_best
@@ -72,6 +73,18 @@ def start_at_normal(problem):
                 return State(given.near(normal), found.target)
             return found.state
     return None
+
+
+def with_plain_normals(posterior):
+    """Normals whose precisions have a border as those of a usual family."""
+    first = getattr(posterior, "likeliest", posterior)
+    if getattr(first, "border", None) is None:
+        return posterior
+    like = normal_family(posterior.layout).build(posterior.layout)
+    like.units = posterior.units
+    if isinstance(posterior, MixtureOverScales):
+        return posterior.in_family(like)
+    return like.near(posterior.as_normal())
 
 
 def normal_family(layout):

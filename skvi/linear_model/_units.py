@@ -179,6 +179,35 @@ def grouped_units(X, weight, centered, relative_to, groups, are_relative):
     return origin, scale, unseen if unseen.any() else None
 
 
+def columns_of_labels(X, weight, groups):
+    """The largest group of which each row has one column at most, and its origin.
+
+    A row has a column if that is not at its usual value; None if there is no group.
+    """
+    found = None
+    for columns in groups.values():
+        if found is not None and len(columns) <= len(found[0]):
+            continue
+        some = X[:, columns]
+        fraction = _fraction_beside(
+            some, weight, np.zeros(len(columns)), np.arange(len(columns))
+        )
+        usual, fraction = _usual_values(some, weight, fraction)
+        if (fraction <= 0.5).all() and _most_in_a_row(some, usual) <= 1:
+            found = columns, usual
+    return found
+
+
+def _most_in_a_row(X, usual):
+    """Most values of a row that are not the usual ones."""
+    if sparse.issparse(X):
+        if usual.any():
+            return X.shape[1]
+        return int((X != 0).sum(1).max())
+    chunks = row_chunks(*X.shape, CHUNK_ELEMENTS)
+    return max(int((X[rows] != usual).sum(1).max()) for rows in chunks)
+
+
 def columns_beside(groups, n_features):
     """Columns that are in no group."""
     return np.setdiff1d(np.arange(n_features), np.concatenate([*groups.values(), []]))

@@ -214,7 +214,7 @@ class MixtureOverScales(Mixture):
         names = [n for n in self.layout if n not in self.layout.positive]
         layout = self.layout.only(*names)
         normal = leading(cast(NormalForm, self.as_prior().as_normal()), size)
-        family = MeanFieldNormal() if normal.is_diagonal else FullRankNormal()
+        family = FullRankNormal() if normal.scale.ndim == 2 else MeanFieldNormal()
         return family.build(layout).near(normal)
 
     @property
@@ -261,7 +261,8 @@ class MixtureOverScales(Mixture):
         variances = torch.stack([normal.variance for normal in normals])
         variance = weights @ variances + moved.square().sum(0)
         ratio = (variance / near.variance).sqrt()
-        return self.likeliest.near(NormalForm(mean, ratio * near.scale))
+        factor = None if near.factor is None else ratio[:, None] * near.factor
+        return self.likeliest.near(NormalForm(mean, ratio * near.scale, factor))
 
     def weighed(self, target: JointDensity, n_draws: int) -> "MixtureOverScales":
         """The mixture with weights by draws of the nodes, if these can tell them.
@@ -306,8 +307,9 @@ def leading(normal: NormalForm, size: int) -> NormalForm:
     """Normal of the first parameters."""
     if normal.size == size:
         return normal
-    if normal.is_diagonal:
-        return NormalForm(normal.mean[:size], normal.scale[:size])
+    if normal.scale.ndim == 1:
+        factor = None if normal.factor is None else normal.factor[:size]
+        return NormalForm(normal.mean[:size], normal.scale[:size], factor)
     return NormalForm(normal.mean[:size], normal.scale[:size, :size])
 
 
@@ -315,6 +317,9 @@ def beside(normal: NormalForm, mean: float, std: float) -> NormalForm:
     """A normal joined with an independent one of a number."""
     like = normal.mean.new_tensor
     center = torch.cat([normal.mean, like([mean])])
-    if normal.is_diagonal:
-        return NormalForm(center, torch.cat([normal.scale, like([std])]))
+    if normal.scale.ndim == 1:
+        factor = normal.factor
+        if factor is not None:
+            factor = torch.nn.functional.pad(factor, (0, 0, 0, 1))
+        return NormalForm(center, torch.cat([normal.scale, like([std])]), factor)
     return NormalForm(center, torch.block_diag(normal.scale, like([[std]])))

@@ -286,6 +286,9 @@ class _LowRankPosterior(NormalPosterior):
     step has the same relative size for narrow and for wide parameters.
     """
 
+    #: Positions that a precision is not diagonal in; None if it has no such form.
+    border: torch.Tensor | None = None
+
     def __init__(self, layout: Layout, rank: int) -> None:
         self.rank = rank
         super().__init__(layout)
@@ -312,6 +315,34 @@ class _LowRankPosterior(NormalPosterior):
                 factor = torch.nn.functional.pad(normal.factor, (0, missing))
                 return normal.scale, factor
         return fit_factors(normal.covariance(), self.rank)
+
+
+class BorderedNormal(Family):
+    """A normal whose precision is a diagonal but for a border: P (p + 2) numbers.
+
+    The posterior of the effects of many labels, of which each row has one, beside p
+    other coefficients: effects depend on each other through these alone.
+
+    Parameters
+    ----------
+    border : tuple of int
+        Positions of the border among the parameters, in ascending order.
+    """
+
+    def __init__(self, border: tuple[int, ...] = ()) -> None:
+        self.border = border
+
+    def __repr__(self) -> str:
+        """Return the width of the border; positions are many."""
+        return f"BorderedNormal(<{len(self.border)} parameters>)"
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build the posterior at mean 0; see `Family.build`."""
+        found = _LowRankPosterior(layout, len(self.border))
+        found.border = torch.tensor(self.border, device=CPU)
+        return found
 
 
 def _avoid_zero(

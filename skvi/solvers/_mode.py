@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -19,6 +19,8 @@ MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 CLOSE = 0.1
 # Shortest fraction of a Newton step: the first one to a count is as long as the count.
 LEAST_STEP = 1e-18
+# Squares of larger means and scales, times data, exceed the range of floats.
+LARGEST = 1e100
 # How often a step of the mean, or the scale of a start, is halved until it gains.
 MAX_HALVINGS = 8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
@@ -77,35 +79,35 @@ def find_mode(
 
 
 def start_at_mode(
-    target: SupervisedTarget, is_diagonal: bool, start: torch.Tensor | None = None
+    target: SupervisedTarget, structure: Any, start: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and precision of a normal near the posterior."""
+    """Mean and precision of a normal near the posterior, of a `Structure`."""
     target = starting(target)
     prior = cast(NormalForm, target.prior.matching_normal())
     mean, curvature = find_mode(target, prior, start=start)
-    if is_diagonal:
-        gram = target.predictor.gram_diagonal(target.X, curvature)
-        return mean, narrowed(target, mean, gram + 1 / prior.variance)
-    precision = add(target.predictor.gram(target.X, curvature), 1 / prior.variance)
-    precision = narrowed(target, mean, precision)
+    precision = structure.add(structure.gram(target, curvature), 1 / prior.variance)
+    precision = narrowed(target, structure, mean, precision)
     skewness = target.layout.size**2 / target.n_rows
-    if curvature.ndim == 3 or skewness > NEGLIGIBLE:
+    if structure.is_full and (curvature.ndim == 3 or skewness > NEGLIGIBLE):
         return alternate(target, prior, mean, precision)
     return mean, precision
 
 
 def narrowed(
-    target: SupervisedTarget, mean: torch.Tensor, precision: torch.Tensor
+    target: SupervisedTarget,
+    structure: Any,
+    mean: torch.Tensor,
+    precision: torch.Tensor,
 ) -> torch.Tensor:
     """Make a normal at the mode narrower, where that lowers the objective by far.
 
     With more columns than rows f can be so wide there that losses, and steps from
     there, are of another order than those of the best normal.
     """
-    scale = scale_of(precision)
-    if scale is None:
+    normal, exists = structure.normal(mean, precision)
+    if not exists:
         return precision
-    f, variance = _moments(target, mean, scale)
+    f, variance = _moments(target, normal)
     by_entropy = math.log(2) * len(mean)  # of half the scale
     loss = float(terms_at_moments(target, f, variance)[0])
     for _ in range(MAX_HALVINGS):
@@ -118,10 +120,10 @@ def narrowed(
 
 
 def _moments(
-    target: SupervisedTarget, mean: torch.Tensor, scale: torch.Tensor
+    target: SupervisedTarget, normal: NormalForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means and variances of f; without covariances if there are several."""
-    f, variance = target.predictor.moments(target.X, NormalForm(mean, scale))
+    f, variance = target.predictor.moments(target.X, normal)
     if f.ndim > 1:
         variance = torch.diag_embed(pairwise_split(f, variance)[0])
     return f, variance
@@ -141,10 +143,10 @@ def alternate(
     """
     predictor, X = target.predictor, target.X
     for _ in range(n_rounds):
-        scale = scale_of(precision)
-        if scale is None:
+        scale, exists = lower_of_inverse(precision)
+        if not exists:
             break
-        f, variance = _moments(target, mean, scale)
+        f, variance = _moments(target, NormalForm(mean, scale))
         last, step = math.inf, torch.zeros_like(mean)
         for n_steps in range(3):
             for n_halved in range(MAX_HALVINGS + 1):
@@ -182,17 +184,14 @@ def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def scale_of(precision: torch.Tensor) -> torch.Tensor | None:
-    """Standard deviations, or the lower Cholesky factor of the inverse."""
-    if precision.ndim == 1:
-        return precision.rsqrt() if bool((precision > 0).all()) else None
-    # The factor of the matrix in reverse order gives a lower factor of the inverse.
-    factor, info = torch.linalg.cholesky_ex(precision.flip((0, 1)))
-    if int(info):
-        return None
-    upper = factor.flip((0, 1)).T
-    identity = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
-    return torch.linalg.solve_triangular(upper, identity, upper=False)
+def lower_of_inverse(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lower Cholesky factors of inverses, and whether they exist."""
+    # The factor of a matrix in reverse order gives a lower factor of the inverse.
+    factor, info = torch.linalg.cholesky_ex(matrix.flip((-2, -1)))
+    upper = factor.flip((-2, -1)).mT
+    identity = torch.eye(matrix.shape[-1], dtype=factor.dtype, device=factor.device)
+    scale = torch.linalg.solve_triangular(upper, identity.expand_as(upper), upper=False)
+    return scale, (info == 0) & (scale.abs() < LARGEST).all(-1).all(-1)
 
 
 def factorize(matrix: torch.Tensor) -> torch.Tensor:

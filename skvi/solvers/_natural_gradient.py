@@ -10,7 +10,6 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._forms import precision_of
 from skvi.posteriors._mixture import MixtureOverScales, beside
 from skvi.solvers._hyper import solve_reduced
 from skvi.solvers._mode import (
@@ -33,6 +32,7 @@ from skvi.solvers._run import (
     unfinished,
 )
 from skvi.solvers._solution import PhaseInterrupted, Solution, State, remaining_gain
+from skvi.solvers._structures import structure_of
 from skvi.solvers._whitened_nodes import WhitenedNodes
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
@@ -147,6 +147,7 @@ class _Single(Run):
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()
         self.problem = replace(problem, target=target)
+        self.structure = structure_of(problem.posterior, self.problem.linear_target)
         self.descent = self._start()
         #: Where the quadrature was refined, and what it gave; the gap at the last time
         #: that its error decided on anything.
@@ -171,17 +172,19 @@ class _Single(Run):
         """At the last posterior, or near the mode."""
         target, posterior = self.problem.linear_target, self.problem.posterior
         if self.options.warm_start and (normal := posterior.as_normal()) is not None:
-            descent = self._from(normal.mean, precision_of(normal))
+            precision = self.structure.precision_of(normal)
+            descent = self._from(normal.mean, precision)
             if descent.place(0) is not None:
                 return descent
-        descent = self._from(*start_at_mode(target, posterior.is_diagonal))
+        descent = self._from(*start_at_mode(target, self.structure))
         if descent.place(0) is None:
             raise ValueError(SINGULAR)
         return descent
 
     def _from(self, mean: torch.Tensor, precision: torch.Tensor) -> Descent:
         target, divergence = self.problem.linear_target, self.problem.divergence
-        return Descent([target], divergence, mean[None], precision[None])
+        begin = mean[None], precision[None]
+        return Descent([target], divergence, *begin, self.structure)
 
     def improve(self) -> Solution:
         while self.may_go_on:

@@ -21,24 +21,16 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import Divergence
 from skvi.divergences._forms import precision_of
-from skvi.solvers._mode import (
-    DENSE_LIMIT,
-    add,
-    combined,
-    factorize,
-    solve_newton,
-)
+from skvi.solvers._mode import LARGEST, combined
+from skvi.solvers._structures import Structure
 from skvi.targets import SupervisedTarget
-from skvi.targets._blocks import KnownSums, RowSums, convex_part, sums_at
+from skvi.targets._blocks import KnownSums, RowSums, sums_at
+from skvi.targets._rows import members
 
-# History of the acceleration by number of parameters: entries hold full precisions.
-DEPTHS = ((1100, 10), (4096, 2))
 # Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # Shortest step, as a fraction of the plain one.
 SHORTEST = 1e-3
-# Squares of larger means and scales, times data, exceed the range of floats.
-LARGEST = 1e100
 
 
 class _Terms(NamedTuple):
@@ -67,8 +59,12 @@ class _Divergence:
     """The divergence from K priors; KL from normal ones in a closed form for all."""
 
     def __init__(
-        self, targets: Sequence[SupervisedTarget], divergence: Divergence
+        self,
+        targets: Sequence[SupervisedTarget],
+        divergence: Divergence,
+        structure: Structure,
     ) -> None:
+        self.structure = structure
         self.priors, self.divergence = [t.prior for t in targets], divergence
         normals = [prior.as_normal() for prior in self.priors]
         self.is_normal = all(normal is not None for normal in normals)
@@ -97,7 +93,7 @@ class _Divergence:
             trace = (exact * full).sum((1, 2))
         both = trace + (gradient * away).sum(1) - normal.size
         value = half_log_dets - normal.half_log_det + 0.5 * both
-        by_cov = w * _add(-precision, exact)
+        by_cov = w * self.structure.add(-precision, exact)
         weight = torch.full_like(value, w)
         return _Terms(w * value, w * gradient, w * exact, by_cov, weight)
 
@@ -105,10 +101,9 @@ class _Divergence:
         self, which: Sequence[int], normal: NormalForm, precision: torch.Tensor
     ) -> _Terms:
         """One divergence after the other."""
-        parts = zip(which, normal.mean, normal.scale, precision, strict=True)
+        parts = zip(which, members(normal), precision, strict=True)
         found = [
-            self.divergence.terms(NormalForm(mean, scale), self.priors[k], own)
-            for k, mean, scale, own in parts
+            self.divergence.terms(one, self.priors[k], own) for k, one, own in parts
         ]
         names = ("value", "gradient", "curvature", "precision_gradient")
         stacked = [torch.stack([getattr(f, name) for f in found]) for name in names]
@@ -178,13 +173,11 @@ class Descent:
         divergence: Divergence,
         mean: torch.Tensor,
         precision: torch.Tensor,
+        structure: Structure,
     ) -> None:
-        self.targets, size = targets, mean.shape[1]
-        self.divergence = _Divergence(targets, divergence)
-        self.is_diagonal = precision.ndim == 2
-        self.is_dense = not self.is_diagonal or size <= DENSE_LIMIT
-        known = next((d for limit, d in DEPTHS if size <= limit), 0)
-        self.depth = 10 if self.is_diagonal else known
+        self.targets, self.structure = targets, structure
+        self.divergence = _Divergence(targets, divergence, structure)
+        self.depth = structure.depth(precision[0].numel())
         #: Accepted increase of the value: what the quadrature cannot resolve.
         self.slack = 0.0
         every = list(range(len(targets)))
@@ -245,14 +238,13 @@ class Descent:
     ) -> list[Place | None]:
         """Places with these normals; None where a value is above its limit."""
         out: list[Place | None] = [None] * len(which)
-        scale, exists = _scales(precision)
+        normal, exists = self.structure.normal(mean, precision)
         exists &= (mean.abs() < LARGEST).all(1)
         kept = exists.nonzero()[:, 0].tolist()
         if not kept:
             return out
         numbers = [which[i] for i in kept]
-        mean, precision, scale = _some(kept, mean, precision, scale)
-        normal = NormalForm(mean, scale)
+        normal, precision = _some_of(kept, normal), _some(kept, precision)[0]
         terms = self.divergence.terms(numbers, normal, precision)
         targets = [self.targets[k] for k in numbers]
         sums = sums_at(targets, normal)
@@ -263,63 +255,27 @@ class Descent:
             return out
         if len(good) < len(kept):
             sums = sums.some(torch.tensor(good, device=mean.device))
-        mean, precision, scale, *rest = _some(good, mean, precision, scale, *terms)
-        *steps, gaps = self._directions(scale, sums, _Terms(*rest))
-        each = zip(mean, precision, scale, *steps, gaps.tolist(), strict=True)
-        for i, (m, p, root, step, move, residual, gap) in zip(good, each, strict=True):
-            normal = NormalForm(m, root)
-            out[kept[i]] = Place(normal, p, values[i], step, move, residual, gap)
+        normal = _some_of(good, normal)
+        precision, *rest = _some(good, precision, *terms)
+        *steps, gaps = self._directions(normal, sums, _Terms(*rest))
+        each = zip(members(normal), precision, *steps, gaps.tolist(), strict=True)
+        for i, (own, p, step, move, residual, gap) in zip(good, each, strict=True):
+            out[kept[i]] = Place(own, p, values[i], step, move, residual, gap)
         return out
 
     def _directions(
-        self, scale: torch.Tensor, sums: RowSums | KnownSums, terms: _Terms
+        self, normal: NormalForm, sums: RowSums | KnownSums, terms: _Terms
     ) -> tuple[torch.Tensor, ...]:
-        """Plain steps, residuals and gaps where the sums over rows are known."""
+        """Plain steps (1) and (2), residuals and gaps where the sums are known."""
         gradient = sums.gradient() + terms.gradient
-        move, step = self._solved(terms, sums, gradient)
-        if self.is_diagonal:
-            white = move * scale.square()
-            first = step / scale
-            squared = (white.square() * _like(terms.entropy_weight, white)).sum(1)
-        else:
-            white = scale.mT @ move @ scale
-            solve = torch.linalg.solve_triangular
-            first = solve(scale, step[:, :, None], upper=False)[:, :, 0]
-            squared = terms.entropy_weight * white.square().sum((1, 2))
-        gap = 0.5 * (0.5 * squared - (gradient * step).sum(1))
-        residual = torch.cat([first, white.flatten(1) * math.sqrt(0.5)], 1)
+        gram, step = self.structure.newton(sums, terms.curvature, gradient)
+        move = self.structure.add(gram, terms.by_cov)
+        move = move / _like(terms.entropy_weight, move)
+        first, white = self.structure.whitened(normal, step, move)
+        squared = white.square() * _like(terms.entropy_weight, white)
+        gap = 0.5 * (0.5 * squared.sum(1) - (gradient * step).sum(1))
+        residual = torch.cat([first, white * math.sqrt(0.5)], 1)
         return step, move, residual, gap
-
-    def _solved(
-        self, terms: _Terms, sums: RowSums | KnownSums, gradient: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Steps (1) of the precision and (2) of the mean."""
-        weight = _like(terms.entropy_weight, terms.by_cov)
-        if not self.is_dense:
-            target, each = self.targets[0], cast(RowSums, sums).curvature
-            diagonal = torch.stack(
-                [target.predictor.gram_diagonal(target.X, h) for h in each]
-            )
-            steps = [
-                solve_newton(target, convex_part(target, h), c, g, dense=False)
-                for h, c, g in zip(each, terms.curvature, gradient, strict=True)
-            ]
-            return (diagonal + terms.by_cov) / weight, -torch.stack(steps)
-        gram = sums.gram()
-        hessian = _add(sums.convex(gram), terms.curvature)
-        factor, info = torch.linalg.cholesky_ex(hessian)
-        for k in info.nonzero()[:, 0].tolist():
-            try:
-                factor[k] = factorize(hessian[k])
-            except ValueError:
-                # Errors of integrals over many classes can destroy their convexity.
-                if (clipped := sums.clipped(k)) is None:
-                    raise
-                factor[k] = factorize(add(clipped, terms.curvature[k]))
-        step = -torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
-        if self.is_diagonal:
-            gram = gram.diagonal(dim1=1, dim2=2)
-        return _add(gram, terms.by_cov) / weight, step
 
 
 def _some(which: Sequence[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -328,6 +284,13 @@ def _some(which: Sequence[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...
         return parts
     index = torch.tensor(which, device=parts[0].device)
     return tuple(part[index] for part in parts)
+
+
+def _some_of(which: Sequence[int], normal: NormalForm) -> NormalForm:
+    """Some normals of a batch."""
+    mean, scale = _some(which, normal.mean, normal.scale)
+    factor = normal.factor
+    return NormalForm(mean, scale, factor if factor is None else factor[list(which)])
 
 
 def singularity(place: Place) -> float:
@@ -341,27 +304,6 @@ def singularity(place: Place) -> float:
         .abs()
         .max()
     )
-
-
-def _scales(precision: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Deviations, or lower factors of the inverses; and whether they exist, (K,)."""
-    if precision.ndim == 2:
-        return precision.rsqrt(), (precision > LARGEST**-2).all(1)
-    # The factor of a matrix in reverse order gives a lower factor of the inverse.
-    factor, info = torch.linalg.cholesky_ex(precision.flip((1, 2)))
-    upper = factor.flip((1, 2)).mT
-    identity = torch.eye(precision.shape[1], dtype=factor.dtype, device=factor.device)
-    scale = torch.linalg.solve_triangular(upper, identity.expand_as(upper), upper=False)
-    return scale, (info == 0) & (scale.abs() < LARGEST).all((1, 2))
-
-
-def _add(matrices: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """Add to matrices, or diagonals, (K, ...), others that may be diagonals."""
-    if matrices.ndim == others.ndim:
-        return matrices + others
-    out = matrices.clone()
-    out.diagonal(dim1=1, dim2=2).add_(others)
-    return out
 
 
 def _like(values: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:

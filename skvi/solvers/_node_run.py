@@ -17,10 +17,11 @@ from skvi.base import NormalForm
 from skvi.divergences._forms import precision_of
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales, beside
-from skvi.solvers._mode import SINGULAR, add, factorize
+from skvi.solvers._mode import SINGULAR
 from skvi.solvers._newton import Descent
 from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
+from skvi.solvers._structures import Structure, structure_of
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.targets._hierarchical import by_sums
@@ -40,6 +41,7 @@ class Fit:
     target: SupervisedTarget
     normal: NormalForm
     precision: torch.Tensor
+    structure: Structure
     value: float  # log integrand
     gap: float
 
@@ -55,14 +57,14 @@ class Fit:
         prior = cast(NormalForm, target.prior.as_normal())
         last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
         change, away = precision_of(prior) - last, self.normal.mean - prior.mean
-        if self.precision.ndim == 1:
+        if self.structure.is_diagonal:
             # Variances do not tell where the mean moves: with more columns than rows
             # it would be many times too far.
             own = change if change.ndim == 1 else change.diagonal()
             return self.normal.mean, self.precision + own
         pull = -change * away if change.ndim == 1 else -change @ away
-        precision = add(self.precision, change)
-        move = torch.cholesky_solve(pull[:, None], factorize(precision))[:, 0]
+        precision = self.structure.add(self.precision, change)
+        move = self.structure.solve(precision, pull)
         return self.normal.mean + move, precision
 
 
@@ -133,7 +135,7 @@ class NodeRun(Run):
         #: The posterior at a node, before it is fitted, and the last fit.
         self.last = problem.posterior if options.warm_start else None
         self.family = getattr(problem.posterior, "likeliest", problem.posterior)
-        self.is_diagonal = self.family.is_diagonal
+        self.structure = structure_of(self.family, self.target)
         #: Fits, and the steps between them: together, since Ctrl-C may come between any
         #: two statements.
         self.lattice: Lattice = {}, [1.0] * len(self.numbers)
@@ -203,8 +205,10 @@ class NodeRun(Run):
         for i in range(0, len(places), size):
             check_time()
             targets = [self._at(z) for z in places[i : i + size]]
-            begin = (torch.stack(p) for p in zip(*starts[i : i + size], strict=True))
-            descent = Descent(targets, self.given.divergence, *begin)
+            begin = zip(*starts[i : i + size], strict=True)
+            mean, precision = (torch.stack(part) for part in begin)
+            given = self.given.divergence, mean, precision, self.structure
+            descent = Descent(targets, *given)
             descent.slack = self.resolution
             descent.run(self._tolerance(factor), MAX_ITER)
             found += self._fits_of(descent, places[i : i + size])
@@ -221,7 +225,7 @@ class NodeRun(Run):
             if place is None:
                 raise ValueError(SINGULAR)
             value = log_p - place.value / self.weight
-            parts = descent.targets[k], place.normal, place.precision
+            parts = descent.targets[k], place.normal, place.precision, self.structure
             found.append(Fit(z, *parts, value, place.gap))
         return found
 

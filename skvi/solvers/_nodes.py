@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._forms import precision_of
 from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.solvers._mode import DENSE_LIMIT, add, factorize, find_mode, start_at_mode
 from skvi.solvers._newton import Descent
@@ -66,7 +65,7 @@ class ScaleGrid:
     number: Scale
     target_at: Callable[[float], SupervisedTarget]
     weight: float  # of the divergence
-    is_diagonal: bool
+    is_full: bool  # the structure of the precision
 
     def likely(self, start: float, mode: torch.Tensor | None) -> list[Top]:
         """Tops of the integrand, the highest first; from a log scale and a mode."""
@@ -121,7 +120,7 @@ class ScaleGrid:
     ) -> tuple[list[float], list[float]]:
         """Log scales, and the log integrand there."""
         predictor, X = target.predictor, target.X
-        is_full = not self.is_diagonal and len(mode) <= DENSE_LIMIT
+        is_full = self.is_full and len(mode) <= DENSE_LIMIT
         gram = predictor.gram(X, h) if is_full else predictor.gram_diagonal(X, h)
         grid = self._range(gram.diagonal() if is_full else gram)
         prior = self._prior(z)
@@ -216,12 +215,12 @@ class Nodes(NodeRun):
             normal = cast(NormalForm, self.last.likeliest.as_normal())
             normal = leading(normal, self.target.layout.size)
             if not isinstance(self.numbers[0], Scale):
-                return tuple(z), (normal.mean, precision_of(normal))
+                return tuple(z), (normal.mean, self.structure.precision_of(normal))
             mean = normal.mean
         for k, number in enumerate(self.numbers):
             if isinstance(number, Scale):
                 z[k], mean = self._likeliest(number, z, k, mean)
-        return tuple(z), start_at_mode(self._at(z), self.is_diagonal, mean)
+        return tuple(z), start_at_mode(self._at(z), self.structure, mean)
 
     def _likeliest(
         self, number: Scale, z: list[float], k: int, mean: torch.Tensor | None
@@ -231,11 +230,11 @@ class Nodes(NodeRun):
         def at(scale: float) -> SupervisedTarget:
             return starting(self._at([*z[:k], scale, *z[k + 1 :]]))
 
-        grid = ScaleGrid(number, at, self.weight, self.is_diagonal)
+        grid = ScaleGrid(number, at, self.weight, self.structure.is_full)
         best, *others = grid.likely(z[k], mean)
         for top in others:
             if top.value > best.value - FALL and abs(top.z - best.z) > 1:
-                start = start_at_mode(at(top.z), self.is_diagonal, top.mode)
+                start = start_at_mode(at(top.z), self.structure, top.mode)
                 self.beside += self._solved([(*z[:k], top.z, *z[k + 1 :])], [start])
         return best.z, best.mode
 
@@ -274,7 +273,8 @@ class Nodes(NodeRun):
         """The fit at one place, which reports each of its iterations."""
         mean, precision = start
         target = self._at(z)
-        descent = Descent([target], self.given.divergence, mean[None], precision[None])
+        begin = mean[None], precision[None], self.structure
+        descent = Descent([target], self.given.divergence, *begin)
         self._keep(self._fits_of(descent, [z])[0])
         self._resolve(self.fits[self.zero])
         descent.slack = self.resolution
@@ -376,7 +376,8 @@ class Nodes(NodeRun):
             place = tuple(z + h * i for z, h, i in parts)
             near = _neighbor(index, self.fits)
             behind = tuple(2 * a - b for a, b in zip(near, index, strict=True))
-            if near != self.zero and (last := self.fits.get(behind)):
+            last = None if near == self.zero else self.fits.get(behind)
+            if last and last.normal.factor is None:
                 starts.append(extrapolated(place, self.fits[near], last, scales))
             else:
                 starts.append(self.fits[near].toward(self._at(place)))
@@ -399,7 +400,7 @@ class PlacedNodes(Nodes):
         starts, indices, steps = [], [], []
         for normal in last.normals():
             known = leading(normal, size)
-            starts.append((known.mean, precision_of(known)))
+            starts.append((known.mean, self.structure.precision_of(known)))
         for column in places.T:
             axis, index = column.unique(return_inverse=True)
             indices.append(index.tolist())

@@ -33,6 +33,8 @@ STEP, GROWTH, LEAST, WIDEST, TAIL = 1.4, 0.1, 0.05, 1.0, 0.5
 # Nats below the top at which nodes end, and how many more for each number above two:
 # most of a wide normal is far from its middle.
 FALL, FALL_EACH = 6.5, 0.9
+# Distance in z of the farthest nodes: densities of scales fall like exp(-|z|).
+BEYOND = 30.0
 # Distances in z at which curvatures are found, in deviations; most steps to the top;
 # the tolerance of fits there, in that of the whole.
 NEAR, MAX_STEPS, EXACT = 0.5, 8, 1e-4
@@ -162,6 +164,11 @@ class WhitenedNodes(Nodes):
         x = self._own_axes @ (0.5 * np.array(index))
         return tuple((self.middle + self.widths * np.sinh(TAIL * x) / TAIL).tolist())
 
+    def _is_beyond(self, index: Index) -> bool:
+        """Whether a node is so far that its prior alone excludes it."""
+        away = np.array(self._place(index)) - self.middle
+        return bool((np.abs(away) > BEYOND).any())
+
     @property
     def _own_axes(self) -> np.ndarray:
         return np.eye(len(self.zero)) if self.axes is None else self.axes
@@ -201,6 +208,7 @@ class WhitenedNodes(Nodes):
             for move, value, fall in pairs:
                 new = tuple(a + b for a, b in zip(index, move, strict=True))
                 known = new in self.fits or value < least
+                known = known or self._is_beyond(new)
                 if not known and (new not in found or value > found[new][0]):
                     found[new] = value, fit, value - fall
         return found

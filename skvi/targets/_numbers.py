@@ -109,9 +109,15 @@ class Scale(Number):
         precision, moved = math.exp(-2 * z), self.weights * normal.mean
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
         root = normal.scale
-        if normal.is_diagonal:
-            inner = self.weights.sqrt() * root * root * self.weights.sqrt()
-            follows = 2 * (root * moved).square().sum() + inner.square().sum()
+        if root.ndim == 1:
+            variance, factor = root.square(), normal.factor
+            follows = 2 * (root * moved).square().sum()
+            follows = follows + (self.weights * variance).square().sum()
+            if factor is not None:
+                both = factor.T * self.weights
+                follows = follows + 2 * (factor.T @ moved).square().sum()
+                follows = follows + 2 * (both.square() @ variance).sum()
+                follows = follows + (both @ factor).square().sum()
         else:
             half = self.weights.sqrt()[:, None] * root
             follows = 2 * (root.T @ moved).square().sum()

@@ -383,8 +383,8 @@ def stacked_terms(targets: Sequence[SupervisedTarget], normal: NormalForm) -> Te
     width = k * first.predictor.n_outputs * (size + first.predictor.n_outputs)
     is_small = first.n_rows * width <= STACKED_ELEMENTS
     if k == 1 or not (is_small and isinstance(first.X, torch.Tensor)):
-        pairs = zip(targets, normal.mean, normal.scale, strict=True)
-        found = [t.expected_loss_terms(NormalForm(m, s)) for t, m, s in pairs]
+        pairs = zip(targets, members(normal), strict=True)
+        found = [target.expected_loss_terms(one) for target, one in pairs]
         value, slope, curvature = map(torch.stack, zip(*found, strict=True))
         return value, slope, curvature
     mean, std_or_cov = _stacked_moments(first, normal)
@@ -396,22 +396,34 @@ def stacked_terms(targets: Sequence[SupervisedTarget], normal: NormalForm) -> Te
     return value.sum(1) - first.constant, terms[0], terms[1]
 
 
+def members(normal: NormalForm) -> list[NormalForm]:
+    """The normals of a batch."""
+    parts = [normal.mean, normal.scale]
+    parts += [] if normal.factor is None else [normal.factor]
+    return [NormalForm(*each) for each in zip(*parts, strict=True)]
+
+
 def _stacked_moments(
     target: SupervisedTarget, normal: NormalForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means, (K, n) or (K, n, C), and deviations or covariances of f."""
     predictor, X = target.predictor, target.X.to(torch.float64)
     (k, size), several = normal.mean.shape, predictor.n_outputs > 1
-    if normal.is_diagonal:
-        mean = predictor.project(X, normal.mean.T).movedim(-1, 0)
-        own = predictor.project(X.square(), normal.variance.T).movedim(-1, 0)
-        std_or_cov = torch.diag_embed(own) if several else own.sqrt()
+    mean = predictor.project(X, normal.mean.T).movedim(-1, 0)
+    covariance: torch.Tensor | float = 0.0
+    root = normal.factor
+    if normal.scale.ndim == 2:
+        own = predictor.project(X.square(), normal.scale.square().T).movedim(-1, 0)
+        covariance = torch.diag_embed(own) if several else own
     else:
-        roots = normal.scale.transpose(0, 1).reshape(size, k * size)
-        f = predictor.project(X, torch.cat([normal.mean.T, roots], 1))
-        mean = f[..., :k].movedim(-1, 0)
-        root = f[..., k:].unflatten(-1, (k, size)).movedim(-2, 0)
-        std_or_cov = root @ root.mT if several else root.square().sum(-1).sqrt()
+        root = normal.scale
+    if root is not None:
+        width = root.shape[2]
+        f = predictor.project(X, root.transpose(0, 1).reshape(size, k * width))
+        rows = f.unflatten(-1, (k, width)).movedim(-2, 0)
+        rest = rows @ rows.mT if several else rows.square().sum(-1)
+        covariance = covariance + rest
+    std_or_cov = covariance if several else covariance.sqrt()
     offset = target.rows.offset
     if offset is not None:
         mean = mean + like_rows(offset, mean[0])

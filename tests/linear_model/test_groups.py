@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
+from sklearn.base import clone
 
 from skvi.linear_model import (
     BayesianLinearRegression,
@@ -11,6 +13,7 @@ from skvi.linear_model import (
 )
 from skvi.priors import Normal
 
+KNOWN = {"coef": Normal(), "g": Normal()}
 GROUPS = {"level": slice(1, 5), "slope": slice(5, None)}
 
 
@@ -67,3 +70,45 @@ def test_groups_have_no_units():
     assert scales[1] == pytest.approx(10 * scales[0], rel=1e-6)
     with pytest.raises(ValueError, match="no column"):
         model.set_params(column_groups={"a": "z*"}).fit(moved, y > 0)
+
+
+def by_labels(n_labels=200, n=600):
+    rng = np.random.default_rng(1)
+    g, x = np.arange(n) % n_labels, rng.normal(size=(n, 2))
+    columns = GroupedFeatures().fit_transform(g[:, None])
+    f = x[:, 0] + rng.normal(size=n_labels)[g]
+    return sparse.hstack([sparse.csr_matrix(x), columns]).tocsr(), f, rng
+
+
+def test_labels_are_as_correlated_as_by_a_full_covariance():
+    """Wrong variants: a border's factor without its sign; a step without its edge."""
+    X, f, rng = by_labels()
+    y = f + rng.logistic(size=len(f)) > 0
+    model = BayesianLogisticRegression(column_groups={"g": slice(2, None)}).fit(X, y)
+    assert repr(model.posterior_family_) == "BorderedNormal(<3 parameters>)"
+    full = clone(model).set_params(posterior="full_rank").fit(X, y)
+    # The prior of the intercept, of deviation 10, acts a tenth of a deviation apart.
+    assert model.lower_bound_ == pytest.approx(full.lower_bound_, abs=1e-3)
+    apart = (model.coef_ - full.coef_) / full.coef_std_
+    assert np.abs(apart).max() < 1e-3
+    assert model.coef_std_ == pytest.approx(full.coef_std_, rel=1e-4)
+    assert model.intercept_std_ == pytest.approx(full.intercept_std_, rel=1e-3)
+    pairs = [m.predict_proba(X[:9])[:, 1] for m in (model, full)]
+    assert pairs[0] == pytest.approx(pairs[1], abs=1e-4)
+
+
+def test_noise_beside_labels():
+    """Against the closed form at the fitted scales. Wrong variant: columns centered."""
+    X, f, rng = by_labels()
+    y = f + rng.normal(size=len(f))
+    groups = {"g": slice(2, None)}
+    model = BayesianLinearRegression(column_groups=groups, prior=KNOWN).fit(X, y)
+    moved = 5 + X.toarray()
+    other = BayesianLinearRegression(column_groups=groups, prior=KNOWN).fit(moved, y)
+    full = BayesianLinearRegression(
+        column_groups=groups, prior=KNOWN, posterior="full_rank"
+    ).fit(X, y)
+    assert other.lower_bound_ == pytest.approx(model.lower_bound_, abs=1e-6)
+    assert model.sigma_ == pytest.approx(full.sigma_, abs=1e-3 * full.sigma_.max())
+    std = [m.predict(X[:9], return_std=True)[1] for m in (model, full)]
+    assert std[0] == pytest.approx(std[1], rel=1e-3)
