@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -15,6 +15,7 @@ from skvi._predictive._quantiles import SampledFunction, normal_mixture_quantile
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import find_coefficients
 from skvi.linear_model._functions import FunctionsMixin
+from skvi.plotting._rows import BLACK, BLUE, check_matplotlib, make_axes
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._tables import MAX_PRINTED, as_html
 from skvi.utils._validation import Interval, validate_arguments
@@ -61,7 +62,7 @@ class CoefficientTable:
     intercept  152.133  3.614  146.189  158.078
     x0           2.756  0.803    1.426    4.066
     x1           0.194  0.738   -1.021    1.407
-    noise_scale_ 75.985, lower_bound_ -2550.7
+    noise_scale_ 75.985, lower_bound_ -2550.74
     """
 
     names: tuple[str, ...]
@@ -110,6 +111,39 @@ class CoefficientTable:
         index = [name for name in (self.group_name, "name") if name in columns]
         return pd.DataFrame(columns).set_index(index)
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw an interval for each row, from top to bottom: a caterpillar plot.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            None makes a new figure, as high as the rows need.
+
+        Returns
+        -------
+        matplotlib Axes
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        """
+        check_matplotlib(f"{type(self).__name__}.plot")
+        places = np.arange(len(self))
+        ax = make_axes(ax, (6.4, min(1.2 + 0.2 * len(self), 12.0)))
+        ax.hlines(places, self.lower, self.upper, color=BLUE)
+        ax.plot(self.mean, places, "o", color=BLUE, markersize=4)
+        ax.axvline(0.0, color=BLACK, linewidth=0.8)
+        labels = [str(name) for name in self.names]
+        if self.groups:
+            pairs = zip(self.groups, labels, strict=True)
+            labels = [f"{group}  {label}" for group, label in pairs]
+        ax.set_yticks(places if len(self) <= MAX_PRINTED else [])
+        if len(self) <= MAX_PRINTED:
+            ax.set_yticklabels(labels)
+        ax.set(ylim=(len(self) - 0.5, -0.5), xlabel=self._title())
+        return ax
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.names)
@@ -139,7 +173,8 @@ class CoefficientTable:
         return f"{self.title}: {100 * self.coverage:.4g} % credible intervals"
 
     def _note(self) -> str:
-        pairs = (f"{name} {value:.5g}" for name, value in self.numbers.items())
+        formats = dict.fromkeys(self.numbers, ".5g") | {"lower_bound_": ".2f"}
+        pairs = (f"{name} {x:{formats[name]}}" for name, x in self.numbers.items())
         return ", ".join(pairs)
 
     def _cells(self, n_rows: int) -> dict[str, list[str]]:
@@ -174,7 +209,7 @@ def summary(
     self,
     coverage: float = 0.9,
     feature_names: Sequence[str] | None = None,
-    groups: bool = False,
+    groups: bool | str = False,
 ) -> CoefficientTable:
     """Table of the coefficients, or of scales, with their credible intervals.
 
@@ -184,9 +219,10 @@ def summary(
         Posterior probability of each marginal interval, in (0, 1).
     feature_names : array-like of str of shape (n_features,), default=None
         None is the names of the fit, or x0, x1, ... if it had none.
-    groups : bool, default=False
-        Whether the rows are the scales of `column_groups`, which are the deviations of
-        their coefficients, and that of the noise, if it is inferred.
+    groups : bool or str, default=False
+        True for the scales of `column_groups`, which are the deviations of their
+        coefficients, and that of the noise, if it is inferred. The name of a group for
+        its coefficients alone, in ascending order of their means.
 
     Returns
     -------
@@ -199,7 +235,7 @@ def summary(
         {"coverage": coverage},
         {"coverage": [Interval(Real, 0, 1, closed="neither")]},
     )
-    if groups:
+    if groups is True:
         return _table_of_scales(self, coverage)
     names = _check_feature_names_in(self, feature_names)
     columns = _columns(self.intercept_, self.coef_)
@@ -209,7 +245,7 @@ def summary(
     ends = self._coefficient_ends((1 - coverage) / 2)
     four = (columns, _columns(self.intercept_std_, self.coef_std_), *ends)
     found = vars(self)
-    return CoefficientTable(
+    table = CoefficientTable(
         tuple(names) * len(columns),
         tuple(label for label in labels for _ in names),
         self._group_name,
@@ -217,6 +253,27 @@ def summary(
         coverage=coverage,
         title=type(self).__name__,
         numbers={k: found[k] for k in NUMBERS if isinstance(found.get(k), float)},
+    )
+    return table if groups is False else _of_group(self, table, groups)
+
+
+def _of_group(estimator, table, name):
+    """Rows of the coefficients of one group, in ascending order."""
+    if name not in estimator.column_groups_:
+        raise ValueError(
+            f"groups={name!r} is none of the column_groups of the fit, "
+            f"{list(estimator.column_groups_)}; True shows their scales."
+        )
+    width = len(table.names) // max(len(set(table.groups)), 1)
+    own = estimator.column_groups_[name] + int(estimator.fit_intercept)
+    rows = np.concatenate([own + k for k in range(0, len(table.names), width)])
+    rows = rows[np.argsort(table.mean[rows], kind="stable")]
+    return replace(
+        table,
+        names=tuple(table.names[k] for k in rows),
+        groups=tuple(table.groups[k] for k in rows) if table.groups else (),
+        numbers={},
+        **{heading: vars(table)[heading][rows] for heading in HEADINGS},
     )
 
 

@@ -68,6 +68,11 @@ def test_groups_have_no_units():
     assert other.predict_proba(moved) == pytest.approx(model.predict_proba(X), rel=1e-6)
     scales = [m.prior_scale_["slope"] for m in (model, other)]
     assert scales[1] == pytest.approx(10 * scales[0], rel=1e-6)
+    table = other.summary(groups="level")
+    assert sorted(table.names) == list("abcd")
+    assert table.mean == pytest.approx(np.sort(other.coef_[0, 1:5]))
+    with pytest.raises(ValueError, match="none of the column_groups"):
+        other.summary(groups="x")
     with pytest.raises(ValueError, match="no column"):
         model.set_params(column_groups={"a": "z*"}).fit(moved, y > 0)
 
