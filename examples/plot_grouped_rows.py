@@ -2,9 +2,9 @@
 ===========================================
 
 A hundred shops have 2 to 8 weeks of sales each. A mean of two weeks says little of a
-shop: the best and the worst averages are mostly those of shops with few weeks. A model in which the
-effects of the shops have a scale of their own, found from the data, moves averages of
-few weeks to the others, as far as they deserve it.
+shop: the best and the worst averages are mostly those of shops with few weeks. A model
+in which the effects of the shops have a scale of their own, found from the data, moves
+averages of few weeks to the others, as far as they deserve it.
 
 *The picture.* Left: the effects of the shops, sorted, with 90 % intervals. Right: what
 plain averages estimate, and what the model does, against the truth.
