@@ -19,7 +19,7 @@ from skvi.linear_model import (
     GroupedFeatures,
 )
 from skvi.losses import GammaLoss
-from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
+from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch, SubsetSearch
 from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
@@ -33,6 +33,7 @@ from tests.problems import PROBLEMS
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
+    "ignore:No features were selected",
 )
 
 # As few steps as the checks of accuracy allow.
@@ -66,6 +67,7 @@ DEFAULTS = [
         {"prior__scale": [0.5, 2.0]},
         error_score="raise",
     ),
+    SubsetSearch(BayesianLinearRegression(), n_sweeps=2, random_state=0),
 ]
 # The same code as that of the networks above, but for the module.
 MODULES = [

@@ -193,7 +193,7 @@ class Combinations:
         return Combinations(self.along[rows], self.outside[rows], self.shift[rows])
 
 
-class _NormalMixture(Predictive):
+class NormalMixture(Predictive):
     """Normals at each of m nodes, noise included, without quadrature.
 
     A subclass has `log_weights`, of shape (m,), and `n_rows`.
@@ -227,7 +227,7 @@ class _NormalMixture(Predictive):
 
 
 @dataclass(frozen=True, eq=False)
-class NormalPredictive(_NormalMixture):
+class NormalPredictive(NormalMixture):
     """Moments of f at the nodes, (m, n), and variances of the noise, (m,)."""
 
     mean: torch.Tensor
@@ -240,13 +240,13 @@ class NormalPredictive(_NormalMixture):
         return self.mean.shape[1]
 
     def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those that are given; see `_NormalMixture.at_nodes`."""
+        """Those that are given; see `NormalMixture.at_nodes`."""
         variance = self.variance[:, rows] + self.noise[:, None]
         return self.mean[:, rows], variance.sqrt()
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedPredictive(_NormalMixture):
+class CombinedPredictive(NormalMixture):
     """Linear combinations with normal noise.
 
     `means` and `variances` have shape (m, k); the variance `outside`, `noise` and
@@ -265,7 +265,7 @@ class CombinedPredictive(_NormalMixture):
         return len(self.rows.along)
 
     def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """By their directions; see `_NormalMixture.at_nodes`."""
+        """By their directions; see `NormalMixture.at_nodes`."""
         given = self.rows[rows]
         variance = self.variances @ given.along.square().T
         variance += self.noise[:, None] + self.outside[:, None] * given.outside

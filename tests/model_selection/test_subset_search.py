@@ -1,0 +1,80 @@
+"""All subsets of columns: evidences, averages and the walk against fits one by one."""
+
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+from scipy.special import comb, logsumexp, softmax
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianLinearRegression
+from skvi.model_selection import SubsetSearch
+from skvi.priors import Normal
+
+
+def make_rows(n_columns, n_rows=30):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n_rows, n_columns)) @ rng.normal(size=(n_columns, n_columns))
+    y = 5 + X[:, 0] - 0.4 * X[:, 1] + rng.normal(size=n_rows)
+    return X, y
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"prior": Normal(1.0)},
+        {"noise_scale": 0.9, "normalize_y": False},
+        {"prior": Normal(0.5), "noise_scale": 0.9, "fit_intercept": False},
+    ],
+)
+def test_equals_fits_of_every_subset(params):
+    """Fails without -k log(ratio)/2, the prior over sizes, or variances between them.
+
+    The empty set is a column without effect, as a regression has no other.
+    """
+    X, y = make_rows(3)
+    model = BayesianLinearRegression(**params)
+    search = SubsetSearch(model, random_state=0).fit(X, y)
+    every = [*chain.from_iterable(combinations(range(3), k) for k in range(4))]
+    parts = [X[:, s] if s else np.zeros((30, 1)) for s in every]
+    fits = [BayesianLinearRegression(**params).fit(part, y) for part in parts]
+    pairs = zip(fits, parts, strict=True)
+    evidence = [fit.evidence_bounds(part, y).estimate for fit, part in pairs]
+    w = softmax([e - np.log(4 * comb(3, len(s))) for e, s in zip(evidence, every)])
+    known = {tuple(c): e for c, e in zip(*[search.results_[k] for k in KEYS])}
+    np.testing.assert_allclose([known[s] for s in every], evidence, atol=1e-6)
+    has = np.array([[j in s for j in range(3)] for s in every])
+    np.testing.assert_allclose(search.inclusion_, w @ has, atol=1e-6)
+    found = [fit.predict(part, True) for fit, part in zip(fits, parts)]
+    means, stds = np.moveaxis(found, 1, 0)
+    mean = w @ means
+    std = np.sqrt(w @ (stds**2 + (means - mean) ** 2))
+    np.testing.assert_allclose(search.predict(X, True), [mean, std], rtol=1e-5)
+    logs = [f.predict_log_density(part, y) for f, part in zip(fits, parts)]
+    mixed = logsumexp(logs, 0, w[:, None])
+    # Of a stratified sample of the noise.
+    np.testing.assert_allclose(search.predict_log_density(X, y), mixed, atol=5e-3)
+
+
+KEYS = ("columns", "log_evidence")
+
+
+def test_walk_agrees_with_enumeration():
+    """Fails with probabilities of the last move, or swaps of one column alone."""
+    X, y = make_rows(8, 60)
+    model = BayesianLinearRegression()
+    exact = SubsetSearch(model, model_prior=0.5).fit(X, y)
+    given = {"model_prior": 0.5, "max_enumerated": 7, "n_sweeps": 20}
+    found = SubsetSearch(model, **given, random_state=0).fit(X, y)
+    assert (found.inclusion_se_ < 0.02).all()
+    error = np.abs(found.inclusion_ - exact.inclusion_)
+    assert (error < 4 * found.inclusion_se_ + 1e-6).all()
+
+
+def test_refuses_what_has_no_closed_form():
+    """Another noise, or a scale for each coefficient."""
+    X, y = make_rows(2)
+    for params in ({"likelihood": "student_t"}, {"prior": "ard"}):
+        with pytest.raises(IncompatibleComponentsError, match="EvidenceSearch"):
+            SubsetSearch(BayesianLinearRegression(**params)).fit(X, y)
