@@ -202,8 +202,10 @@ class Subsets:
         index = torch.from_numpy(np.where(filled, order, masks.shape[1]))
         gram = self.gram[index[:, :, None], index[:, None, :]]
         values, vectors = torch.linalg.eigh(gram)
-        values = values.clamp(min=0)
+        # Directions without data have exactly none.
+        is_known = values > SINGULAR * size * values.amax(1, keepdim=True)
         along = (vectors.mT @ self.moment[index][..., None])[..., 0]
+        values, along = (torch.where(is_known, x, 0.0) for x in (values, along))
         squares = self._squares(values, along)
         terms = self._log_terms(self._half_log_det(values), squares)
         return Decomposed(index, values, vectors, along, squares, terms)
@@ -217,8 +219,7 @@ class Subsets:
 
     def _squares(self, values: torch.Tensor, along: torch.Tensor) -> np.ndarray:
         """Least sums of squares and of ratio times coefficients, (N, U)."""
-        least = SINGULAR * values.shape[1] * values.amax(1, keepdim=True)
-        explained = torch.where(values > least, along.square() / values, 0.0)
+        explained = torch.where(values > 0, along.square() / values, 0.0)
         rest = self.total - explained.sum(1)
         rest = torch.where(rest > ROUNDING * self.total, rest, 0.0)
         kept = self.ratios / (values[..., None] + self.ratios)
