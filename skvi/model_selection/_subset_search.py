@@ -44,7 +44,7 @@ N_KEPT, N_LISTED = 2**14, 1000
 
 @dataclass(frozen=True, eq=False)
 class SubsetPredictive(NormalMixture):
-    """New targets in rows of features of the fit, with a column of zeros, (n, d + 1)."""
+    """New targets in rows of the fit, with a column of zeros, (n, d + 1)."""
 
     components: Components
     rows: torch.Tensor

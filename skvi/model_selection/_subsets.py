@@ -158,9 +158,7 @@ class Subsets:
         f, column = x - first, np.arange(len(self.u))
         a, b, c = f - 1, f - 2, f - 3
         weights = -a * b * c / 6, f * b * c / 2, -f * a * c / 2, f * a * b / 6
-        parts = [
-            w[..., None] * table[first + k, column] for k, w in enumerate(weights)
-        ]
+        parts = [w[..., None] * table[first + k, column] for k, w in enumerate(weights)]
         return sum(parts[1:], parts[0])
 
     def _log_terms(self, half: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -287,7 +285,6 @@ def thin(
     places = np.minimum(weights / unit, 1.0).cumsum() + rng.uniform()
     rows = np.flatnonzero(np.diff(np.floor(places), prepend=0.0) > 0)
     return rows, np.maximum(weights[rows], unit)
-
 
 
 # Chains that are run side by side, the part of their sweeps that is left out, and the
