@@ -325,11 +325,15 @@ RNG = np.random.default_rng(0)
             RNG.normal(size=30),
             {"polynomialfeatures__degree": [1, 2, 4]},
         ),
-        (LINE, RNG.standard_t(3, 30), {"likelihood": ["gaussian", "student_t"]}),
         (
-            BayesianPoissonRegressor(),
-            RNG.negative_binomial(2, 0.3, 30),
-            {"likelihood": ["poisson", "negative_binomial"]},
+            clone(REGRESSION).set_params(likelihood="student_t"),
+            RNG.standard_t(3, 30),
+            {"prior__scale": [0.1, 1.0]},
+        ),
+        (
+            BayesianPoissonRegressor(prior="normal"),
+            RNG.poisson(3, 30),
+            {"prior__scale": [0.1, 1.0]},
         ),
     ],
 )
