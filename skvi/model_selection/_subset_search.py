@@ -141,10 +141,11 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
     >>> from skvi.model_selection import SubsetSearch
     >>> X, y = load_diabetes(return_X_y=True, as_frame=True)
     >>> search = SubsetSearch(BayesianLinearRegression(), random_state=0).fit(X, y)
-    >>> search.get_feature_names_out()
-    array(['sex', 'bmi', 'bp', 's1', 's3', 's5'], dtype=object)
     >>> search.inclusion_[:4].round(2)
-    array([0.24, 0.98, 1.  , 1.  ])
+    array([0.37, 1.  , 1.  , 1.  ])
+    >>> mean, std = search.predict(X[:2], return_std=True)
+    >>> std.round(1)
+    array([54.8, 54.8])
     """
 
     _parameter_constraints: dict = {
