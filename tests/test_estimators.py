@@ -65,6 +65,7 @@ DEFAULTS = [
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
+        refit="average",
         error_score="raise",
     ),
     SubsetSearch(BayesianLinearRegression(), n_sweeps=2, random_state=0),

@@ -95,7 +95,7 @@ class Subsets:
         if form.noise.hyperprior is None and form.coef.hyperprior is None:
             return np.array([s - t]), 1.0
         known = form.data.values.log()
-        known = known if len(known) else torch.zeros(1)
+        known = known if len(known) else form.noise.value.new_zeros(1)
         low, high = float(known.min()) - REACH, float(known.max()) + REACH
         step = max(math.sqrt(2 / max(n_columns, 1)), SMALLEST)
         if form.coef.hyperprior is None:  # of the noise alone
@@ -142,13 +142,16 @@ class Subsets:
         self.terms, self.moments = table[..., None], np.stack(means, -1)
 
     def moments_at(self, t: np.ndarray) -> list[np.ndarray]:
-        """Variance of the noise, mean and mean square of the intercept."""
+        """Variance of the noise; of the intercept, relative to the mean of y, too.
+
+        Its mean and mean square.
+        """
         variance = np.exp(-t)
         if self.form.intercept is None:
             return [variance, np.zeros_like(t), np.zeros_like(t)]
         n, prior, mean = self.form.data.n, self.form.intercept, self.form.data.mean
         total = np.exp(t) * n + prior
-        middle = np.exp(t) * n * mean / total
+        middle = -prior * mean / total
         return [variance, middle, middle**2 + 1 / total]
 
     def _looked_up(self, table: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -210,7 +213,7 @@ class Subsets:
 
     def _half_log_det(self, values: torch.Tensor) -> np.ndarray:
         """Of ``1 + values / ratio``, (N, U): a logarithm for every few factors."""
-        found = torch.zeros(len(values), len(self.ratios), dtype=torch.float64)
+        found = values.new_zeros(len(values), len(self.ratios))
         for some in values.split(FACTORS, 1):
             found += (1 + some[..., None] / self.ratios).prod(1).log()
         return 0.5 * found.numpy()
@@ -384,8 +387,8 @@ def average(
 ) -> Averaged:
     """Average over models (N, d) with weights (N,), and over their precisions."""
     d = masks.shape[1]
-    mean, cross, noise = torch.zeros(d + 1).double(), torch.zeros(d + 1).double(), 0.0
-    second, middle, square = torch.zeros(d + 1, d + 1).double(), 0.0, 0.0
+    second, noise, middle, square = torch.zeros_like(subsets.gram), 0.0, 0.0, 0.0
+    mean, cross = torch.zeros_like(second[0]), torch.zeros_like(second[0])
     cells = np.empty((len(masks), len(subsets.u)))
     for rows in subsets.chunks(masks):
         found = subsets.decompose(masks[rows])
@@ -410,6 +413,7 @@ def average(
     mean[d], cross[d] = middle, square
     second[d], second[:, d] = cross, cross
     covariance = (second - torch.outer(mean, mean)).numpy()
+    mean[d] += subsets.form.data.mean
     chosen, w = thin(cells.ravel(), N_COMPONENTS, rng)
     components = _components(subsets, masks, *np.divmod(chosen, cells.shape[1]), w, rng)
     return Averaged(mean.numpy(), covariance, noise, components)
@@ -430,5 +434,5 @@ def _components(
     means = (found.vectors @ (found.along * shrunk)[..., None])[..., 0]
     roots = found.vectors * shrunk.sqrt()[:, None]
     log_w = torch.from_numpy(np.log(weights / weights.sum()))
-    spread = square - middle**2
+    spread, middle = square - middle**2, middle + subsets.form.data.mean
     return Components(found.index, means, roots, middle, spread, noise, log_w)
