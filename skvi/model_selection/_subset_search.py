@@ -100,8 +100,8 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
     inclusion_ : ndarray of shape (n_features,)
         Posterior probability that a column belongs to the model.
     inclusion_se_ : ndarray of shape (n_features,)
-        Its standard error, from differences between the chains; 0 after enumeration,
-        where the error of the quadrature is about 1e-7.
+        Its standard error, from differences between the chains, rough where it is
+        near 0 or 1; 0 after enumeration, where that of the quadrature is about 1e-7.
     coef_, coef_std_ : ndarray of shape (n_features,)
         Means and standard deviations over all subsets, in which absent columns have the
         coefficient 0; in units of y per unit of X.
@@ -221,7 +221,8 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
             return subsets.log_evidence(masks) + of_sizes[masks.sum(1)]
 
         if d <= self.max_enumerated:
-            masks = (np.arange(2**d)[:, None] >> np.arange(d) & 1).astype(bool)
+            bits = np.arange(d, dtype=np.int32)
+            masks = (np.arange(2**d, dtype=np.int32)[:, None] >> bits & 1).astype(bool)
             logs = log_posterior(masks)
             weights = np.exp(logs - logsumexp(logs))
             self.inclusion_, self.inclusion_se_ = weights @ masks, np.zeros(d)

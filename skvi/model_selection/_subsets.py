@@ -16,7 +16,7 @@ from scipy.special import expit, gammaln, logsumexp, softmax
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.targets._precisions import ConjugateForm, find_axis
-from skvi.utils._tensors import CPU
+from skvi.utils._tensors import CPU, Movable
 
 # How far the nodes of u reach beyond the eigenvalues of the data; the largest and
 # smallest distance between them, nodes of the noise in its standard deviation, and how
@@ -353,7 +353,7 @@ def walk(
 
 
 @dataclass(frozen=True, eq=False)
-class Components:
+class Components(Movable):
     """Normals of the coefficients given a model and the precisions, M of them.
 
     `index` (M, k) as in `Decomposed`; `roots` @ `roots`' times `noise` are covariances.
