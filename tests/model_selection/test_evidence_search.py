@@ -9,6 +9,7 @@ import pytest
 from scipy.special import logsumexp
 from sklearn import config_context
 from sklearn.base import BaseEstimator, clone
+from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import FitFailedWarning
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
@@ -300,6 +301,16 @@ def test_seconds_that_are_over():
     assert search.best_estimator_.runs_ == [1.0]
     assert "max_seconds left no time for tighter bounds" in search.verdict_
     assert not search.decided_
+
+
+def test_columns_name_a_candidate(data):
+    """Fails with numbers of candidates, or with "1 to 1" of a probability."""
+    takes = [[(f"x{j}", "passthrough", [j]) for j in js] for js in ([0], [1], [0, 2])]
+    model = Pipeline([("take", "passthrough"), ("model", REGRESSION)])
+    grid = {"take": [ColumnTransformer(take) for take in takes]}
+    search = EvidenceSearch(model, grid).fit(*data)
+    assert "(x0 columns=[0], x2 columns=[2]) is better" in search.verdict_
+    assert search.verdict_.endswith("probability is above 0.999")
 
 
 # Averages
