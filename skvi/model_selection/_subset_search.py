@@ -48,10 +48,7 @@ class SubsetPredictive(NormalMixture):
 
     components: Components
     rows: torch.Tensor
-
-    @property
-    def log_weights(self) -> torch.Tensor:  # type: ignore[override]
-        return self.components.log_weights
+    log_weights: torch.Tensor
 
     @property
     def n_rows(self) -> int:  # type: ignore[override]
@@ -259,10 +256,9 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
         return np.pad((X - origin) / self._units.x_scale, [(0, 0), (0, 1)])
 
     def _predictive(self, X: Any) -> SubsetPredictive:
-        rows = torch.from_numpy(self._design(X))
-        return SubsetPredictive(
-            GaussianLikelihood(), self._units, self._components, rows
-        )
+        parts, rows = self._components, torch.from_numpy(self._design(X))
+        given = GaussianLikelihood(), self._units, parts, rows, parts.log_weights
+        return SubsetPredictive(*given)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Predict the mean of the target, averaged over subsets.

@@ -7,7 +7,7 @@ noise is integrated for some sums of squares, between which its integral is smoo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,8 @@ class Subsets:
         return np.full_like(u, t), t + u
 
     def _at(self, half: np.ndarray, squares: np.ndarray) -> AtSquares:
-        return AtSquares(**vars(self.form), half_log_det=half, squares=squares)
+        known = {part.name: getattr(self.form, part.name) for part in fields(self.form)}
+        return AtSquares(**known, half_log_det=half, squares=squares)
 
     def _tabulate(self) -> None:
         """Integrate the noise at every ratio, for some sums of squares."""
@@ -295,8 +296,26 @@ def thin(
 N_CHAINS, BURN_IN, BEGINNING = 64, 0.25, 10
 
 
+OfModels = Callable[[np.ndarray], np.ndarray]
+
+
+def remembered(function: OfModels) -> OfModels:
+    """A function of models, (N, d), that is computed once for each."""
+    known: dict[bytes, float] = {}
+
+    def value_of(masks: np.ndarray) -> np.ndarray:
+        keys = [mask.tobytes() for mask in masks]
+        new = {key: i for i, key in enumerate(keys) if key not in known}
+        if new:
+            found = function(masks[[*new.values()]])
+            known.update(zip(new, found.tolist(), strict=True))
+        return np.array([known[key] for key in keys])
+
+    return value_of
+
+
 def walk(
-    log_posterior: Callable[[np.ndarray], np.ndarray],
+    log_posterior: OfModels,
     n_columns: int,
     n_sweeps: int,
     rng: np.random.RandomState,
@@ -306,17 +325,8 @@ def walk(
     Chains add or remove every column in turn, and exchange pairs of columns. What is
     averaged is the probability of a column given the others (Rao and Blackwell).
     """
-    known: dict[bytes, float] = {}
-
-    def value_of(masks: np.ndarray) -> np.ndarray:
-        keys = [mask.tobytes() for mask in masks]
-        new = {key: i for i, key in enumerate(keys) if key not in known}
-        if new:
-            found = log_posterior(masks[[*new.values()]])
-            known.update(zip(new, found.tolist(), strict=True))
-        return np.array([known[key] for key in keys])
-
-    chains, inclusion = np.arange(N_CHAINS), np.zeros((N_CHAINS, n_columns))
+    value_of, chains = remembered(log_posterior), np.arange(N_CHAINS)
+    inclusion = np.zeros((N_CHAINS, n_columns))
     most = (chains % 2) * min(0.5, BEGINNING / n_columns)
     masks = rng.uniform(size=(N_CHAINS, n_columns)) < most[:, None]
     value, visited, first = value_of(masks), [], int(BURN_IN * n_sweeps)
