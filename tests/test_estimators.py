@@ -68,7 +68,11 @@ DEFAULTS = [
         refit="average",
         error_score="raise",
     ),
-    SubsetSearch(BayesianLinearRegression(), n_sweeps=2, random_state=0),
+    SubsetSearch(
+        BayesianLinearRegression(noise_scale=0.5, normalize_y=False),
+        n_sweeps=2,
+        random_state=0,
+    ),
 ]
 # The same code as that of the networks above, but for the module.
 MODULES = [
