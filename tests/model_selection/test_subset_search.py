@@ -1,6 +1,8 @@
 """All subsets of columns: evidences, averages and the walk against fits one by one."""
 
+import os
 from itertools import chain, combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,3 +77,36 @@ def test_refuses_what_has_no_closed_form():
     for params in ({"likelihood": "student_t"}, {"prior": "ard"}):
         with pytest.raises(IncompatibleComponentsError, match="EvidenceSearch"):
             SubsetSearch(BayesianLinearRegression(**params)).fit(X, y)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("SKVI_DATA" not in os.environ, reason="no SKVI_DATA")
+def test_crime_equals_quadrature():
+    """32,768 subsets by a plain rule over log noise and log scale, half-Cauchy both.
+
+    Fails with a rule over precisions without the Jacobian of the logarithm.
+    """
+    file = Path(os.environ["SKVI_DATA"], "grouped", "UScrime.csv")
+    table = np.loadtxt(file, delimiter=",", skiprows=1)[:, 1:]
+    table[:, np.arange(16) != 1] = np.log(table[:, np.arange(16) != 1])
+    X, y = table[:, :-1], table[:, -1]
+    Z, z, n = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std(), len(y)
+    noise, scale = np.meshgrid(
+        np.arange(-2.6, 1.2, 0.08), np.arange(-9, 6, 0.25), indexing="ij"
+    )
+    prior = noise + scale - np.log1p(np.exp(2 * noise)) - np.log1p(np.exp(2 * scale))
+    fixed = prior - n * noise - 0.5 * np.log1p(n * np.exp(-2 * noise))
+    ratio, gram, moment = np.exp(2 * (scale - noise)), Z.T @ Z, Z.T @ z
+    masks = (np.arange(2**15)[:, None] >> np.arange(15) & 1).astype(bool)
+    logs = []
+    for mask in masks:
+        e, vectors = np.linalg.eigh(gram[np.ix_(mask, mask)])
+        squares, factors = n, []
+        for value, along in zip(e, vectors.T @ moment[mask], strict=True):
+            factors.append(1 + ratio * value)
+            squares = squares - along**2 * ratio / factors[-1]
+        half = 0.5 * np.log(np.prod(factors, 0))
+        logs.append(logsumexp(fixed - half - 0.5 * squares * np.exp(-2 * noise)))
+    model = BayesianLinearRegression()
+    search = SubsetSearch(model, model_prior=0.5, random_state=0).fit(X, y)
+    np.testing.assert_allclose(search.inclusion_, softmax(logs) @ masks, atol=1e-5)
