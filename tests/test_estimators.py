@@ -19,7 +19,7 @@ from skvi.linear_model import (
     GroupedFeatures,
 )
 from skvi.losses import GammaLoss
-from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
+from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch, SubsetSearch
 from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
@@ -34,6 +34,7 @@ from tests.problems import PROBLEMS
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
+    "ignore:No features were selected",
 )
 
 # As few steps as the checks of accuracy allow.
@@ -65,7 +66,13 @@ DEFAULTS = [
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
+        refit="average",
         error_score="raise",
+    ),
+    SubsetSearch(
+        BayesianLinearRegression(noise_scale=0.5, normalize_y=False),
+        n_sweeps=2,
+        random_state=0,
     ),
 ]
 # The same code as that of the networks above, but for the module.

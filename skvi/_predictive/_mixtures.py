@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from sklearn.utils import gen_batches
 
-from skvi._predictive._quantiles import Draws, quantiles_of
+from skvi._predictive._quantiles import Draws, cdf_of, quantiles_of
 from skvi.base._layout import Units
 from skvi.expectations._poisson import (
+    poisson_mixture_cdf,
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
 )
@@ -89,6 +90,20 @@ class Predictive(ABC):
             return self.in_units(torch.stack(found, -1).reshape(shape))
 
         return self.by_rows(of_rows)
+
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of at most y, of the shape of y."""
+        shape = np.shape(y)
+        y = y.reshape(len(y), *np.shape(self.units.y_scale))
+        z = ((y - self.units.y_mean) / self.units.y_scale).reshape(len(y), -1)
+
+        def of_rows(
+            p: Likelihood, log_w: torch.Tensor, f: torch.Tensor, z: torch.Tensor
+        ) -> torch.Tensor:
+            parts = zip(p._by_target(f), z.T, strict=True)
+            return torch.stack([cdf_of(q, g, x, log_w.exp()) for (q, g), x in parts], 1)
+
+        return self.by_rows(of_rows, z).reshape(shape)
 
     def log_density(self, y: np.ndarray) -> np.ndarray:
         """Log density, or mass, of targets, (n_samples,), in nats."""
@@ -193,7 +208,7 @@ class Combinations:
         return Combinations(self.along[rows], self.outside[rows], self.shift[rows])
 
 
-class _NormalMixture(Predictive):
+class NormalMixture(Predictive):
     """Normals at each of m nodes, noise included, without quadrature.
 
     A subclass has `log_weights`, of shape (m,), and `n_rows`.
@@ -227,7 +242,7 @@ class _NormalMixture(Predictive):
 
 
 @dataclass(frozen=True, eq=False)
-class NormalPredictive(_NormalMixture):
+class NormalPredictive(NormalMixture):
     """Moments of f at the nodes, (m, n), and variances of the noise, (m,)."""
 
     mean: torch.Tensor
@@ -240,13 +255,13 @@ class NormalPredictive(_NormalMixture):
         return self.mean.shape[1]
 
     def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those that are given; see `_NormalMixture.at_nodes`."""
+        """Those that are given; see `NormalMixture.at_nodes`."""
         variance = self.variance[:, rows] + self.noise[:, None]
         return self.mean[:, rows], variance.sqrt()
 
 
 @dataclass(frozen=True, eq=False)
-class CombinedPredictive(_NormalMixture):
+class CombinedPredictive(NormalMixture):
     """Linear combinations with normal noise.
 
     `means` and `variances` have shape (m, k); the variance `outside`, `noise` and
@@ -265,7 +280,7 @@ class CombinedPredictive(_NormalMixture):
         return len(self.rows.along)
 
     def at_nodes(self, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """By their directions; see `_NormalMixture.at_nodes`."""
+        """By their directions; see `NormalMixture.at_nodes`."""
         given = self.rows[rows]
         variance = self.variances @ given.along.square().T
         variance += self.noise[:, None] + self.outside[:, None] * given.outside
@@ -374,6 +389,14 @@ class PoissonPredictive(CountPredictive):
         """Smallest counts that reach levels; see `Predictive.quantiles`."""
         w = self.log_shares.exp()
         return poisson_mixture_quantiles(self.mean, self.std, w, levels).numpy()
+
+    @torch.no_grad()
+    def cdf(self, y: np.ndarray) -> np.ndarray:
+        """Probability of at most a count; see `Predictive.cdf`."""
+        counts = as_tensor(y).floor().expand_as(self.mean)
+        flat = counts.flatten(), self.mean.flatten(), self.std.flatten()
+        found = poisson_mixture_cdf(*flat).reshape(self.mean.shape)
+        return (self.log_shares.exp() @ found).numpy()
 
     @torch.no_grad()
     def log_density(self, y: np.ndarray) -> np.ndarray:

@@ -57,6 +57,17 @@ def quantiles_of(
     return found
 
 
+def cdf_of(
+    p: Likelihood, f: torch.Tensor, y: torch.Tensor, w: torch.Tensor
+) -> torch.Tensor:
+    """Distribution function, (n,), of the mixture that `quantiles_of` inverts."""
+    if isinstance(p, RoundedLikelihood):
+        grid = p.rounded(y)
+        below, upto = (w @ p.cdf(f, g) for g in (grid - p.step, grid))
+        return below + (upto - below) * ((y - grid) / p.step + 0.5)
+    return w @ p.cdf(f, y.floor() if p.is_discrete else y)
+
+
 def mixture_quantiles(
     likelihood: Likelihood,
     f: torch.Tensor,

@@ -221,6 +221,10 @@ class CountPredictionMixin:
         levels = check_levels(quantiles)
         return self._of_rows(X, exposure, lambda counts: counts.quantiles(levels))
 
+    def _cumulative(self, X, exposure=None):
+        """Distribution function of new counts in rows of X."""
+        return lambda y: self._of_rows(X, exposure, lambda p, y: p.cdf(y), y)
+
     def predict_interval(
         self, X: Any, coverage: float = 0.9, exposure: ArrayLike | None = None
     ) -> np.ndarray:

@@ -221,6 +221,14 @@ class RegressionPredictionMixin:
         check_rows(X, y)
         return self._predictive(X).log_density(y)
 
+    def _cumulative(self, X):
+        """Distribution function of new observations in rows of X."""
+        X = self._check_X(X)
+        if not self._n_columns:
+            return self._predictive(X).cdf
+        cdfs = [output._cumulative(X) for output in self.outputs_]
+        return lambda y: np.stack([F(x) for F, x in zip(cdfs, y.T, strict=True)], 1)
+
     def _predictive_normals(self, X):
         """Normals whose mixture is the predictive distribution.
 

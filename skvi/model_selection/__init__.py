@@ -2,5 +2,6 @@
 
 from skvi.model_selection._batched import BatchedGridSearchCV
 from skvi.model_selection._search import EvidenceSearch
+from skvi.model_selection._subset_search import SubsetSearch
 
-__all__ = ["BatchedGridSearchCV", "EvidenceSearch"]
+__all__ = ["BatchedGridSearchCV", "EvidenceSearch", "SubsetSearch"]

@@ -88,20 +88,29 @@ class Comparison:
         at corners of the intervals. NaN if some interval is infinite: unreliable bounds
         support no number.
         """
+        found = [self.share_of([k]) for k in range(len(self.low))]
+        shares, low, high = np.array(found).T
+        return shares, low, high
+
+    @property
+    def centers(self) -> np.ndarray:
+        """Estimates, within the intervals: their draws may be others."""
+        return np.clip(self.estimate, self.low, self.high)
+
+    def share_of(self, models: list[int]) -> tuple[float, float, float]:
+        """Probability of some models together, and the ends of its interval."""
         known = len(self.low) == 1 or np.isfinite([self.low, self.high]).all()
-        low = [_share(low, self.high, k) for k, low in enumerate(self.low)]
-        high = [_share(high, self.low, k) for k, high in enumerate(self.high)]
-        shares = softmax(self.estimate) if known else np.full(len(self.low), np.nan)
-        return shares, np.array(low), np.array(high)
+        share = softmax(self.centers)[models].sum() if known else np.nan
+        low = _share(self.low[models], np.delete(self.high, models))
+        return share, low, _share(self.high[models], np.delete(self.low, models))
 
 
-def _share(value: float, others: np.ndarray, k: int) -> float:
-    """Z_k / (Z_k + sum of the others) from logarithms, which may be infinite."""
-    rest = np.delete(others, k)
-    if not len(rest):
+def _share(own: np.ndarray, others: np.ndarray) -> float:
+    """Part of a sum of exponentials, whose logarithms may be infinite."""
+    if not len(others):
         return 1.0
-    total = logsumexp(rest)
-    return 0.0 if total == np.inf or value == -np.inf else float(expit(value - total))
+    value, rest = logsumexp(own), logsumexp(others)
+    return 0.0 if rest == np.inf or value == -np.inf else float(expit(value - rest))
 
 
 def n_standard_errors(confidence_level: float, n_models: int, n_runs: int) -> float:

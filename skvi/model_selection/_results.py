@@ -11,7 +11,7 @@ from sklearn.utils.metadata_routing import process_routing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.model_selection._candidates import Outcome
+from skvi.model_selection._candidates import Outcome, final_step
 from skvi.model_selection._race import (
     UNBOUNDED,
     Comparison,
@@ -75,6 +75,34 @@ def make_results(
     for row, message in failed.items():
         results["reason"][row] = message
     return results
+
+
+def inclusion_of(
+    grid: list[dict], models: list[Model], comparison: Comparison
+) -> dict[str, Any]:
+    """Probability of each value of each parameter, with an interval; as columns.
+
+    Parameters that differ within a model, those of inference, have none.
+    """
+    rows = []
+    for name in sorted({name for params in grid for name in params}):
+        values: dict[str, tuple[Any, list[int]]] = {}
+        own = [{repr(grid[i].get(name, ...)) for i in m.rows} for m in models]
+        if any(len(found) > 1 for found in own):
+            continue
+        for k, model in enumerate(models):
+            if name in (params := grid[model.chosen]):
+                value = params[name]
+                values.setdefault(repr(value), (value, []))[1].append(k)
+        for value, members in values.values():
+            rows.append((name, value, *comparison.share_of(members)))
+    names = "parameter", "value", "probability", "lower", "upper"
+    columns: dict[str, Any] = {}
+    for name, column in zip(names, zip(*rows, strict=True), strict=bool(rows)):
+        dtype = object if name == "value" else None
+        columns[name] = np.empty(len(rows), dtype or np.asarray(column).dtype)
+        columns[name][:] = column
+    return columns
 
 
 def results_as_html(results: dict[str, Any], verdict: str) -> str:
@@ -188,9 +216,13 @@ def _describe_only(name: str, model: Model) -> str:
 
 
 def _describe_share(comparison: Comparison, k: int) -> str:
-    """Interval of a probability, rounded outwards to three decimals."""
-    _, low, high = comparison.probabilities()
-    return f"{math.floor(1e3 * low[k]) / 1e3:g} to {math.ceil(1e3 * high[k]) / 1e3:g}"
+    """Interval of a probability, rounded outwards to three decimals, or a number."""
+    _, low, high = (ends[k] for ends in comparison.probabilities())
+    if low > 0.999:
+        return "above 0.999"
+    if round(low, 3) == round(high, 3):
+        return f"{low:.3g}"
+    return f"{math.floor(1e3 * low) / 1e3:g} to {math.ceil(1e3 * high) / 1e3:g}"
 
 
 def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) -> str:
@@ -223,7 +255,10 @@ CLASSES = "ndarray of shape (n_samples, n_classes)"
 
 
 def _best_has(name):
-    """Whether the best estimator, or before `fit` the given one, has a method."""
+    """Whether the best estimator, or before `fit` the given one, has a method.
+
+    An average transforms features for the last steps of pipelines, which must have it.
+    """
 
     def check(search):
         if not search.refit:
@@ -231,7 +266,8 @@ def _best_has(name):
                 f"This EvidenceSearch has refit=False, which keeps no estimator: use "
                 f"refit=True to have {name}."
             )
-        getattr(getattr(search, "best_estimator_", search.estimator), name)
+        own = getattr(search, "best_estimator_", search.estimator)
+        getattr(final_step(own) if search.refit == "average" else own, name)
         return True
 
     return check
@@ -241,7 +277,7 @@ def _call(search, name, X, *args, **params):
     check_is_fitted(search)
     if name in ROUTED and get_config()["enable_metadata_routing"]:
         params = process_routing(search, name, **params)["estimator"][name]
-    return getattr(search.best_estimator_, name)(X, *args, **params)
+    return getattr(search._predictor, name)(X, *args, **params)
 
 
 def _delegate(name, what, returns):
@@ -251,7 +287,7 @@ def _delegate(name, what, returns):
         return _call(self, name, X, *args, **params)
 
     method.__name__, method.__qualname__ = name, f"Delegates.{name}"
-    method.__doc__ = f"""{what} of the best estimator.
+    method.__doc__ = f"""{what} of the best estimator, or of the average.
 
         Parameters
         ----------
@@ -269,7 +305,12 @@ def _delegate(name, what, returns):
 
 
 class Delegates:
-    """Mixin: predictions and scores of `best_estimator_`."""
+    """Mixin: predictions and scores of `best_estimator_`, or of the average."""
+
+    @property
+    def _predictor(self):
+        is_average = self.refit == "average"
+        return self._average if is_average else self.best_estimator_
 
     predict = _delegate("predict", "Predictions", "ndarray or tuple of ndarray")
     predict_proba = _delegate("predict_proba", "Class probabilities", CLASSES)
@@ -277,15 +318,21 @@ class Delegates:
     decision_function = _delegate("decision_function", "Decision function", "ndarray")
     predict_interval = _delegate("predict_interval", "Prediction intervals", "ndarray")
     predict_quantiles = _delegate("predict_quantiles", "Quantiles", "ndarray")
+    predict_proba_interval = _delegate(
+        "predict_proba_interval",
+        "Intervals of class probabilities",
+        "ndarray of shape (n_samples, 2, n_classes)",
+    )
     predict_uncertainty = _delegate(
         "predict_uncertainty", "Parts of the uncertainty", "dict of str to ndarray"
     )
     predict_log_density = _delegate("predict_log_density", "Log densities", "ndarray")
     sample_y = _delegate("sample_y", "Draws of new targets", "ndarray")
+    _predictive_normals = _delegate("_predictive_normals", "Normals", "tuple")
 
     @available_if(_best_has("score"))
     def score(self, X, y=None, **params):
-        """Score of the best estimator, as it defines it: accuracy or R².
+        """Score of these predictions, as the estimator defines it: accuracy or R².
 
         `best_score_` is the log evidence of the training data.
 

@@ -17,6 +17,7 @@ from sklearn.utils.metadata_routing import (
     process_routing,
 )
 
+from skvi.model_selection._average import averaged, describe_average
 from skvi.model_selection._candidates import (
     SearchProgress,
     check_comparable,
@@ -32,6 +33,7 @@ from skvi.model_selection._results import (
     ROUTED,
     Delegates,
     describe,
+    inclusion_of,
     make_results,
     models_of,
     results_as_html,
@@ -89,9 +91,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     n_jobs : int, default=None
         Processes that fit candidates and bound their evidences, through joblib. The
         result does not depend on it.
-    refit : bool, default=True
+    refit : bool or "average", default=True
         Whether to keep the best candidate as `best_estimator_`, for `predict` and so
-        on. It is not fitted again: every fit was to all data.
+        on. It is not fitted again: every fit was to all data. "average" predicts by the
+        mixture of all candidates, weighted by their probabilities, and keeps those
+        above 1e-6.
     error_score : "raise" or nan, default=nan
         Whether to raise the error of a candidate, or to leave NaN in its row, with a
         warning (`FitFailedWarning`).
@@ -140,6 +144,18 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "rank_evidence", 1 for the best.
     evidence_bounds_ : list of EvidenceBounds or None
         Last bounds of each candidate's model.
+    inclusion_ : dict of str to array
+        Posterior probability of each value of each parameter that defines the model:
+        "parameter", "value", "probability", and the ends of its interval, "lower" and
+        "upper".
+    estimators_ : list of estimators
+        Candidates of which the average is made, the likeliest first. Only with
+        ``refit="average"``, as the next two.
+    weights_ : ndarray of shape (n_estimators,)
+        Their probabilities, from the estimates of their evidences.
+    weights_interval_ : ndarray of shape (n_estimators, 2)
+        What the bounds of the evidences leave open: these intervals hold simultaneously
+        at `confidence_level`, and are [0, 1] where bounds are not reliable.
     classes_ : ndarray of shape (n_classes,)
         Only for classifiers with ``refit=True``.
     n_features_in_ : int
@@ -213,7 +229,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "max_seconds": [None, Interval(Real, 0, None, closed="neither")],
         "model_prior": [None, "array-like", callable],
         "n_jobs": [Integral, None],
-        "refit": ["boolean"],
+        "refit": ["boolean", StrOptions({"average"})],
         "error_score": [StrOptions({"raise"}), Real],
         "allow_supervised_transformers": ["boolean"],
         "verbose": ["verbose"],
@@ -234,7 +250,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         max_seconds: float | None = None,
         model_prior: ArrayLike | Callable | None = None,
         n_jobs: int | None = None,
-        refit: bool = True,
+        refit: bool | str = True,
         error_score: float | str = np.nan,
         allow_supervised_transformers: bool = False,
         verbose: int = 0,
@@ -377,6 +393,12 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             "decided_": len(order) == 1 and not race.is_interrupted,
             "verdict_": describe(models, race, grid),
         }
+        found["inclusion_"] = inclusion_of(grid, models, comparison)
+        if self.refit == "average":
+            average, ends = averaged(comparison, [model.fitted for model in models])
+            found |= {"estimators_": average.estimators, "weights_": average.weights}
+            found |= {"weights_interval_": ends, "_average": average}
+            found["verdict_"] += describe_average(average, ends)
         if self.refit:
             found["best_estimator_"] = best.fitted
             if hasattr(best.fitted, "feature_names_in_"):

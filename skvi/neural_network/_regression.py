@@ -484,6 +484,10 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         check_rows(X, y)
         return self._predictive(X).log_density(y)
 
+    def _cumulative(self, X):
+        """Distribution function of new observations in rows of X."""
+        return self._predictive(self._check_X(X)).cdf
+
     def _predictive_normals(self, X):
         """Normals whose mixture is the predictive distribution.
 

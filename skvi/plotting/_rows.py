@@ -70,6 +70,10 @@ if TYPE_CHECKING:
 SMALL = 0.0005
 # Characters of a parameter's value; of longer ones the class is named.
 LONGEST = 40
+# What a candidate is called that has no parameters of its own.
+NO_DIFFERENCE = "model"
+# After the name of a step in what describes the columns that it takes.
+COLUMNS = " columns"
 
 
 def draw_bars(
@@ -147,7 +151,7 @@ def describe_candidates(params: Sequence[dict]) -> list[str]:
     names = {key: _names([c[key] for c in params if key in c]) for key in shown}
     return [
         ", ".join(f"{short[k]}={names[k][repr(c[k])]}" for k in shown if k in c)
-        or "model"
+        or NO_DIFFERENCE
         for c in params
     ]
 
@@ -174,13 +178,27 @@ def _names(values: Sequence[object]) -> dict[str, str]:
 
 
 def _differences(values: Sequence[Any]) -> list[str]:
-    """Parameters that tell values apart, numbers if they have none."""
+    """What tells values apart: columns, parameters, entries; or else numbers."""
+    found: list[str] = []
     if all(hasattr(v, "get_params") and not isinstance(v, type) for v in values):
         parts = [_parts(value) for value in values]
-        common = [key for key in parts[0] if all(key in part for part in parts)]
-        found = describe_candidates([{k: part[k] for k in common} for part in parts])
-        if len(set(found)) == len(values):
-            return [f"({text})" for text in found]
+        common = {key for key in parts[0] if all(key in part for part in parts)}
+        columns = [{k: v for k, v in p.items() if k.endswith(COLUMNS)} for p in parts]
+        shared = [{k: part[k] for k in common} for part in parts]
+        both = [a | b for a, b in zip(shared, columns, strict=True)]
+        tries = map(describe_candidates, (columns, shared, both))
+        good = (t for t in tries if len(set(t) - {NO_DIFFERENCE}) == len(values))
+        found = next(good, [])
+        found = [f"({text})" for text in found]
+    elif all(isinstance(value, (list, tuple, np.ndarray)) for value in values):
+        texts = [[str(entry) for entry in value] for value in values]
+        same = set.intersection(*map(set, texts))
+        found = ["".join(f" + {t}" for t in text if t not in same) for text in texts]
+    elif all(type(value).__name__ == "make_column_selector" for value in values):
+        given = [{k: x for k, x in vars(v).items() if x is not None} for v in values]
+        found = [f"({text})" for text in describe_candidates(given)]
+    if len(set(found)) == len(values):
+        return found
     return [f" {number}" for number in range(1, len(values) + 1)]
 
 
@@ -191,7 +209,7 @@ def _parts(value: Any) -> dict[str, Any]:
         is_list = isinstance(entry, (list, tuple)) and len(entry) > 0
         if is_list and all(isinstance(step, tuple) for step in entry):
             found[key] = "+".join(str(step[0]) for step in entry)
-            found |= {f"{step[0]} columns": step[2] for step in entry if step[2:]}
+            found |= {f"{step[0]}{COLUMNS}": step[2] for step in entry if step[2:]}
         else:
             found[key] = type(entry) if hasattr(entry, "get_params") else entry
     return found

@@ -337,26 +337,26 @@ def _axes(form: ConjugateForm, t: np.ndarray, s: np.ndarray) -> tuple[Axis, ...]
         # About the likeliest noise with and without what the features explain.
         near = np.concatenate([form.noise_at_ratio(s - t), s - log_e])
         look = np.arange(near.min() - REACH, near.max() + REACH + 1)
-        return (_axis(lambda t: form.log_density(t, s), look),)
+        return (find_axis(lambda t: form.log_density(t, s), look),)
     look = np.arange(log_e.min() - REACH, log_e.max() + REACH + 1)
     if form.noise.hyperprior is None:
-        return (_axis(lambda s: form.log_density(t, s), t + look),)
+        return (find_axis(lambda s: form.log_density(t, s), t + look),)
 
     def along(u: np.ndarray) -> np.ndarray:
         t = form.noise_at_ratio(u)
         return form.log_density(t, t + u, u)
 
-    across = _axis(along, look)
+    across = find_axis(along, look)
     u = np.array([across.mode])
     middle = form.noise_at_ratio(u)
 
     def around(v: np.ndarray) -> np.ndarray:
         return form.log_density(middle + v, middle + v + u, u)
 
-    return across, _axis(around, np.arange(-2 * REACH, 5.0))
+    return across, find_axis(around, np.arange(-2 * REACH, 5.0))
 
 
-def _axis(log_density: LogDensity, look: np.ndarray) -> Axis:
+def find_axis(log_density: LogDensity, look: np.ndarray) -> Axis:
     """Where a density is not empty."""
     values = log_density(look)
     if np.argmax(values) in (0, len(look) - 1):  # it goes on to rise

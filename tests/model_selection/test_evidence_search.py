@@ -9,12 +9,16 @@ import pytest
 from scipy.special import logsumexp
 from sklearn import config_context
 from sklearn.base import BaseEstimator, clone
+from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import FitFailedWarning
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
 
+from skvi import predict_log_density
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import (
     BayesianLinearRegression,
+    BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
 from skvi.losses import LogLoss
@@ -297,6 +301,94 @@ def test_seconds_that_are_over():
     assert search.best_estimator_.runs_ == [1.0]
     assert "max_seconds left no time for tighter bounds" in search.verdict_
     assert not search.decided_
+
+
+def test_columns_name_a_candidate(data):
+    """Fails with numbers of candidates, or with "1 to 1" of a probability."""
+    takes = [[(f"x{j}", "passthrough", [j]) for j in js] for js in ([0], [1], [0, 2])]
+    model = Pipeline([("take", "passthrough"), ("model", REGRESSION)])
+    grid = {"take": [ColumnTransformer(take) for take in takes]}
+    search = EvidenceSearch(model, grid).fit(*data)
+    assert "(x0 columns=[0], x2 columns=[2]) is better" in search.verdict_
+    assert search.verdict_.endswith("probability is above 0.999")
+
+
+# Averages
+
+
+def make_average(model, y, **grid):
+    X = np.random.default_rng(1).uniform(-1, 1, (len(y), 1))
+    search = EvidenceSearch(
+        model, grid, min_difference=0.5, refit="average", random_state=0
+    )
+    return X, search.fit(X, y)
+
+
+LINE = BayesianLinearRegression()
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "grid"),
+    [
+        (
+            make_pipeline(PolynomialFeatures(include_bias=False), LINE),
+            RNG.normal(size=30),
+            {"polynomialfeatures__degree": [1, 2, 4]},
+        ),
+        (
+            clone(REGRESSION).set_params(likelihood="student_t"),
+            RNG.standard_t(3, 30),
+            {"prior__scale": [0.1, 1.0]},
+        ),
+        (
+            BayesianPoissonRegressor(prior="normal"),
+            RNG.poisson(3, 30),
+            {"prior__scale": [0.1, 1.0]},
+        ),
+    ],
+)
+def test_average_is_the_mixture(model, y, grid):
+    """Fails with mean deviations, mean quantiles, mean log densities, equal weights."""
+    X, search = make_average(model, y, **grid)
+    w, fits = search.weights_, search.estimators_
+    assert ((search.weights_interval_ - w[:, None]) * [1, -1] <= 1e-6).all()
+    means, stds = np.moveaxis([fit.predict(X, return_std=True) for fit in fits], 1, 0)
+    total = w @ (means**2 + stds**2) - (w @ means) ** 2
+    found = search.predict(X, return_std=True)
+    np.testing.assert_allclose(found, [w @ means, np.sqrt(total)])
+    logs = [predict_log_density(fit, X, y) for fit in fits]
+    expected = logsumexp(logs, 0, w[:, None])
+    np.testing.assert_allclose(search.predict_log_density(X, y), expected)
+    ends = search.predict_interval(X[:3], coverage=0.6)
+    draws = search.sample_y(X[:3], 20_000, random_state=0)
+    below = [(draws < ends[:, [0]]).mean(1), (draws > ends[:, [1]]).mean(1)]
+    is_count = isinstance(model, BayesianPoissonRegressor)
+    assert (np.array(below) < 0.2 + 0.015).all()
+    assert is_count or (np.array(below) > 0.2 - 0.015).all()
+    table = search.inclusion_
+    assert len(table["value"]) == len(search.results_["params"])
+    assert table["probability"].sum() == pytest.approx(1)
+
+
+def test_average_of_probabilities():
+    """Fails with a mean of log probabilities, or without what candidates differ in."""
+    labels = RNG.integers(2, size=30)
+    model = BayesianLogisticRegression(prior="normal")
+    X, search = make_average(model, labels, prior__scale=[0.3, 3.0])
+    each = np.array([fit.predict_proba(X) for fit in search.estimators_])
+    p = np.tensordot(search.weights_, each, 1)
+    np.testing.assert_allclose(search.predict_proba(X), p)
+    np.testing.assert_allclose(search.decision_function(X), np.log(p[:, 1] / p[:, 0]))
+    parts = [fit.predict_uncertainty(X) for fit in search.estimators_]
+    rest = search.weights_ @ [u["entropy"] - u["mutual_information"] for u in parts]
+    found = search.predict_uncertainty(X)
+    np.testing.assert_allclose(found["entropy"], -(p * np.log(p)).sum(1))
+    np.testing.assert_allclose(found["entropy"] - found["mutual_information"], rest)
+    ends = search.predict_proba_interval(X)
+    own = np.array([fit.predict_proba_interval(X) for fit in search.estimators_])
+    assert ((own.min(0) - 2e-3 <= ends) & (ends <= own.max(0) + 2e-3)).all()
+    assert search.score(X, labels) == np.mean(p.argmax(1) == labels)
 
 
 def test_backends_that_give_all_outcomes_at_the_end(data):
