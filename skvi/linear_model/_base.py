@@ -17,7 +17,6 @@ from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS, reso
 from skvi.base._layout import Units
 from skvi.divergences import Divergence, KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import unscaled_message
 from skvi.linear_model._groups import find_groups
 from skvi.linear_model._merging import (
@@ -27,6 +26,7 @@ from skvi.linear_model._merging import (
     check_joint,
     normal_of_predictor,
 )
+from skvi.linear_model._one_output import matching_gamma
 from skvi.linear_model._starts import normal_family, start_at_normal
 from skvi.linear_model._summary import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._units import (

@@ -1,0 +1,381 @@
+"""Bayesian regression of positive numbers, and of rates."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logit
+from sklearn.base import RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+
+from skvi._estimator._model import Numbers, Response
+from skvi._estimator._parts import POSITIVE, RATES
+from skvi.divergences import Divergence
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import Likelihood
+from skvi.likelihoods._positive import InverseGaussianLikelihood
+from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._one_output import OneOutputMixin
+from skvi.linear_model._target_predictions import TargetPredictionMixin
+from skvi.losses import Loss
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import HalfCauchy, Prior
+from skvi.solvers import Solver
+from skvi.utils._blocks import by_blocks
+from skvi.utils._validation import StrOptions
+
+
+class TargetRegressor(
+    TargetPredictionMixin, OneOutputMixin, RegressorMixin, BayesianLinearModel
+):
+    """Base class: numbers of a distribution whose mean is a function of X'coef.
+
+    A subclass names its likelihoods, of which the first is "auto", how targets are
+    checked, and the link function of the mean.
+    """
+
+    _names: dict[str, Callable[[], Likelihood]] = {}
+    _checks: type[Response]
+    #: From a mean to the linear predictor.
+    _link: Callable[[float], float]
+    #: Power of the mean in the variance, for the deviance of `score`; None is R^2.
+    _score_power: float | None = None
+    _n_columns = 0
+
+    def __init__(
+        self,
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        column_groups: dict[str, Any] | None = None,
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        likelihood: str | Likelihood = "auto",
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.objective = objective
+        self.divergence = divergence
+        self.loss = loss
+        self.posterior = posterior
+        self.prior = prior
+        self.column_groups = column_groups
+        self.intercept_prior = intercept_prior
+        self.fit_intercept = fit_intercept
+        self.likelihood = likelihood
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.device = device
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def _response(self, y):
+        return self._checks()
+
+    def _resolve(self, name):
+        if name == "likelihood" and self.likelihood == "auto":
+            return next(iter(self._names.values()))()
+        return super()._resolve(name)
+
+    def _assemble(self, data, response):
+        likelihood = self._resolve("likelihood")
+        if likelihood.is_discrete or likelihood.n_outputs != 1:
+            raise IncompatibleComponentsError(
+                f"likelihood={likelihood!r}",
+                "is_discrete = False and n_outputs = 1, as a density",
+                f"one of {sorted(self._names)}, or another Likelihood",
+            )
+        if likelihood.learned and not self._continues:
+            self._check_variation(data)
+        if isinstance(likelihood, InverseGaussianLikelihood):
+            likelihood.set_params(unit=self._mean_of(data))
+        model = self._generalized_linear(data, response, self._number_of(likelihood))
+        if isinstance(self.prior_, Posterior):
+            return model
+        if likelihood.gamma_prior is not None:
+            model = replace(model, gammas={"noise_hyperprior": HalfCauchy()})
+        return replace(model, taken_from_y=("f_mean",) * self.fit_intercept)
+
+    def _check_variation(self, data):
+        """Raise if the targets say nothing of an unknown dispersion."""
+        if np.ptp(data.y) == 0:
+            equal = f"{len(data.y)} rows with equal values of y tell"
+            told = "1 sample tells" if len(data.y) == 1 else equal
+            raise ValueError(
+                f"{told} nothing of the dispersion of y. Give rows that differ, or the "
+                "dispersion, as in likelihood=GammaLikelihood(dispersion=0.5) or "
+                "BetaLikelihood(dispersion=0.1)."
+            )
+
+    def _mean_of(self, data):
+        if data.blocks is not None:
+            return float(data.blocks.look.moments[1])
+        return float(np.average(data.y, weights=data.weight))
+
+    def _find_units(self, data):
+        """With the mean of y as origin, so that its unit moves the intercept alone."""
+        units = super()._find_units(data)
+        if isinstance(self.prior_, Posterior) or not self.fit_intercept:
+            return units
+        center = type(self)._link(self._mean_of(data))
+        return replace(units, f_mean=units.f_mean - center)
+
+    def _predicted(self, X, function, *columns):
+        return self._of_offset(
+            X, self._model.offset(None, X.shape[0]), function, *columns
+        )
+
+    def _from_draws(self, X, theta, offset=None):
+        offset = self._model.offset(None, X.shape[0])
+        return super()._from_draws(X, theta, offset)
+
+    @by_blocks
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict the mean of the target, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Whether to return standard deviations of a new observation as well.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,)
+            That of the predictive distribution, and not of the likelihood at the
+            posterior mean. Where it comes from means that have a posterior probability
+            below 1 %, or does not exist, the median of a new observation, with a
+            `SkviWarning`.
+        std : ndarray of shape (n_samples,)
+            Only with ``return_std=True``; noise included, infinite without a mean.
+        """
+        found = self._predicted(self._check_X(X), self._moments_or_medians)
+        return self._warned_moments(found, return_std)
+
+    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
+        """Predict how uncertain a new observation is, for both reasons apart.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_samples,)
+            Standard deviations: "noise_std" of observations around their mean
+            ("aleatoric"), and "function_std" of the mean ("epistemic"), which more rows
+            would reduce. Their squares sum to that of ``predict(X, return_std=True)``.
+        """
+        return self._parts_apart(self._predicted(self._check_X(X), self._deviations))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Fraction of the deviance, or for rates of the variance, explained.
+
+        The same for every likelihood, so that different ones can be compared.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        float
+            At most 1; D^2 as of scikit-learn's regressor of the same target
+            (`sklearn.metrics.d2_tweedie_score`), and R^2 for rates.
+        """
+        if self._score_power is None:
+            return super().score(X, y, sample_weight)
+        given = self._model.response.encode(y), self.predict(X)
+        return float(
+            d2_tweedie_score(
+                *given, sample_weight=sample_weight, power=self._score_power
+            )
+        )
+
+
+class PositiveNumbers(Numbers):
+    """Targets above 0."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are positive numbers; see `Response.encode`."""
+        y = super().encode(y)
+        if (y <= 0).any():
+            raise ValueError(
+                f"y must be positive. Got {y.min():.6g}, and {int((y <= 0).sum())} "
+                "values of 0 or less. For counts use BayesianPoissonRegressor, for "
+                "numbers of either sign BayesianLinearRegression; amounts that may be "
+                "0 can be predicted as a probability of more and a positive amount."
+            )
+        return y
+
+
+class Rates(Numbers):
+    """Targets between 0 and 1."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are rates; see `Response.encode`."""
+        y = super().encode(y)
+        if (y <= 0).any() or (y >= 1).any():
+            raise ValueError(
+                f"y must be between 0 and 1, both excluded. Got values from "
+                f"{y.min():.6g} to {y.max():.6g}. Divide percentages by 100. Of "
+                "successes among trials, which may be all or none, repeat rows of 0 "
+                "and 1 with sample_weight for BayesianLogisticRegression."
+            )
+        return y
+
+
+class BayesianGammaRegressor(TargetRegressor):
+    """Regression of positive numbers with a posterior over its coefficients.
+
+    Costs, durations, sizes: y_i has the mean ``exp(x_i' coef + intercept)`` and a Gamma
+    distribution, whose standard deviation is a fraction of its mean, or another
+    `likelihood`. While `sklearn.linear_model.GammaRegressor` returns one vector of
+    coefficients, this estimator returns a distribution over them and over the unknown
+    dispersion, intervals of new targets, and bounds on the evidence, by which
+    likelihoods can be compared.
+
+    Parameters
+    ----------
+    objective, divergence, loss, posterior, prior, column_groups : object
+        As of `BayesianPoissonRegressor`. Losses other than "log" need a given or
+        learned dispersion.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        Prior of the intercept at the means of the features, relative to the log of the
+        mean of y: the unit of y does not matter. None is ``Normal(10.0)``.
+    fit_intercept : bool, default=True
+    likelihood : {"auto", "gamma", "lognormal", "inverse_gaussian"} or Likelihood, \
+default="auto"
+        Distribution of y given its mean m, of variance dispersion * m ** 2 for "gamma"
+        and "lognormal", which has a heavier tail, and proportional to m ** 3 for
+        "inverse_gaussian". The square root of the unknown dispersion, the coefficient
+        of variation (of "inverse_gaussian" at the mean of y), has a half-Cauchy prior
+        of median 1, and is integrated.
+        "auto" is "gamma". ``GammaLikelihood(0.5)`` gives the dispersion.
+    solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state : object
+        As of `BayesianPoissonRegressor`.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (n_features,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+        Log of the mean, for the original features.
+    dispersion_ : float
+        Posterior mean of the dispersion, or the given or learned value.
+    lower_bound_ : float
+        Evidence lower bound, in nats. Others as of `BayesianPoissonRegressor`.
+    posterior_ : Posterior
+    n_features_in_ : int
+
+    See Also
+    --------
+    BayesianLinearRegression : Numbers of either sign.
+    BayesianBetaRegressor : Rates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianGammaRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> y = np.exp(X @ [0.5, -0.3] + 4) * rng.gamma(3, 1 / 3, size=200)
+    >>> model = BayesianGammaRegressor().fit(X, y)
+    >>> model.coef_.round(2), round(model.dispersion_, 2)
+    (array([ 0.51, -0.34]), 0.33)
+    >>> model.predict_interval(X[:2]).round()
+    array([[ 12., 120.],
+           [ 16., 151.]])
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions({"auto", *POSITIVE}), Likelihood],
+    }
+    _names, _checks = POSITIVE, PositiveNumbers
+    _link = staticmethod(math.log)
+    _score_power = 2
+
+    def __sklearn_tags__(self):
+        """Declare that targets are positive."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+class BayesianBetaRegressor(TargetRegressor):
+    """Regression of rates between 0 and 1 with a posterior over its coefficients.
+
+    Shares, concentrations, scores: y_i has a Beta distribution, whose mean has the log
+    odds ``x_i' coef + intercept``. The dispersion is unknown, and integrated.
+
+    Parameters
+    ----------
+    objective, divergence, loss, posterior, prior, column_groups : object
+        As of `BayesianPoissonRegressor`; of losses only "log", or a callable.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        Prior of the intercept at the means of the features, relative to the log odds of
+        the mean of y. None is ``Normal(10.0)``.
+    fit_intercept : bool, default=True
+    likelihood : {"auto", "beta"} or Likelihood, default="auto"
+        "auto" is "beta", whose dispersion is the inverse of the precision; its square
+        root has a half-Cauchy prior of median 1. ``BetaLikelihood(0.1)`` gives it.
+    solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state : object
+        As of `BayesianPoissonRegressor`.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (n_features,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+        Log odds of the mean, for the original features.
+    dispersion_ : float
+        Posterior mean of the dispersion, or the given or learned value.
+    lower_bound_ : float
+        Evidence lower bound, in nats. Others as of `BayesianPoissonRegressor`.
+    posterior_ : Posterior
+    n_features_in_ : int
+
+    See Also
+    --------
+    BayesianLogisticRegression : Two classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianBetaRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> mean = 1 / (1 + np.exp(-X @ [0.8, -0.4] - 1))
+    >>> y = rng.beta(10 * mean, 10 * (1 - mean))
+    >>> model = BayesianBetaRegressor().fit(X, y)
+    >>> model.coef_.round(2), round(model.dispersion_, 2)
+    (array([ 0.75, -0.38]), 0.1)
+    >>> model.predict_interval(X[:2]).round(2)
+    array([[0.48, 0.94],
+           [0.49, 0.94]])
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions({"auto", *RATES}), Likelihood],
+    }
+    _names, _checks = RATES, Rates
+    _link = staticmethod(logit)
