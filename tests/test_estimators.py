@@ -12,7 +12,9 @@ from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
 )
+from skvi.likelihoods import GammaLikelihood
 from skvi.linear_model import (
+    BayesianGammaRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
@@ -49,6 +51,7 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
+    BayesianGammaRegressor(prior="normal", likelihood=GammaLikelihood(0.5)),
     GroupedFeatures(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(

@@ -359,6 +359,7 @@ class LogMeanPredictive(QuadraturePredictive):
         mean = w @ means
         between = means.square() * torch.expm1(variance) + (means - mean).square()
         parts = [mean, (w @ noise).sqrt(), (w @ between).sqrt()]
+        parts = [part * self._scale(part) for part in parts]
         # Means that overflow differ from their own mean by infinity.
         return torch.stack(parts, 1).nan_to_num(torch.inf, torch.inf).numpy()
 

@@ -124,7 +124,9 @@ class BetaLikelihood(DispersedLikelihood):
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n)."""
         shapes = (x.exp().cpu().numpy() for x in self._shapes(f))
-        found = betaincinv(*shapes, torch.as_tensor(level).cpu().numpy())
+        found = betaincinv(
+            *shapes, torch.as_tensor(level, dtype=torch.float64).cpu().numpy()
+        )
         return torch.from_numpy(np.clip(found, SMALLEST, LARGEST)).to(f.device)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

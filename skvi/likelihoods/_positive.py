@@ -1,7 +1,6 @@
 """Positive targets with a mean of exp(f): Gamma, lognormal and inverse Gaussian."""
 
 import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from skvi.expectations._rules import Expectations
 from skvi.likelihoods._dispersed import DispersedLikelihood
 from skvi.likelihoods._log_mean import LogMeanLikelihood, VarianceTerms, safe_exp
 from skvi.utils._tensors import LOG_2PI, randn
-from skvi.utils._validation import Interval
 
 # Smallest dispersion from which a fit starts.
 MIN_START = 1e-4
@@ -151,7 +149,7 @@ class GammaLikelihood(ExponentialTermsLikelihood):
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n)."""
         r = 1 / self._alpha
-        found = gammaincinv(r.cpu().numpy(), torch.as_tensor(level).cpu().numpy())
+        found = gammaincinv(r.cpu().numpy(), _numbers(level).cpu().numpy())
         unit = torch.as_tensor(np.maximum(found, SMALLEST), device=f.device) / r
         return unit * self.mean(f)
 
@@ -232,7 +230,7 @@ class LogNormalLikelihood(ExponentialTermsLikelihood):
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n)."""
-        z = torch.special.ndtri(torch.as_tensor(level, device=f.device).double())
+        z = torch.special.ndtri(_numbers(level).to(f.device))
         v = self._log_variance
         return torch.exp(f[..., 0] - 0.5 * v + v.sqrt() * z)
 
@@ -253,21 +251,15 @@ class LogNormalLikelihood(ExponentialTermsLikelihood):
 class InverseGaussianLikelihood(ExponentialTermsLikelihood):
     """Positive y of an inverse Gaussian distribution, with a mean of exp(f).
 
-    The variance is ``dispersion * mean ** 3 / unit``, with `unit` in units of y.
+    The variance is ``dispersion * mean ** 3``: the dispersion is in units of 1 / y.
     """
 
-    _parameter_constraints: dict = {
-        **DispersedLikelihood._parameter_constraints,
-        "unit": [Interval(Real, 0, None, closed="neither")],
-    }
-
-    def __init__(self, dispersion: float | str = "learn", unit: float = 1.0) -> None:
+    def __init__(self, dispersion: float | str = "learn") -> None:
         self.dispersion = dispersion
-        self.unit = unit
 
     @property
     def _rate(self) -> torch.Tensor:
-        return self.unit / self._alpha
+        return 1 / self._alpha
 
     def _variance_terms(self) -> VarianceTerms:
         """See `LogMeanLikelihood._variance_terms`."""
@@ -310,6 +302,11 @@ class InverseGaussianLikelihood(ExponentialTermsLikelihood):
         z = c * self._rate * torch.exp(-f)
         value = 0.5 * c * (self._rate.log() - LOG_2PI) + order * f
         return value + math.log(2) + _log_scaled_bessel(order, z)
+
+
+def _numbers(level: float | torch.Tensor) -> torch.Tensor:
+    """A level, or one for each row, to 16 digits."""
+    return torch.as_tensor(level, dtype=torch.float64)
 
 
 def _log_scaled_bessel(order: float, z: torch.Tensor) -> torch.Tensor:

@@ -509,12 +509,12 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         units, gamma = self._find_units(data), likelihood.gamma_prior
         if gamma is None:
             return LinearModel(*parts, units)
-        name = likelihood.gamma_block[0]
+        (name, _), (parameter, *_) = likelihood.gamma_block, likelihood.learned
         if not loss.is_log_loss:
             raise IncompatibleComponentsError(
                 f"loss={loss!r}",
-                f"a known {name}",
-                f"a number in the likelihood, such as {name}=0.5, or loss='log'",
+                f"a known {parameter}",
+                f"a number in the likelihood, such as {parameter}=0.5, or loss='log'",
             )
         if is_posterior and name in given.layout:
             gamma = matching_gamma(given)

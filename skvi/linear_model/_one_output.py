@@ -35,8 +35,6 @@ LEAST_ABOVE = 0.01
 # Draws behind the mean of a number in a posterior that is no mixture over it.
 N_DRAWS = 1000
 
-UNITS = Units(0.0, 1.0)
-
 
 class OneOutputMixin:
     """Mixin: attributes, and distributions of new targets by quadrature or draws."""
@@ -47,6 +45,7 @@ class OneOutputMixin:
             drawn = self._from_draws(X, self._coefficients.theta, offset)
             return function(drawn, *columns).astype(X.dtype)
         likelihood, numbers = self._model.bound(self._hyper)[1], None
+        units = self._units_of_y
         if self._own_block() is not None:
             numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
         kind = QuadraturePredictive
@@ -56,7 +55,7 @@ class OneOutputMixin:
 
         def of_chunk(mean, variance, offset, *some):
             normals = mean + as_tensor(offset), variance.sqrt(), self._log_weights
-            return function(kind(likelihood, UNITS, *normals, numbers), *some)
+            return function(kind(likelihood, units, *normals, numbers), *some)
 
         offset = np.zeros(X.shape[0]) if offset is None else offset
         return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
@@ -68,7 +67,14 @@ class OneOutputMixin:
             power = likelihood.gamma_block[1]
             numbers = power * theta[:, self.posterior_.layout[name].slice][:, 0]
             likelihood = likelihood.bind(numbers[None, :, None])
-        return DrawnPredictive(likelihood, UNITS, self._drawn(theta), X, offset)
+        return DrawnPredictive(
+            likelihood, self._units_of_y, self._drawn(theta), X, offset
+        )
+
+    @property
+    def _units_of_y(self):
+        """Of targets, whatever those of coefficients are."""
+        return Units(0.0, self._model.units.of_target)
 
     def _own_block(self):
         """Name of the likelihood's parameter in theta; None if there is none."""

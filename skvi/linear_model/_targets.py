@@ -16,7 +16,6 @@ from skvi._estimator._parts import POSITIVE, RATES
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
-from skvi.likelihoods._positive import InverseGaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._one_output import OneOutputMixin
 from skvi.linear_model._target_predictions import TargetPredictionMixin
@@ -34,14 +33,12 @@ class TargetRegressor(
 ):
     """Base class: numbers of a distribution whose mean is a function of X'coef.
 
-    A subclass names its likelihoods, of which the first is "auto", how targets are
-    checked, and the link function of the mean.
+    A subclass names its likelihoods, of which the first is "auto", and how targets are
+    checked; `_origin(mean)` are units in which a constant f of 0 has the mean of y.
     """
 
     _names: dict[str, Callable[[], Likelihood]] = {}
     _checks: type[Response]
-    #: From a mean to the linear predictor.
-    _link: Callable[[float], float]
     #: Power of the mean in the variance, for the deviance of `score`; None is R^2.
     _score_power: float | None = None
     _n_columns = 0
@@ -102,14 +99,13 @@ class TargetRegressor(
             )
         if likelihood.learned and not self._continues:
             self._check_variation(data)
-        if isinstance(likelihood, InverseGaussianLikelihood):
-            likelihood.set_params(unit=self._mean_of(data))
         model = self._generalized_linear(data, response, self._number_of(likelihood))
         if isinstance(self.prior_, Posterior):
             return model
         if likelihood.gamma_prior is not None:
             model = replace(model, gammas={"noise_hyperprior": HalfCauchy()})
-        return replace(model, taken_from_y=("f_mean",) * self.fit_intercept)
+        taken = "y_scale" if model.units.log_unit else "f_mean"
+        return replace(model, taken_from_y=(taken,) * self.fit_intercept)
 
     def _check_variation(self, data):
         """Raise if the targets say nothing of an unknown dispersion."""
@@ -132,8 +128,7 @@ class TargetRegressor(
         units = super()._find_units(data)
         if isinstance(self.prior_, Posterior) or not self.fit_intercept:
             return units
-        center = type(self)._link(self._mean_of(data))
-        return replace(units, f_mean=units.f_mean - center)
+        return replace(units, **self._origin(self._mean_of(data)))
 
     def _predicted(self, X, function, *columns):
         return self._of_offset(
@@ -310,7 +305,10 @@ default="auto"
         "likelihood": [StrOptions({"auto", *POSITIVE}), Likelihood],
     }
     _names, _checks = POSITIVE, PositiveNumbers
-    _link = staticmethod(math.log)
+
+    def _origin(self, mean):
+        return {"log_unit": math.log(mean)}
+
     _score_power = 2
 
     def __sklearn_tags__(self):
@@ -378,4 +376,6 @@ class BayesianBetaRegressor(TargetRegressor):
         "likelihood": [StrOptions({"auto", *RATES}), Likelihood],
     }
     _names, _checks = RATES, Rates
-    _link = staticmethod(logit)
+
+    def _origin(self, mean):
+        return {"f_mean": -float(logit(mean))}
