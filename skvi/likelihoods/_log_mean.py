@@ -55,6 +55,10 @@ class LogMeanLikelihood(Likelihood):
         return expect_peaked(log_function, mean, std_or_cov, y, refine)
 
 
-def safe_exp(f: torch.Tensor) -> torch.Tensor:
-    """Return exp(f), continued by its tangent above 300 so that slopes stay finite."""
-    return f.clamp(max=MAX_LOG_MEAN).exp() * (1 + (f - MAX_LOG_MEAN).clamp(min=0))
+def safe_exp(f: torch.Tensor, power: float = 1.0) -> torch.Tensor:
+    """Return exp(f), continued by its tangent above 300 so that slopes stay finite.
+
+    That of a mean's power larger than 1 goes on as far, so that it remains larger.
+    """
+    end = MAX_LOG_MEAN * max(abs(power), 1.0)
+    return f.clamp(max=end).exp() * (1 + (f - end).clamp(min=0))

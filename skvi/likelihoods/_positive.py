@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize.elementwise import find_root
 from scipy.special import gammaincinv
 
 from skvi.expectations._rules import Expectations
@@ -14,8 +15,8 @@ from skvi.utils._tensors import LOG_2PI, randn
 
 # Smallest dispersion from which a fit starts.
 MIN_START = 1e-4
-# Halvings of an interval for a logarithm, of this width beyond what is known.
-N_HALVINGS, BEYOND = 60, 10.0
+# Half of how far a logarithm may be from that of the mean, beside a variance.
+BEYOND = 10.0
 # Nodes of the integral for a Bessel function, and nats at which it ends.
 N_NODES, EMPTY = 128, 40.0
 # How much finer steps in f are for terms that curve twice as fast.
@@ -47,13 +48,13 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         """Log density, (S, n): minus infinity of impossible y."""
         f = f[..., 0]
         constant, slope, terms = self._terms(y)
-        value = constant + slope * f - sum(c * safe_exp(k * f) for c, k in terms)
+        value = constant + slope * f - sum(c * safe_exp(k * f, k) for c, k in terms)
         return value.where(y > 0, -math.inf)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Closed form; see `Likelihood.log_prob_derivatives`."""
         g, (_, slope, terms) = f[..., 0], self._terms(y)
-        each = [(k, c * safe_exp(k * g)) for c, k in terms]
+        each = [(k, c * safe_exp(k * g, k)) for c, k in terms]
         first = slope - _sum([k * e for k, e in each])
         return self.log_prob(f, y), first, -_sum([k * k * e for k, e in each])
 
@@ -67,7 +68,7 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         """Closed form: E exp(k f) = exp(k m + k^2 v / 2)."""
         constant, slope, terms = self._terms(y)
         half = 0.5 * std_or_cov.square()
-        each = [(k, c * safe_exp(k * mean + k * k * half)) for c, k in terms]
+        each = [(k, c * safe_exp(k * mean + k * k * half, k)) for c, k in terms]
         value = _sum([e for _, e in each]) - slope * mean - constant
         first = _sum([k * e for k, e in each]) - slope
         return value, first, _sum([k * k * e for k, e in each])
@@ -80,15 +81,19 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         return self._expected_exp(log_power, mean, std_or_cov, mean, refine)
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
-        """Quantile of y, (S, n), by halving of an interval for its logarithm."""
+        """Quantile of y, (S, n), by a search for its logarithm."""
         # Almost all of y is within factors of its squared coefficient of variation.
         width = torch.log1p(self.variance(f) / self.mean(f).square()) + BEYOND
-        low, high = f[..., 0] - 2 * width, f[..., 0] + 2 * width
-        for _ in range(N_HALVINGS):
-            middle = 0.5 * (low + high)
-            is_below = self.cdf(f, middle.exp()) < level
-            low, high = low.where(~is_below, middle), high.where(is_below, middle)
-        return high.exp()
+        center, found = f[..., 0], torch.zeros_like(width)
+
+        def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+            found.view(-1)[index] = torch.as_tensor(x).to(found)
+            value = self.cdf(f, (center + found * width).exp()) - level
+            return value.cpu().numpy().ravel()[index]
+
+        ends = np.full(found.numel(), -2.0), np.full(found.numel(), 2.0)
+        root = find_root(excess, ends, args=(np.arange(found.numel()),))
+        return (center + torch.as_tensor(root.x).to(found).view_as(found) * width).exp()
 
 
 def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
