@@ -18,6 +18,7 @@ from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
+    BayesianTweedieRegressor,
     GroupedFeatures,
 )
 from skvi.losses import GammaLoss
@@ -84,6 +85,7 @@ PARTS = [
     for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
 PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
+PARTS.append(BayesianTweedieRegressor(prior="normal"))
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
 PARTS.append(

@@ -30,6 +30,7 @@ from skvi.likelihoods import (
     StudentTLikelihood,
 )
 from skvi.likelihoods._positive import InverseGaussianLikelihood, LogNormalLikelihood
+from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.losses._callable import CallableLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
@@ -113,13 +114,14 @@ COUNTS = {
     "poisson": PoissonLikelihood,
     "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
 }
-#: Positive numbers of mean exp(f), and rates.
+#: Positive numbers of mean exp(f), rates, and amounts that may be 0.
 POSITIVE = {
     "gamma": partial(GammaLikelihood, "hyperprior"),
     "lognormal": partial(LogNormalLikelihood, "hyperprior"),
     "inverse_gaussian": partial(InverseGaussianLikelihood, "hyperprior"),
 }
 RATES = {"beta": partial(BetaLikelihood, "hyperprior")}
+AMOUNTS = {"tweedie": partial(TweedieLikelihood, dispersion="hyperprior")}
 #: Other numbers, for networks: noise that varies, rounded, skewed, positive, with a
 #: repeated value.
 OTHERS = {
@@ -134,7 +136,7 @@ OTHERS = {
 SHORTHANDS = {
     "objective": OBJECTIVES,
     "divergence": DIVERGENCES,
-    "likelihood": NOISES | COUNTS | POSITIVE | RATES | OTHERS,
+    "likelihood": NOISES | COUNTS | POSITIVE | RATES | AMOUNTS | OTHERS,
     "loss": LOSSES,
     "posterior": POSTERIORS | NETWORK_POSTERIORS,
     "prior": PRIORS,

@@ -1,7 +1,9 @@
 """Amounts that may be 0: a Poisson number of Gamma-distributed parts."""
 
 import math
+from collections.abc import Iterator
 from numbers import Real
+from typing import cast
 
 import torch
 
@@ -9,9 +11,9 @@ from skvi.likelihoods._log_mean import VarianceTerms, safe_exp
 from skvi.likelihoods._positive import SMALLEST, ExponentialTermsLikelihood, Terms
 from skvi.utils._validation import Interval
 
-# Deviations of the number of parts that matter, beside some parts, and most terms of a
-# sum over them.
-REACH, LEAST_REACH, N_TERMS = 8.0, 18.0, 96
+# Deviations of the number of parts that matter, beside some parts, for densities and
+# probabilities, and most terms of a sum over them.
+DENSITY, PROBABILITY, N_TERMS = (8.0, 18.0), (6.5, 8.0), 96
 
 
 class TweedieLikelihood(ExponentialTermsLikelihood):
@@ -48,6 +50,8 @@ class TweedieLikelihood(ExponentialTermsLikelihood):
     def _constant(self, y: torch.Tensor) -> torch.Tensor:
         """Part of the log density that does not depend on the mean: 0 at y = 0."""
         is_positive = y > 0
+        if y.ndim > 1:
+            return self._log_sum(y.clamp(min=SMALLEST)).where(is_positive, 0.0)
         found = torch.zeros_like(y + 0 * self._alpha, dtype=torch.float64)
         found[..., is_positive] = self._log_sum(y[is_positive].double())
         return found
@@ -61,9 +65,14 @@ class TweedieLikelihood(ExponentialTermsLikelihood):
         log_z = shape * (y / (p - 1)).log() - (1 + shape) * alpha.log()
         log_z = log_z - math.log(2 - p)
         likely = (y ** (2 - p) / (alpha * (2 - p))).detach()
-        j, step = _numbers_around(likely, (likely / (1 + shape)).sqrt())
-        terms = j * log_z - torch.lgamma(j + 1) - torch.lgamma(shape * j)
-        return torch.logsumexp(terms, 0) + step.log() - y.log()
+
+        def log_term(j: torch.Tensor) -> torch.Tensor:
+            return j * log_z - torch.lgamma(j + 1) - torch.lgamma(shape * j)
+
+        top = log_term(likely.clamp(min=1.0)).detach()
+        numbers, step = _numbers_around(likely, (likely / (1 + shape)).sqrt(), *DENSITY)
+        total = sum((log_term(j) - top).exp() for j in numbers)
+        return cast(torch.Tensor, total).log() + top + step.log() - y.log()
 
     @property
     def _shape(self) -> float:
@@ -96,10 +105,13 @@ class TweedieLikelihood(ExponentialTermsLikelihood):
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of at most y, (S, n)."""
         rate = self._rate(f)
-        j, step = _numbers_around(rate, rate.sqrt())
-        log_mass = j * rate.log() - rate - torch.lgamma(j + 1)
-        below = torch.special.gammainc(self._shape * j, y.clamp(min=0) / self._part(f))
-        return self.mass(f) + ((log_mass + step.log()).exp() * below).sum(0)
+        found, given = self.mass(f), y.clamp(min=0) / self._part(f)
+        numbers, step = _numbers_around(rate, rate.sqrt(), *PROBABILITY)
+        for j in numbers:
+            log_mass = j * rate.log() - rate - torch.lgamma(j + 1)
+            below = torch.special.gammainc(self._shape * j, given)
+            found = found + step * log_mass.exp() * below
+        return found
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n); 0 where that has a larger probability."""
@@ -124,17 +136,16 @@ class TweedieLikelihood(ExponentialTermsLikelihood):
 
 
 def _numbers_around(
-    middle: torch.Tensor, std: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers from 1, (N, ...), for sums over nearly normal terms, and their distance.
+    middle: torch.Tensor, std: torch.Tensor, deviations: float, more: float
+) -> tuple[Iterator[torch.Tensor], torch.Tensor]:
+    """Numbers from 1 for sums over nearly normal terms, and their distance.
 
     Of many numbers every m-th one, times m, is enough.
     """
     with torch.no_grad():
-        reach = REACH * std + LEAST_REACH
+        reach = deviations * std + more
         low = (middle - reach).clamp(min=1.0).floor()
         width = middle + reach - low
         step = (width / N_TERMS).ceil().clamp(min=1.0)
         size = int((width / step).amax().ceil()) if width.numel() else 1
-    count = torch.arange(size + 1, dtype=torch.float64, device=middle.device)
-    return low + step * count.reshape(-1, *[1] * low.ndim), step
+    return (low + step * k for k in range(size + 1)), step

@@ -5,7 +5,11 @@ from skvi.linear_model._counts import BayesianPoissonRegressor
 from skvi.linear_model._groups import GroupedFeatures
 from skvi.linear_model._linear import BayesianLinearRegression
 from skvi.linear_model._logistic import BayesianLogisticRegression
-from skvi.linear_model._targets import BayesianBetaRegressor, BayesianGammaRegressor
+from skvi.linear_model._targets import (
+    BayesianBetaRegressor,
+    BayesianGammaRegressor,
+    BayesianTweedieRegressor,
+)
 
 __all__ = [
     "BayesianBetaRegressor",
@@ -14,5 +18,6 @@ __all__ = [
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "BayesianPoissonRegressor",
+    "BayesianTweedieRegressor",
     "GroupedFeatures",
 ]

@@ -1,21 +1,31 @@
 """Bayesian regression of positive numbers, and of rates."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+from scipy.sparse import issparse
 from scipy.special import logit
 from sklearn.base import RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import TweedieRegressor
 from sklearn.metrics import d2_tweedie_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skvi._estimator._model import Numbers, Response
-from skvi._estimator._parts import POSITIVE, RATES
+from skvi._estimator._parts import AMOUNTS, POSITIVE, RATES
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
+from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._one_output import OneOutputMixin
 from skvi.linear_model._target_predictions import TargetPredictionMixin
@@ -25,7 +35,7 @@ from skvi.posteriors import Family, Posterior
 from skvi.priors import HalfCauchy, Prior
 from skvi.solvers import Solver
 from skvi.utils._blocks import by_blocks
-from skvi.utils._validation import StrOptions
+from skvi.utils._validation import Interval, StrOptions, as_tensor
 
 
 class TargetRegressor(
@@ -40,7 +50,8 @@ class TargetRegressor(
     _names: dict[str, Callable[[], Likelihood]] = {}
     _checks: type[Response]
     #: Power of the mean in the variance, for the deviance of `score`; None is R^2.
-    _score_power: float | None = None
+    _score_power: Any = None
+    _are_positive = False
     _n_columns = 0
 
     def __init__(
@@ -81,6 +92,12 @@ class TargetRegressor(
         self.verbose = verbose
         self.random_state = random_state
 
+    def __sklearn_tags__(self):
+        """Declare whether targets are positive."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self._are_positive
+        return tags
+
     def _response(self, y):
         return self._checks()
 
@@ -97,7 +114,7 @@ class TargetRegressor(
                 "is_discrete = False and n_outputs = 1, as a density",
                 f"one of {sorted(self._names)}, or another Likelihood",
             )
-        if likelihood.learned and not self._continues:
+        if likelihood.learned:
             self._check_variation(data)
         model = self._generalized_linear(data, response, self._number_of(likelihood))
         if isinstance(self.prior_, Posterior):
@@ -109,7 +126,7 @@ class TargetRegressor(
 
     def _check_variation(self, data):
         """Raise if the targets say nothing of an unknown dispersion."""
-        if np.ptp(data.y) == 0:
+        if np.ptp(data.y) == 0 and not self._continues:
             equal = f"{len(data.y)} rows with equal values of y tell"
             told = "1 sample tells" if len(data.y) == 1 else equal
             raise ValueError(
@@ -215,8 +232,22 @@ class PositiveNumbers(Numbers):
             raise ValueError(
                 f"y must be positive. Got {y.min():.6g}, and {int((y <= 0).sum())} "
                 "values of 0 or less. For counts use BayesianPoissonRegressor, for "
-                "numbers of either sign BayesianLinearRegression; amounts that may be "
-                "0 can be predicted as a probability of more and a positive amount."
+                "amounts that may be 0 BayesianTweedieRegressor, for numbers of either "
+                "sign BayesianLinearRegression."
+            )
+        return y
+
+
+class Amounts(Numbers):
+    """Targets of 0 or more."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are not negative; see `Response.encode`."""
+        y = super().encode(y)
+        if (y < 0).any():
+            raise ValueError(
+                f"y must not be negative. Got {y.min():.6g}. For numbers of either "
+                "sign use BayesianLinearRegression."
             )
         return y
 
@@ -309,13 +340,7 @@ default="auto"
     def _origin(self, mean):
         return {"log_unit": math.log(mean)}
 
-    _score_power = 2
-
-    def __sklearn_tags__(self):
-        """Declare that targets are positive."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        return tags
+    _score_power, _are_positive = 2, True
 
 
 class BayesianBetaRegressor(TargetRegressor):
@@ -379,3 +404,156 @@ class BayesianBetaRegressor(TargetRegressor):
 
     def _origin(self, mean):
         return {"f_mean": -float(logit(mean))}
+
+
+class BayesianTweedieRegressor(TargetRegressor):
+    """Regression of amounts that may be 0 with a posterior over its coefficients.
+
+    Claims of a policy, rain of a day: y_i is a sum of Gamma-distributed parts, as many
+    as a Poisson count, which may be none, and has the mean
+    ``exp(x_i' coef + intercept)``.
+
+    Parameters
+    ----------
+    power : float or "auto", default="auto"
+        The variance is dispersion * mean ** power, with a power between 1 and 2: near 1
+        amounts vary because of the number of parts, near 2 because of their size.
+        "auto" takes the likeliest one, given the means of a first fit: "power" is then
+        part of ``plug_in`` of the evidence.
+    objective, divergence, loss, posterior, prior, column_groups : object
+        As of `BayesianPoissonRegressor`; of losses only "log", or a callable.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        As of `BayesianGammaRegressor`.
+    fit_intercept : bool, default=True
+    likelihood : {"auto", "tweedie"} or Likelihood, default="auto"
+        "auto" is "tweedie", of this `power`; the square root of its unknown dispersion,
+        relative to the mean of y, has a half-Cauchy prior of median 1.
+    solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state : object
+        As of `BayesianPoissonRegressor`.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (n_features,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+        Log of the mean, for the original features.
+    power_ : float
+    dispersion_ : float
+        Posterior mean of the dispersion, or the given or learned value, for y relative
+        to its mean.
+    lower_bound_ : float
+        Evidence lower bound, in nats. Others as of `BayesianPoissonRegressor`.
+    posterior_ : Posterior
+    n_features_in_ : int
+
+    See Also
+    --------
+    BayesianGammaRegressor : Positive numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianTweedieRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 1))
+    >>> number = rng.poisson(np.exp(0.5 * X[:, 0]))
+    >>> y = np.array([rng.gamma(2, 50, size=k).sum() for k in number])
+    >>> model = BayesianTweedieRegressor().fit(X, y)
+    >>> model.coef_.round(2), round(model.power_, 2)
+    (array([0.45]), 1.35)
+    >>> model.predict_quantiles(X[:1], [0.1, 0.9]).round()
+    array([[  0., 253.]])
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions({"auto", *AMOUNTS}), Likelihood],
+        "power": [Interval(Real, 1, 2, closed="neither"), StrOptions({"auto"})],
+    }
+    _names, _checks = AMOUNTS, Amounts
+    _origin = BayesianGammaRegressor._origin
+    _are_positive = True
+
+    def __init__(
+        self,
+        power: float | str = "auto",
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        column_groups: dict[str, Any] | None = None,
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        likelihood: str | Likelihood = "auto",
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            objective,
+            divergence,
+            loss,
+            posterior,
+            prior,
+            column_groups,
+            intercept_prior,
+            fit_intercept,
+            likelihood,
+            solver,
+            max_iter,
+            tol,
+            warm_start,
+            device,
+            n_jobs,
+            verbose,
+            random_state,
+        )
+        self.power = power
+
+    @property
+    def _score_power(self):
+        return self.power_
+
+    def _resolve(self, name):
+        found = super()._resolve(name)
+        if name == "likelihood" and isinstance(self.likelihood, str):
+            found.set_params(power=self.power_)
+        return found
+
+    def _assemble(self, data, response):
+        self._check_variation(data)
+        is_free = isinstance(self.likelihood, str) and self.power == "auto"
+        if not self._continues:
+            given = self.power if isinstance(self.likelihood, str) else None
+            given = getattr(self.likelihood, "power", given)
+            self.power_ = self._likeliest_power(data) if is_free else given
+        model = super()._assemble(data, response)
+        taken = model.taken_from_y + ("power",) * is_free
+        return replace(model, taken_from_y=taken)
+
+    def _likeliest_power(self, data):
+        """Power of the largest likelihood, together with a dispersion."""
+        y, n = data.y / self._mean_of(data), data.total_weight
+        means = make_pipeline(
+            StandardScaler(with_mean=not issparse(data.X)),
+            TweedieRegressor(power=1.5, link="log", alpha=1 / n, max_iter=1000),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            means.fit(data.X, y, tweedieregressor__sample_weight=data.weight)
+        f = torch.from_numpy(np.log(means.predict(data.X)))[None, :, None].double()
+        given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
+
+        def loss(x):
+            power, dispersion = 1.5 + 0.49 * math.tanh(x[0]), math.exp(x[1])
+            likelihood = TweedieLikelihood(power, dispersion)
+            return -float(likelihood._total_log_prob(*given))
+
+        best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", tol=1e-4).x
+        return 1.5 + 0.49 * math.tanh(best[0])

@@ -8,7 +8,12 @@ from scipy.integrate import quad
 
 from skvi.likelihoods import BetaLikelihood, GammaLikelihood, Likelihood
 from skvi.likelihoods._positive import InverseGaussianLikelihood, LogNormalLikelihood
-from skvi.linear_model import BayesianBetaRegressor, BayesianGammaRegressor
+from skvi.likelihoods._tweedie import TweedieLikelihood
+from skvi.linear_model import (
+    BayesianBetaRegressor,
+    BayesianGammaRegressor,
+    BayesianTweedieRegressor,
+)
 from skvi.priors import Normal
 
 LAWS = {
@@ -114,3 +119,47 @@ def test_targets_that_are_refused(y, message):
     )
     with pytest.raises(ValueError, match=message):
         model.fit(X, y)
+
+
+def amounts(mean, power, dispersion):
+    """Draws of a sum of a Poisson number of Gamma variables."""
+    number = RNG.poisson(mean ** (2 - power) / (dispersion * (2 - power)))
+    parts = RNG.gamma((2 - power) / (power - 1) * number + 1e-300)
+    return parts * dispersion * (power - 1) * mean ** (power - 1) * (number > 0)
+
+
+@pytest.mark.parametrize(("power", "alpha"), [(1.5, 1.0), (1.05, 0.3), (1.6, 1e-3)])
+def test_amounts_are_sums_over_the_number_of_parts(power, alpha):
+    """Wrong variants: log z without 2 - power; terms of every second number for all."""
+    likelihood, mean, y = TweedieLikelihood(power, alpha), 1.7, 2.1
+    f, given = torch.from_numpy(np.log([[[mean]]])), torch.from_numpy(np.array([y]))
+    rate, j = mean ** (2 - power) / (alpha * (2 - power)), np.arange(1, 6000)
+    law = stats.gamma(
+        (2 - power) / (power - 1) * j, scale=alpha * (power - 1) * mean ** (power - 1)
+    )
+    number = stats.poisson(rate)
+    log_p = special.logsumexp(number.logpmf(j) + law.logpdf(y))
+    assert float(likelihood.log_prob(f, given)) == pytest.approx(log_p, abs=1e-9)
+    below = number.pmf(0) + number.pmf(j) @ law.cdf(y)
+    assert float(likelihood.cdf(f, given)) == pytest.approx(below, abs=1e-9)
+    zero = float(likelihood.log_prob(f, 0 * given))
+    assert zero == pytest.approx(-rate)
+
+
+def test_regression_of_amounts():
+    """Wrong variant: the power of the first guess, 1.5."""
+    Z = RNG.normal(size=(400, 1))
+    y = amounts(np.exp(0.5 * Z[:, 0] + 4), 1.3, 9.0)
+    model = BayesianTweedieRegressor(prior="normal").fit(Z, y)
+    assert abs(model.coef_[0] - 0.5) < 3 * model.coef_std_[0]
+    assert model.power_ == pytest.approx(1.3, abs=0.1)
+    draws = model.sample_y(Z[:2], 20_000, random_state=0)
+    mean, std = model.predict(Z[:2], return_std=True)
+    assert draws.mean(1) == pytest.approx(mean, abs=5 * std.max() / 20_000**0.5)
+    levels = [0.05, 0.5, 0.95]
+    ends = model.predict_quantiles(Z[:2], levels)
+    found = (draws[:, None] <= ends[..., None]).mean(2)
+    none = (draws == 0).mean(1)[:, None]
+    assert found == pytest.approx(np.maximum(levels, none), abs=0.01)
+    with pytest.raises(ValueError, match="must not be negative"):
+        model.fit(Z, -y)
