@@ -258,7 +258,7 @@ def has_unknowns(target: Target) -> bool:
     if _own(numbers) is None:
         return has_scale
     likelihood = plain.likelihood_spec
-    if not (likelihood.is_discrete and likelihood.is_log_concave):
+    if likelihood.is_location or not likelihood.is_log_concave:
         return False
     is_concave = has_scale or plain.prior.is_log_concave
     return is_concave and plain.has_design and plain.loss.is_log_loss

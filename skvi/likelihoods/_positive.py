@@ -127,7 +127,7 @@ class GammaLikelihood(ExponentialTermsLikelihood):
     >>> from skvi.likelihoods import GammaLikelihood
     >>> likelihood = GammaLikelihood(1.0)  # exponential
     >>> likelihood.log_prob(torch.zeros(1, 2, 1), torch.tensor([1.0, 2.0]))
-    tensor([[-1., -2.]], dtype=torch.float64)
+    tensor([[-1., -2.]])
     """
 
     is_log_concave = True
