@@ -267,8 +267,8 @@ def has_unknowns(target: Target) -> bool:
 def _own(numbers: Sequence[Number]) -> UnknownNumber | None:
     """That of the likelihood.
 
-    Near 0 its score has the density of the prior, as a dispersion of counts has, but
-    not the precision of noise.
+    At its ends its score has the density of the prior, or less, as a dispersion has,
+    but not the precision of noise.
     """
     return next((n.number for n in numbers if isinstance(n, LikelihoodNumber)), None)
 
