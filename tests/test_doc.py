@@ -15,9 +15,12 @@ import skvi.metrics
 from skvi.changepoint import BayesianChangepointDetector
 from skvi.inference import VariationalInference
 from skvi.linear_model import (
+    BayesianBetaRegressor,
+    BayesianGammaRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
+    BayesianTweedieRegressor,
 )
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from tests.test_docstrings import public_objects
@@ -50,12 +53,20 @@ def test_examples_of_the_pages(page):
     assert not failed
 
 
+KINDS = ["linear", "counts", "positive", "amounts", "rates", "MLP", "module"]
+
+
 def test_the_table_of_likelihoods_has_all_words_and_their_classes():
     row = r'\* - ``"(\w+)"``\n +- (.+)\n +- .+\n +- (.+)\n'
     rows = re.findall(row, (PAGES / "parameters.rst").read_text())
     models = [BayesianLinearRegression, BayesianPoissonRegressor]
+    models += [
+        BayesianGammaRegressor,
+        BayesianTweedieRegressor,
+        BayesianBetaRegressor,
+    ]
     models += [BayesianMLPRegressor, BayesianModuleRegressor]
-    for key, model in zip(["linear", "counts", "MLP", "module"], models, strict=True):
+    for key, model in zip(KINDS, models, strict=True):
         found = {word: name for word, name, users in rows if key in users.split(", ")}
         assert set(found) == model._parameter_constraints["likelihood"][0].options
         for word in set(found) - {"auto"}:

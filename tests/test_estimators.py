@@ -12,10 +12,13 @@ from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
 )
+from skvi.likelihoods import GammaLikelihood
 from skvi.linear_model import (
+    BayesianGammaRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
+    BayesianTweedieRegressor,
     GroupedFeatures,
 )
 from skvi.losses import GammaLoss
@@ -51,6 +54,7 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
+    BayesianGammaRegressor(prior="normal", likelihood=GammaLikelihood(0.5)),
     GroupedFeatures(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(
@@ -89,6 +93,7 @@ PARTS = [
     for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
 PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
+PARTS.append(BayesianTweedieRegressor(prior="normal"))
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
 PARTS.append(

@@ -260,9 +260,9 @@ class Model:
         """Log densities in the units of the fit less those in units of y, (n,)."""
         if self.units is None:
             return np.zeros(len(y))
-        given = as_tensor((y - self.units.y_mean) / self.units.y_scale)
+        given = as_tensor((y - self.units.y_mean) / self.units.of_target)
         dense = self.likelihood._has_density(given).double().numpy()
-        return (dense * np.log(self.units.y_scale)).reshape(len(y), -1).sum(1)
+        return (dense * np.log(self.units.of_target)).reshape(len(y), -1).sum(1)
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
         """Predictor and likelihood at the learned point parameters, (n_hyper,)."""
@@ -291,8 +291,8 @@ class Model:
         """
         y, constant = data.y, 0.0
         if self.units is not None:
-            y = (y - self.units.y_mean) / self.units.y_scale
-            if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:
+            y = (y - self.units.y_mean) / self.units.of_target
+            if np.any(self.units.of_target != 1) and self.loss.is_log_loss:
                 w = np.ones(len(y)) if data.weight is None else data.weight
                 constant = -float(w @ self.log_units(data.y))
         weight = None if data.weight is None else as_tensor(data.weight)

@@ -17,6 +17,8 @@ from skvi.divergences import (
 )
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import (
+    BetaLikelihood,
+    GammaLikelihood,
     GaussianLikelihood,
     GeneralizedGammaLikelihood,
     HeteroscedasticLikelihood,
@@ -27,6 +29,8 @@ from skvi.likelihoods import (
     RoundedLikelihood,
     StudentTLikelihood,
 )
+from skvi.likelihoods._positive import InverseGaussianLikelihood, LogNormalLikelihood
+from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.losses._callable import CallableLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
@@ -110,6 +114,14 @@ COUNTS = {
     "poisson": PoissonLikelihood,
     "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
 }
+#: Positive numbers of mean exp(f), rates, and amounts that may be 0.
+POSITIVE = {
+    "gamma": partial(GammaLikelihood, "hyperprior"),
+    "lognormal": partial(LogNormalLikelihood, "hyperprior"),
+    "inverse_gaussian": partial(InverseGaussianLikelihood, "hyperprior"),
+}
+RATES = {"beta": partial(BetaLikelihood, "hyperprior")}
+AMOUNTS = {"tweedie": partial(TweedieLikelihood, dispersion="hyperprior")}
 #: Other numbers, for networks: noise that varies, rounded, skewed, positive, with a
 #: repeated value.
 OTHERS = {
@@ -124,7 +136,7 @@ OTHERS = {
 SHORTHANDS = {
     "objective": OBJECTIVES,
     "divergence": DIVERGENCES,
-    "likelihood": NOISES | COUNTS | OTHERS,
+    "likelihood": NOISES | COUNTS | POSITIVE | RATES | AMOUNTS | OTHERS,
     "loss": LOSSES,
     "posterior": POSTERIORS | NETWORK_POSTERIORS,
     "prior": PRIORS,

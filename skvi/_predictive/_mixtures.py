@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from skvi.likelihoods import (
     GaussianLikelihood,
     Likelihood,
 )
+from skvi.likelihoods._log_mean import LogMeanLikelihood
 from skvi.utils._validation import as_tensor
 
 # Components times rows processed at once.
@@ -358,28 +359,28 @@ class QuadraturePredictive(Predictive):
 
 
 @dataclass(frozen=True, eq=False)
-class CountPredictive(QuadraturePredictive):
-    """Counts of rate exp(f), with moments in closed form.
-
-    `overdispersion` is the coefficient of the squared rate in the variance, or (M, 1).
-    """
-
-    overdispersion: float | torch.Tensor = 0.0
+class LogMeanPredictive(QuadraturePredictive):
+    """Targets of mean exp(f), with moments in closed form."""
 
     def parts(self) -> np.ndarray:
         """In closed form; see `Predictive.parts`."""
-        variance, w = self.std.square(), self.log_shares.exp()
-        rate = torch.exp(self.mean + 0.5 * variance)
-        mean = w @ rate
-        noise = rate + self.overdispersion * rate.square() * variance.exp()
-        between = rate.square() * torch.expm1(variance) + (rate - mean).square()
+        p, variance, w = self.likelihood, self.std.square(), self.log_shares.exp()
+        if self.hyper is not None:
+            p = p.bind(self.hyper[None, :, None])
+        mean_of = lambda power: torch.exp(power * (self.mean + 0.5 * power * variance))
+        terms = cast(LogMeanLikelihood, p)._variance_terms()
+        noise = sum(c * mean_of(power) for c, power in terms)
+        means = mean_of(1)
+        mean = w @ means
+        between = means.square() * torch.expm1(variance) + (means - mean).square()
         parts = [mean, (w @ noise).sqrt(), (w @ between).sqrt()]
-        # Rates that overflow differ from their mean by infinity.
+        parts = [part * self._scale(part) for part in parts]
+        # Means that overflow differ from their own mean by infinity.
         return torch.stack(parts, 1).nan_to_num(torch.inf, torch.inf).numpy()
 
 
 @dataclass(frozen=True, eq=False)
-class PoissonPredictive(CountPredictive):
+class PoissonPredictive(LogMeanPredictive):
     """Poisson counts, whose mass and distribution function have their own integrals.
 
     With deviations of f from .5 to 3 the general rule is off by up to 12 nats.

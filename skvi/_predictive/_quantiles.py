@@ -17,6 +17,7 @@ from skvi.likelihoods import (
     Likelihood,
     RoundedLikelihood,
 )
+from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.predictors.base import Predictor
 from skvi.utils._interrupts import limit_threads
 from skvi.utils._rows import Features, SparseRows, as_rows
@@ -50,7 +51,7 @@ def quantiles_of(
         found = [smallest_counts(cdf, start, level) for level in levels.tolist()]
         return torch.stack(found, 1)
     found = mixture_quantiles(p, f, levels, w)
-    if isinstance(p, HurdleLikelihood):
+    if isinstance(p, HurdleLikelihood | TweedieLikelihood):
         upto = w @ p.cdf(f, f.new_full(f.shape[1:2], p.value))
         below, level = upto - w @ p.mass(f), torch.as_tensor(levels).to(upto)[:, None]
         found = found.where(((level < below) | (level > upto)).T, p.value)

@@ -300,6 +300,7 @@ class Units:
     function of ``(X - x_mean) / x_scale`` and of ``offset - f_mean``, the logarithm of
     an exposure. `x_mean` is None if the features are not centered. `unseen` are
     features whose scale is not known yet, since they were constant; None for none.
+    Targets are also divided by ``exp(log_unit)``, of whose mean f is the logarithm.
     """
 
     y_mean: float | np.ndarray
@@ -308,3 +309,9 @@ class Units:
     x_scale: float | np.ndarray = 1.0
     f_mean: float = 0.0
     unseen: np.ndarray | None = None
+    log_unit: float = 0.0
+
+    @property
+    def of_target(self) -> float | np.ndarray:
+        """By what targets are divided."""
+        return self.y_scale * math.exp(self.log_unit)

@@ -258,7 +258,7 @@ def has_unknowns(target: Target) -> bool:
     if _own(numbers) is None:
         return has_scale
     likelihood = plain.likelihood_spec
-    if not (likelihood.is_discrete and likelihood.is_log_concave):
+    if likelihood.is_location or not likelihood.is_log_concave:
         return False
     is_concave = has_scale or plain.prior.is_log_concave
     return is_concave and plain.has_design and plain.loss.is_log_loss
@@ -267,8 +267,8 @@ def has_unknowns(target: Target) -> bool:
 def _own(numbers: Sequence[Number]) -> UnknownNumber | None:
     """That of the likelihood.
 
-    Near 0 its score has the density of the prior, as a dispersion of counts has, but
-    not the precision of noise.
+    At its ends its score has the density of the prior, or less, as a dispersion has,
+    but not the precision of noise.
     """
     return next((n.number for n in numbers if isinstance(n, LikelihoodNumber)), None)
 

@@ -3,12 +3,14 @@
 Values are in nats per row; nothing is averaged.
 """
 
+from skvi.likelihoods._beta import BetaLikelihood
 from skvi.likelihoods._categorical import BernoulliLikelihood
 from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood, HeteroscedasticLikelihood
 from skvi.likelihoods._hurdle import HurdleLikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.likelihoods._positive import GammaLikelihood
 from skvi.likelihoods._rounded import RoundedLikelihood
 from skvi.likelihoods._skewed import GeneralizedGammaLikelihood, JohnsonSULikelihood
 from skvi.likelihoods._student_t import StudentTLikelihood
@@ -16,6 +18,8 @@ from skvi.likelihoods.base import Likelihood
 
 __all__ = [
     "BernoulliLikelihood",
+    "BetaLikelihood",
+    "GammaLikelihood",
     "GaussianLikelihood",
     "GeneralizedGammaLikelihood",
     "HeteroscedasticLikelihood",

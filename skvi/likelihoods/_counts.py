@@ -1,15 +1,14 @@
 """Counts: sums over y, powers, and the Poisson likelihood."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from skvi.expectations._logistic import expect_peaked, zoom_to_peak
+from skvi.expectations._logistic import zoom_to_peak
 from skvi.expectations._rules import Expectations, SmoothTable
-from skvi.likelihoods.base import Likelihood
+from skvi.likelihoods._log_mean import LogMeanLikelihood, VarianceTerms, safe_exp
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._tables import table
 from skvi.utils._tensors import LOG_2PI
@@ -26,22 +25,15 @@ JOINT = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0]) + np.array(
 MAX_POWER = 16
 # Up to this power sums over y are tabulated in f.
 TABLE_POWER = 8
-# Beyond, rates go on growing linearly in f: exp overflows at 709.
-MAX_LOG_RATE = 300.0
 
 
-class CountLikelihood(Likelihood):
+class CountLikelihood(LogMeanLikelihood):
     """Base class: y in {0, 1, 2, ...}, one f, and a mean of exp(f).
 
     A subclass must implement `_log_mass(f, y)`, which continues the mass to real y.
     """
 
     is_discrete = True
-
-    @property
-    def _length_scale(self) -> float:
-        """Half a unit of the log rate: sums over y curve more than a logistic."""
-        return 0.5
 
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -58,24 +50,9 @@ class CountLikelihood(Likelihood):
         """Log mass, (S, n); extended to y that are not counts by the Gamma function."""
         return self._log_mass(f[..., 0], y)
 
-    def mean(self, f: torch.Tensor) -> torch.Tensor:
-        """Rate exp(f), (S, n)."""
-        return safe_exp(f[..., 0])
-
-    @property
-    def overdispersion(self) -> torch.Tensor | float:
-        """Excess of the variance over the mean, in units of the squared mean."""
-        return 0.0
-
-    def variance(self, f: torch.Tensor) -> torch.Tensor:
-        """Mean plus overdispersion times its square, (S, n)."""
-        mean = self.mean(f)
-        return mean + self.overdispersion * mean.square()
-
-    def _resolution(self, f: torch.Tensor) -> torch.Tensor:
-        """Coefficient of variation of y, at most `_length_scale`, (S, n)."""
-        squared = self.overdispersion + torch.exp(-f[..., 0])
-        return squared.clamp(max=self._length_scale**2).sqrt()
+    def _variance_terms(self) -> VarianceTerms:
+        """See `Likelihood._variance_terms`."""
+        return ((1.0, 1),)
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Log of the sum of p(y)^c over all counts, (S, n).
@@ -130,17 +107,6 @@ class CountLikelihood(Likelihood):
         tail = log_tail(v) + (line_weights.reshape(shape) * (high - low)).log()
         return torch.logsumexp(torch.cat([head[None], tail]), 0)
 
-    def _expected_exp(
-        self,
-        log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        refine: int,
-    ) -> Expectations:
-        """By nodes around each row's peak."""
-        return expect_peaked(log_function, mean, std_or_cov, y, refine)
-
 
 @table(maxsize=16)
 def _table(kind: Any, key: tuple, c: float, device: torch.device) -> SmoothTable:
@@ -158,11 +124,6 @@ def _legendre(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     both = torch.from_numpy(np.stack([nodes + 1, weights]) / 2).to(device)
     return both[0], both[1]
-
-
-def safe_exp(f: torch.Tensor) -> torch.Tensor:
-    """Return exp(f), continued by its tangent above 300 so that slopes stay finite."""
-    return f.clamp(max=MAX_LOG_RATE).exp() * (1 + (f - MAX_LOG_RATE).clamp(min=0))
 
 
 # Above this rate, per unit of the power, sums over y take the first two terms of

@@ -1,8 +1,5 @@
 """Overdispersed counts."""
 
-import math
-from numbers import Real
-
 import numpy as np
 import torch
 from scipy.special import betainc, expit
@@ -11,8 +8,9 @@ from torch.nn.functional import softplus
 from skvi.expectations._logistic import expect_softplus
 from skvi.expectations._rules import Expectations
 from skvi.likelihoods._counts import CountLikelihood
-from skvi.utils._tensors import CPU
-from skvi.utils._validation import Interval, StrOptions, weighted_sum
+from skvi.likelihoods._dispersed import DispersedLikelihood
+from skvi.likelihoods._log_mean import VarianceTerms
+from skvi.utils._validation import weighted_sum
 
 # Above, the difference of two log Gamma functions needs Stirling's series.
 LARGE = 1e4
@@ -22,7 +20,7 @@ LEAST = 1e-9
 MIN_START = 0.05
 
 
-class NegativeBinomialLikelihood(CountLikelihood):
+class NegativeBinomialLikelihood(DispersedLikelihood, CountLikelihood):
     r"""Counts with log mean f and variance :math:`\mu + \alpha \mu^2`.
 
     .. math:: p(y|f) = \frac{\Gamma(y + r)}{\Gamma(r) \, y!}
@@ -55,63 +53,23 @@ class NegativeBinomialLikelihood(CountLikelihood):
     """
 
     is_log_concave = True
-    _parameter_constraints: dict = {
-        "dispersion": [
-            Interval(Real, 0, None, closed="neither"),
-            StrOptions({"learn", "hyperprior"}),
-        ]
-    }
     tail_curvature = 0.0
     gamma_block = ("dispersion", 1.0)
+    _least = LEAST
     #: Meaning and remedy of a learned hyperparameter at its lower limit.
     floor_remedy = (
         "the counts are not more dispersed than a Poisson distribution; use "
         "PoissonLikelihood, or fix dispersion"
     )
 
-    _bound: torch.Tensor | None = None
-
     def __init__(self, dispersion: float | str = 1.0) -> None:
         self.dispersion = dispersion
 
-    @property
-    def gamma_prior(self) -> tuple[float, float] | None:  # type: ignore[override]
-        """Shape and rate of the exponential prior of the dispersion, if it has one."""
-        return (1.0, 1.0) if self.dispersion == "hyperprior" else None
-
-    @property
-    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The dispersion, unless it is a number."""
-        return ("dispersion",) if isinstance(self.dispersion, str) else ()
-
-    def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
-        """Log of y's own dispersion, (1,); see `Likelihood.initial_hyper`."""
-        if not self.learned:
-            return super().initial_hyper(y)
+    def _start(self, y: torch.Tensor) -> float:
+        """Squared coefficient of variation, but for that of Poisson counts."""
         mean, variance = float(y.mean()), float(y.var(correction=0))
         # Zeros alone say nothing: the mean of the hyperprior.
-        start = max((variance - mean) / mean**2, MIN_START) if mean > 0 else 1.0
-        return y.new_tensor([math.log(start)], dtype=torch.float64)
-
-    def bind(self, hyper: torch.Tensor) -> "NegativeBinomialLikelihood":
-        """Return the likelihood whose dispersion is ``exp(hyper)``, at least 1e-9."""
-        if not self.learned:
-            return self
-        bound = NegativeBinomialLikelihood()
-        bound._bound = hyper[0].exp().clamp(min=LEAST)
-        return bound
-
-    @property
-    def _alpha(self) -> torch.Tensor:
-        if self._bound is not None:
-            return self._bound
-        if self.learned:
-            raise ValueError(
-                f"NegativeBinomialLikelihood(dispersion={self.dispersion!r}) has no "
-                "value before a fit binds one; give a number."
-            )
-        # A scalar on the CPU goes with tensors on any device.
-        return torch.tensor(float(self.dispersion), dtype=torch.float64, device=CPU)
+        return max((variance - mean) / mean**2, MIN_START) if mean > 0 else 1.0
 
     def _table_key(self) -> tuple | None:
         return None if self._alpha.requires_grad else (float(self._alpha),)
@@ -137,10 +95,9 @@ class NegativeBinomialLikelihood(CountLikelihood):
         total = torch.zeros_like(counts).index_add(0, at, weight.to(y.dtype))
         return rows + _log_binomial(counts, r) @ total
 
-    @property
-    def overdispersion(self) -> torch.Tensor:
-        """Alpha."""
-        return self._alpha
+    def _variance_terms(self) -> VarianceTerms:
+        """See `Likelihood._variance_terms`."""
+        return (1.0, 1), (self._alpha, 2)
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of at most y, (S, n), by the incomplete Beta function."""

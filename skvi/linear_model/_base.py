@@ -18,7 +18,6 @@ from skvi.base._layout import Units
 from skvi.divergences import Divergence, KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import unscaled_message
 from skvi.linear_model._groups import find_groups
 from skvi.linear_model._merging import (
@@ -28,6 +27,7 @@ from skvi.linear_model._merging import (
     check_joint,
     normal_of_predictor,
 )
+from skvi.linear_model._one_output import matching_gamma
 from skvi.linear_model._starts import normal_family, start_at_normal, with_plain_normals
 from skvi.linear_model._summary import PLUGGED_SCALE, CoefficientsMixin
 from skvi.linear_model._units import (
@@ -547,12 +547,12 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         units, gamma = self._find_units(data), likelihood.gamma_prior
         if gamma is None:
             return LinearModel(*parts, units)
-        name = likelihood.gamma_block[0]
+        (name, _), (parameter, *_) = likelihood.gamma_block, likelihood.learned
         if not loss.is_log_loss:
             raise IncompatibleComponentsError(
                 f"loss={loss!r}",
-                f"a known {name}",
-                f"a number in the likelihood, such as {name}=0.5, or loss='log'",
+                f"a known {parameter}",
+                f"a number in the likelihood, such as {parameter}=0.5, or loss='log'",
             )
         if is_posterior and name in given.layout:
             gamma = matching_gamma(given)

@@ -1,14 +1,11 @@
 """The model of counts, and predictions from a normal log rate."""
 
-import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, overload
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
-from scipy.special import digamma, polygamma, xlogy
+from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _num_samples,
@@ -17,24 +14,13 @@ from sklearn.utils.validation import (
 )
 
 from skvi._estimator._model import Response, check_numbers
-from skvi._predictive._mixtures import (
-    CountPredictive,
-    DrawnPredictive,
-    PoissonPredictive,
-    QuadraturePredictive,
-)
-from skvi.base import NormalForm
-from skvi.base._layout import Units
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.likelihoods import Likelihood, PoissonLikelihood
-from skvi.likelihoods._counts import CountLikelihood
+from skvi.likelihoods import Likelihood
+from skvi.linear_model._one_output import OneOutputMixin
 from skvi.losses import Loss
-from skvi.posteriors import Posterior
-from skvi.posteriors._mixture import MixtureOverScales
 from skvi.utils._blocks import by_blocks
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import (
-    as_tensor,
     check_array,
     check_levels,
     column_or_1d,
@@ -51,61 +37,15 @@ NO_EXPOSURE = (
     "pass params={{'exposure': ...}}."
 )
 
-NO_MEAN = (
-    "{}: in {} rows the mean count comes from rates that the posterior hardly allows "
-    "(it expects fewer than 1 % above the mean), or does not exist: the median is "
-    "given. Use more rows, or a prior of a smaller scale, as prior=Normal(0.5)"
-)
-# Least posterior probability of rates above a mean that says something about counts.
-LEAST_ABOVE = 0.01
 
-UNITS = Units(0.0, 1.0)
-
-
-class CountPredictionMixin:
+class CountPredictionMixin(OneOutputMixin):
     """Mixin: predictive moments, quantiles, mass and draws of Poisson counts."""
 
     def _of_rows(self, X, exposure, function, *columns):
         """What a function gives for the distributions of new counts; in X's dtype."""
         check_is_fitted(self)
         X = self._check_X(X)
-        if self._is_drawn():
-            drawn = self._from_draws(X, self._coefficients.theta, exposure)
-            return function(drawn, *columns).astype(X.dtype)
-        likelihood, numbers = self._model.bound(self._hyper)[1], None
-        offset = self._offset(X, exposure)
-        if self._own_block() is not None:
-            numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
-        kind, own = QuadraturePredictive, ()
-        if isinstance(likelihood, CountLikelihood):
-            is_poisson = isinstance(likelihood, PoissonLikelihood)
-            kind = PoissonPredictive if is_poisson else CountPredictive
-            is_known = numbers is None
-            alpha = likelihood.overdispersion if is_known else numbers.exp()[:, None]
-            own = (float(alpha) if is_known else alpha,)
-
-        def of_chunk(mean, variance, offset, *some):
-            normals = mean + as_tensor(offset), variance.sqrt(), self._log_weights
-            return function(
-                kind(likelihood, UNITS, *normals, numbers, None, *own), *some
-            )
-
-        offset = np.zeros(X.shape[0]) if offset is None else offset
-        return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
-
-    def _from_draws(self, X, theta, exposure):
-        """New counts given draws of all parameters, (S, P)."""
-        likelihood = self._model.bound(self._hyper)[1]
-        if (name := self._own_block()) is not None:
-            power = likelihood.gamma_block[1]
-            numbers = power * theta[:, self.posterior_.layout[name].slice][:, 0]
-            likelihood = likelihood.bind(numbers[None, :, None])
-        offset = self._offset(X, exposure)
-        return DrawnPredictive(likelihood, UNITS, self._drawn(theta), X, offset)
-
-    def _own_block(self):
-        """Name of the likelihood's parameter in theta; None if there is none."""
-        return next(iter(self.posterior_.layout.positive), None)
+        return self._of_offset(X, self._offset(X, exposure), function, *columns)
 
     def _offset(self, X, exposure):
         """Offset of f, (n,), or None; warns if only the fit had an exposure."""
@@ -149,31 +89,8 @@ class CountPredictionMixin:
             plus the mean rate (Poisson noise), and for negative binomial counts the
             mean of dispersion times squared rate; infinite without a mean.
         """
-        mean, std, lacks = self._of_rows(X, exposure, self._moments_or_medians).T
-        if (n_lacking := int(lacks.sum())) > 0:
-            warn_user(NO_MEAN.format(type(self).__name__, n_lacking), SkviWarning)
-        return (mean, std) if return_std else mean
-
-    def _moments_or_medians(self, predictive):
-        """Means and deviations, medians where there are none, and where that is."""
-        mean, std = predictive.moments().T
-        if (lacks := self._lacks_mean(predictive)).any():
-            means, stds = predictive.mean[:, lacks], predictive.std[:, lacks]
-            rows = replace(predictive, mean=means, std=stds)
-            mean[lacks], std[lacks] = rows.quantiles(np.array([0.5]))[:, 0], np.inf
-        return np.stack([mean, std, np.broadcast_to(lacks, mean.shape)], 1)
-
-    def _lacks_mean(self, predictive):
-        """Rows in which next to no rates of the posterior reach their mean."""
-        if not isinstance(predictive, CountPredictive):
-            return np.zeros(1, bool)
-        logs, std = predictive.log_shares, predictive.std
-        log_mean = torch.logsumexp(
-            logs[:, None] + predictive.mean + 0.5 * std.square(), 0
-        )
-        z = (predictive.mean - log_mean) / std.clamp(min=1e-8)
-        above = logs.exp() @ torch.special.ndtr(z)
-        return (above < LEAST_ABOVE).numpy()
+        found = self._of_rows(X, exposure, self._moments_or_medians)
+        return self._warned_moments(found, return_std)
 
     def predict_uncertainty(
         self, X: Any, exposure: ArrayLike | None = None
@@ -192,14 +109,7 @@ class CountPredictionMixin:
             and "function_std" of the rate ("epistemic"), which more rows would reduce.
             Their squares sum to that of ``predict(X, return_std=True)``.
         """
-
-        def of_rows(predictive):
-            lacks = self._lacks_mean(predictive)
-            parts = predictive.uncertainty().values()
-            return np.stack([np.where(lacks, np.inf, part) for part in parts], 1)
-
-        parts = self._of_rows(X, exposure, of_rows).T
-        return dict(zip(("noise_std", "function_std"), parts, strict=True))
+        return self._parts_apart(self._of_rows(X, exposure, self._deviations))
 
     def predict_quantiles(
         self, X: Any, quantiles: ArrayLike, exposure: ArrayLike | None = None
@@ -302,7 +212,7 @@ class CountPredictionMixin:
 
     def _observations(self, X, theta, random_state, exposure=None):
         """One new count given each draw, (n, S)."""
-        counts = self._from_draws(X, theta, exposure)
+        counts = self._from_draws(X, theta, self._offset(X, exposure))
         return counts.observations(make_generator(random_state)).astype(X.dtype)
 
     def score(
@@ -351,8 +261,6 @@ class CountPredictionMixin:
 
 # Above this, not every integer is representable.
 MAX_COUNT = 2.0**53
-# Draws behind the mean of a number in a posterior that is no mixture over it.
-N_DRAWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,28 +336,3 @@ def check_likelihood(likelihood: Likelihood) -> None:
             "is_discrete = True and n_outputs = 1, as a distribution of counts",
             "'poisson', 'negative_binomial', or another Likelihood",
         )
-
-
-def mean_number(posterior: Posterior) -> float:
-    """Posterior mean of the positive parameter of a likelihood, which comes last."""
-    if isinstance(posterior, MixtureOverScales):
-        return float(posterior.log_weights.exp() @ posterior.places()[:, -1].exp())
-    draws = posterior.draw(N_DRAWS, torch.Generator().manual_seed(0))
-    return float(draws.theta[:, -1].exp().mean())
-
-
-def matching_gamma(posterior: Posterior) -> tuple[float, float]:
-    """Shape and rate of the Gamma variable whose log has the moments of the last one.
-
-    In theta, of which positive parameters are logarithms.
-    """
-    if isinstance(posterior, MixtureOverScales):  # without the widths of its nodes
-        weights, z = posterior.log_weights.exp(), posterior.places()[:, -1]
-        mean = float(weights @ z)
-        variance = float(weights @ (z - mean).square())
-    else:
-        normal = cast(NormalForm, posterior.as_prior().as_normal())
-        mean, variance = float(normal.mean[-1]), float(normal.variance[-1])
-    log_shape = brentq(lambda t: polygamma(1, math.exp(t)) - variance, -30.0, 30.0)
-    shape = math.exp(log_shape)
-    return shape, math.exp(float(digamma(shape)) - mean)

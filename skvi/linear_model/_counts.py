@@ -9,14 +9,13 @@ from sklearn.base import RegressorMixin
 
 from skvi._estimator._parts import COUNTS
 from skvi.divergences import Divergence
-from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
+from skvi.likelihoods import Likelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._count_predictions import (
     CountPredictionMixin,
     Counts,
     check_likelihood,
     log_exposure,
-    mean_number,
 )
 from skvi.losses import Loss
 from skvi.objectives.base import Objective
@@ -321,34 +320,13 @@ default="auto"
         return self._generalized_linear(data, counts, self._likelihood())
 
     def _likelihood(self):
-        """The distribution of counts; a learned dispersion is that of a first batch."""
+        """The distribution of counts."""
         likelihood = self._resolve("likelihood")
-        likelihood.validate()
         check_likelihood(likelihood)
-        if self._continues and likelihood.gamma_prior is None:
-            return self._model.bound(self._hyper)[1]
-        return likelihood
+        return self._number_of(likelihood)
 
     def _check_exposure(self, X, exposure):
         return None if exposure is None else log_exposure(exposure, X.shape[0])
-
-    def _posterior_attributes(self, state):
-        found = super()._posterior_attributes(state)
-        for name in ("coef_", "coef_std_"):
-            found[name] = found[name][0]
-        for name in ("intercept_", "intercept_std_"):
-            found[name] = float(found[name][0])
-        return found | self._dispersion_of(found)
-
-    def _dispersion_of(self, found):
-        """Mean of the dispersion, if the likelihood has one."""
-        likelihood, posterior = self._model.likelihood, found["posterior_"]
-        if not isinstance(likelihood, NegativeBinomialLikelihood):
-            return {}
-        if "dispersion" in posterior.layout:
-            return {"dispersion_": mean_number(posterior)}
-        bound = self._model.bound(found["_hyper"])[1]
-        return {"dispersion_": float(bound.overdispersion)}
 
     def _evidence(self, X, y, *options):
         self._check_X(X)

@@ -14,7 +14,6 @@ from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._count_predictions import matching_gamma
 from skvi.linear_model._exact_coefficients import (
     ExactCoefficients,
     warn_of_vague,
@@ -23,6 +22,7 @@ from skvi.linear_model._exact_coefficients import (
 from skvi.linear_model._merging import (
     mean_log_number,
 )
+from skvi.linear_model._one_output import matching_gamma
 from skvi.linear_model._starts import approach, start_at_normal, with_plain_normals
 from skvi.linear_model._units import (
     HierarchicalLinearModel,

@@ -449,7 +449,8 @@ class CoefficientsMixin(FunctionsMixin):
 
     def _mean(self, f):
         """Means of targets given f, (S, n, 1): (S, n)."""
-        return self._model.bound(self._hyper)[1].mean(f - self._model.units.f_mean)
+        likelihood, units = self._model.bound(self._hyper)[1], self._model.units
+        return math.exp(units.log_unit) * likelihood.mean(f - units.f_mean)
 
     def _in_units(self, theta):
         """Draws as blocks, in the units of the data."""

@@ -57,7 +57,8 @@ class LinearModel(Model):
         units, layout = self.units, self.predictor.layout
         found = _mapped(layout, theta, units.y_scale, units.x_scale, units.x_mean)
         if "intercept" in layout and not is_difference:
-            found[:, layout["intercept"].slice] += units.y_mean - units.f_mean
+            origin = units.y_mean - units.f_mean + units.log_unit
+            found[:, layout["intercept"].slice] += origin
         return found
 
     def moments_in_units(self, normal):

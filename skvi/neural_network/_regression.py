@@ -26,11 +26,11 @@ from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     HurdleLikelihood,
     Likelihood,
-    NegativeBinomialLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
 )
 from skvi.likelihoods._counts import CountLikelihood
+from skvi.likelihoods._dispersed import DispersedLikelihood
 from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.neural_network._likelihood import (
     CountColumns,
@@ -87,10 +87,12 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _resolve(self, name):
         if name == "likelihood" and isinstance(self.likelihood, str):
-            if self.likelihood == "negative_binomial":
-                return NegativeBinomialLikelihood("learn")
             if self.likelihood == "auto":
                 return self._shapes[0] if self._shapes else GaussianLikelihood()
+            found = super()._resolve(name)
+            if isinstance(found, DispersedLikelihood):
+                found.set_params(dispersion="learn")
+            return found
         return super()._resolve(name)
 
     def _resolve_divergence(self, X, y, sample_weight):

@@ -1,0 +1,559 @@
+"""Bayesian regression of positive numbers, and of rates."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+from scipy.sparse import issparse
+from scipy.special import logit
+from sklearn.base import RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import TweedieRegressor
+from sklearn.metrics import d2_tweedie_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skvi._estimator._model import Numbers, Response
+from skvi._estimator._parts import AMOUNTS, POSITIVE, RATES
+from skvi.divergences import Divergence
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import Likelihood
+from skvi.likelihoods._tweedie import TweedieLikelihood
+from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._one_output import OneOutputMixin
+from skvi.linear_model._target_predictions import TargetPredictionMixin
+from skvi.losses import Loss
+from skvi.objectives.base import Objective
+from skvi.posteriors import Family, Posterior
+from skvi.priors import HalfCauchy, Prior
+from skvi.solvers import Solver
+from skvi.utils._blocks import by_blocks
+from skvi.utils._validation import Interval, StrOptions, as_tensor
+
+
+class TargetRegressor(
+    TargetPredictionMixin, OneOutputMixin, RegressorMixin, BayesianLinearModel
+):
+    """Base class: numbers of a distribution whose mean is a function of X'coef.
+
+    A subclass names its likelihoods, of which the first is "auto", and how targets are
+    checked; `_origin(mean)` are units in which a constant f of 0 has the mean of y.
+    """
+
+    _names: dict[str, Callable[[], Likelihood]] = {}
+    _checks: type[Response]
+    #: Power of the mean in the variance, for the deviance of `score`; None is R^2.
+    _score_power: Any = None
+    _are_positive = False
+    _n_columns = 0
+
+    def __init__(
+        self,
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        column_groups: dict[str, Any] | None = None,
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        likelihood: str | Likelihood = "auto",
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.objective = objective
+        self.divergence = divergence
+        self.loss = loss
+        self.posterior = posterior
+        self.prior = prior
+        self.column_groups = column_groups
+        self.intercept_prior = intercept_prior
+        self.fit_intercept = fit_intercept
+        self.likelihood = likelihood
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.device = device
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        """Declare whether targets are positive."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = self._are_positive
+        return tags
+
+    def _response(self, y):
+        return self._checks()
+
+    def _resolve(self, name):
+        if name == "likelihood" and self.likelihood == "auto":
+            return next(iter(self._names.values()))()
+        return super()._resolve(name)
+
+    def _assemble(self, data, response):
+        likelihood = self._resolve("likelihood")
+        if likelihood.is_discrete or likelihood.n_outputs != 1:
+            raise IncompatibleComponentsError(
+                f"likelihood={likelihood!r}",
+                "is_discrete = False and n_outputs = 1, as a density",
+                f"one of {sorted(self._names)}, or another Likelihood",
+            )
+        if likelihood.learned:
+            self._check_variation(data)
+        model = self._generalized_linear(data, response, self._number_of(likelihood))
+        if isinstance(self.prior_, Posterior):
+            return model
+        if likelihood.gamma_prior is not None:
+            model = replace(model, gammas={"noise_hyperprior": HalfCauchy()})
+        taken = "y_scale" if model.units.log_unit else "f_mean"
+        return replace(model, taken_from_y=(taken,) * self.fit_intercept)
+
+    def _check_variation(self, data):
+        """Raise if the targets say nothing of an unknown dispersion."""
+        if np.ptp(data.y) == 0 and not self._continues:
+            equal = f"{len(data.y)} rows with equal values of y tell"
+            told = "1 sample tells" if len(data.y) == 1 else equal
+            raise ValueError(
+                f"{told} nothing of the dispersion of y. Give rows that differ, or the "
+                "dispersion, as in likelihood=GammaLikelihood(dispersion=0.5) or "
+                "BetaLikelihood(dispersion=0.1)."
+            )
+
+    def _mean_of(self, data):
+        if data.blocks is not None:
+            return float(data.blocks.look.moments[1])
+        return float(np.average(data.y, weights=data.weight))
+
+    def _find_units(self, data):
+        """With the mean of y as origin, so that its unit moves the intercept alone."""
+        units = super()._find_units(data)
+        if isinstance(self.prior_, Posterior) or not self.fit_intercept:
+            return units
+        return replace(units, **self._origin(self._mean_of(data)))
+
+    def _predicted(self, X, function, *columns):
+        return self._of_offset(
+            X, self._model.offset(None, X.shape[0]), function, *columns
+        )
+
+    def _from_draws(self, X, theta, offset=None):
+        offset = self._model.offset(None, X.shape[0])
+        return super()._from_draws(X, theta, offset)
+
+    @by_blocks
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predict the mean of the target, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        return_std : bool, default=False
+            Whether to return standard deviations of a new observation as well.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,)
+            That of the predictive distribution, and not of the likelihood at the
+            posterior mean. Where it comes from means that have a posterior probability
+            below 1 %, or does not exist, the median of a new observation, with a
+            `SkviWarning`.
+        std : ndarray of shape (n_samples,)
+            Only with ``return_std=True``; noise included, infinite without a mean.
+        """
+        found = self._predicted(self._check_X(X), self._moments_or_medians)
+        return self._warned_moments(found, return_std)
+
+    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
+        """Predict how uncertain a new observation is, for both reasons apart.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        dict of str to ndarray of shape (n_samples,)
+            Standard deviations: "noise_std" of observations around their mean
+            ("aleatoric"), and "function_std" of the mean ("epistemic"), which more rows
+            would reduce. Their squares sum to that of ``predict(X, return_std=True)``.
+        """
+        return self._parts_apart(self._predicted(self._check_X(X), self._deviations))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Fraction of the deviance, or for rates of the variance, explained.
+
+        The same for every likelihood, so that different ones can be compared.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        float
+            At most 1; D^2 as of scikit-learn's regressor of the same target
+            (`sklearn.metrics.d2_tweedie_score`), and R^2 for rates.
+        """
+        if self._score_power is None:
+            return super().score(X, y, sample_weight)
+        given = self._model.response.encode(y), self.predict(X)
+        return float(
+            d2_tweedie_score(
+                *given, sample_weight=sample_weight, power=self._score_power
+            )
+        )
+
+
+class PositiveNumbers(Numbers):
+    """Targets above 0."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are positive numbers; see `Response.encode`."""
+        y = super().encode(y)
+        if (y <= 0).any():
+            raise ValueError(
+                f"y must be positive. Got {y.min():.6g}, and {int((y <= 0).sum())} "
+                "values of 0 or less. For counts use BayesianPoissonRegressor, for "
+                "amounts that may be 0 BayesianTweedieRegressor, for numbers of either "
+                "sign BayesianLinearRegression."
+            )
+        return y
+
+
+class Amounts(Numbers):
+    """Targets of 0 or more."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are not negative; see `Response.encode`."""
+        y = super().encode(y)
+        if (y < 0).any():
+            raise ValueError(
+                f"y must not be negative. Got {y.min():.6g}. For numbers of either "
+                "sign use BayesianLinearRegression."
+            )
+        return y
+
+
+class Rates(Numbers):
+    """Targets between 0 and 1."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are rates; see `Response.encode`."""
+        y = super().encode(y)
+        if (y <= 0).any() or (y >= 1).any():
+            raise ValueError(
+                f"y must be between 0 and 1, both excluded. Got values from "
+                f"{y.min():.6g} to {y.max():.6g}. Divide percentages by 100. Of "
+                "successes among trials, which may be all or none, repeat rows of 0 "
+                "and 1 with sample_weight for BayesianLogisticRegression."
+            )
+        return y
+
+
+class BayesianGammaRegressor(TargetRegressor):
+    """Regression of positive numbers with a posterior over its coefficients.
+
+    Costs, durations, sizes: y_i has the mean ``exp(x_i' coef + intercept)`` and a Gamma
+    distribution, whose standard deviation is a fraction of its mean, or another
+    `likelihood`. While `sklearn.linear_model.GammaRegressor` returns one vector of
+    coefficients, this estimator returns a distribution over them and over the unknown
+    dispersion, intervals of new targets, and bounds on the evidence, by which
+    likelihoods can be compared.
+
+    Parameters
+    ----------
+    objective, divergence, loss, posterior, prior, column_groups : object
+        As of `BayesianPoissonRegressor`. Losses other than "log" need a given or
+        learned dispersion.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        Prior of the intercept at the means of the features, relative to the log of the
+        mean of y: the unit of y does not matter. None is ``Normal(10.0)``.
+    fit_intercept : bool, default=True
+    likelihood : {"auto", "gamma", "lognormal", "inverse_gaussian"} or Likelihood, \
+default="auto"
+        Distribution of y given its mean m, of variance dispersion * m ** 2 for "gamma"
+        and "lognormal", which has a heavier tail, and proportional to m ** 3 for
+        "inverse_gaussian". The square root of the unknown dispersion, the coefficient
+        of variation (of "inverse_gaussian" at the mean of y), has a half-Cauchy prior
+        of median 1, and is integrated.
+        "auto" is "gamma". ``GammaLikelihood(0.5)`` gives the dispersion.
+    solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state : object
+        As of `BayesianPoissonRegressor`.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (n_features,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+        Log of the mean, for the original features.
+    dispersion_ : float
+        Posterior mean of the dispersion, or the given or learned value.
+    lower_bound_ : float
+        Evidence lower bound, in nats. Others as of `BayesianPoissonRegressor`.
+    posterior_ : Posterior
+    n_features_in_ : int
+
+    See Also
+    --------
+    BayesianLinearRegression : Numbers of either sign.
+    BayesianBetaRegressor : Rates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianGammaRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> y = np.exp(X @ [0.5, -0.3] + 4) * rng.gamma(3, 1 / 3, size=200)
+    >>> model = BayesianGammaRegressor().fit(X, y)
+    >>> model.coef_.round(2), round(model.dispersion_, 2)
+    (array([ 0.45, -0.25]), 0.34)
+    >>> model.predict_interval(X[:2]).round()
+    array([[ 15., 121.],
+           [ 18., 144.]])
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions({"auto", *POSITIVE}), Likelihood],
+    }
+    _names, _checks = POSITIVE, PositiveNumbers
+
+    def _origin(self, mean):
+        return {"log_unit": math.log(mean)}
+
+    _score_power, _are_positive = 2, True
+
+
+class BayesianBetaRegressor(TargetRegressor):
+    """Regression of rates between 0 and 1 with a posterior over its coefficients.
+
+    Shares, concentrations, scores: y_i has a Beta distribution, whose mean has the log
+    odds ``x_i' coef + intercept``. The dispersion is unknown, and integrated.
+
+    Parameters
+    ----------
+    objective, divergence, loss, posterior, prior, column_groups : object
+        As of `BayesianPoissonRegressor`; of losses only "log", or a callable.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        Prior of the intercept at the means of the features, relative to the log odds of
+        the mean of y. None is ``Normal(10.0)``.
+    fit_intercept : bool, default=True
+    likelihood : {"auto", "beta"} or Likelihood, default="auto"
+        "auto" is "beta", whose dispersion is the inverse of the precision; its square
+        root has a half-Cauchy prior of median 1. ``BetaLikelihood(0.1)`` gives it.
+    solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state : object
+        As of `BayesianPoissonRegressor`.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (n_features,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+        Log odds of the mean, for the original features.
+    dispersion_ : float
+        Posterior mean of the dispersion, or the given or learned value.
+    lower_bound_ : float
+        Evidence lower bound, in nats. Others as of `BayesianPoissonRegressor`.
+    posterior_ : Posterior
+    n_features_in_ : int
+
+    See Also
+    --------
+    BayesianLogisticRegression : Two classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianBetaRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 2))
+    >>> mean = 1 / (1 + np.exp(-X @ [0.8, -0.4] - 1))
+    >>> y = rng.beta(10 * mean, 10 * (1 - mean))
+    >>> model = BayesianBetaRegressor().fit(X, y)
+    >>> model.coef_.round(2), round(model.dispersion_, 2)
+    (array([ 0.79, -0.4 ]), 0.08)
+    >>> model.predict_interval(X[:2]).round(2)
+    array([[0.54, 0.92],
+           [0.61, 0.95]])
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions({"auto", *RATES}), Likelihood],
+    }
+    _names, _checks = RATES, Rates
+
+    def _origin(self, mean):
+        return {"f_mean": -float(logit(mean))}
+
+
+class BayesianTweedieRegressor(TargetRegressor):
+    """Regression of amounts that may be 0 with a posterior over its coefficients.
+
+    Claims of a policy, rain of a day: y_i is a sum of Gamma-distributed parts, as many
+    as a Poisson count, which may be none, and has the mean
+    ``exp(x_i' coef + intercept)``.
+
+    Parameters
+    ----------
+    power : float or "auto", default="auto"
+        The variance is dispersion * mean ** power, with a power between 1 and 2: near 1
+        amounts vary because of the number of parts, near 2 because of their size.
+        "auto" takes the likeliest one, given the means of a first fit: "power" is then
+        part of ``plug_in`` of the evidence.
+    objective, divergence, loss, posterior, prior, column_groups : object
+        As of `BayesianPoissonRegressor`; of losses only "log", or a callable.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        As of `BayesianGammaRegressor`.
+    fit_intercept : bool, default=True
+    likelihood : {"auto", "tweedie"} or Likelihood, default="auto"
+        "auto" is "tweedie", of this `power`; the square root of its unknown dispersion,
+        relative to the mean of y, has a half-Cauchy prior of median 1.
+    solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state : object
+        As of `BayesianPoissonRegressor`.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (n_features,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+        Log of the mean, for the original features.
+    power_ : float
+    dispersion_ : float
+        Posterior mean of the dispersion, or the given or learned value, for y relative
+        to its mean.
+    lower_bound_ : float
+        Evidence lower bound, in nats. Others as of `BayesianPoissonRegressor`.
+    posterior_ : Posterior
+    n_features_in_ : int
+
+    See Also
+    --------
+    BayesianGammaRegressor : Positive numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianTweedieRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 1))
+    >>> number = rng.poisson(np.exp(0.5 * X[:, 0]))
+    >>> y = np.array([rng.gamma(2, 50, size=k).sum() for k in number])
+    >>> model = BayesianTweedieRegressor().fit(X, y)
+    >>> model.coef_.round(2), round(model.power_, 2)
+    (array([0.46]), 1.31)
+    >>> model.predict_quantiles(X[:1], [0.1, 0.9]).round()
+    array([[  0., 261.]])
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions({"auto", *AMOUNTS}), Likelihood],
+        "power": [Interval(Real, 1, 2, closed="neither"), StrOptions({"auto"})],
+    }
+    _names, _checks = AMOUNTS, Amounts
+    _origin = BayesianGammaRegressor._origin
+    _are_positive = True
+
+    def __init__(
+        self,
+        power: float | str = "auto",
+        objective: str | Objective = "elbo",
+        divergence: str | Divergence = "kl",
+        loss: str | Loss | Callable = "log",
+        posterior: str | Family = "auto",
+        prior: str | Prior | Posterior | dict[str, Any] = "auto",
+        column_groups: dict[str, Any] | None = None,
+        intercept_prior: str | Prior | None = None,
+        fit_intercept: bool = True,
+        likelihood: str | Likelihood = "auto",
+        solver: str | Solver = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-5,
+        warm_start: bool = False,
+        device: str = "auto",
+        n_jobs: int | None = None,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        super().__init__(
+            objective,
+            divergence,
+            loss,
+            posterior,
+            prior,
+            column_groups,
+            intercept_prior,
+            fit_intercept,
+            likelihood,
+            solver,
+            max_iter,
+            tol,
+            warm_start,
+            device,
+            n_jobs,
+            verbose,
+            random_state,
+        )
+        self.power = power
+
+    @property
+    def _score_power(self):
+        return self.power_
+
+    def _resolve(self, name):
+        found = super()._resolve(name)
+        if name == "likelihood" and isinstance(self.likelihood, str):
+            found.set_params(power=self.power_)
+        return found
+
+    def _assemble(self, data, response):
+        self._check_variation(data)
+        is_free = isinstance(self.likelihood, str) and self.power == "auto"
+        if not self._continues:
+            given = self.power if isinstance(self.likelihood, str) else None
+            given = getattr(self.likelihood, "power", given)
+            self.power_ = self._likeliest_power(data) if is_free else given
+        model = super()._assemble(data, response)
+        taken = model.taken_from_y + ("power",) * is_free
+        return replace(model, taken_from_y=taken)
+
+    def _likeliest_power(self, data):
+        """Power of the largest likelihood, together with a dispersion."""
+        y, n = data.y / self._mean_of(data), data.total_weight
+        means = make_pipeline(
+            StandardScaler(with_mean=not issparse(data.X)),
+            TweedieRegressor(power=1.5, link="log", alpha=1 / n, max_iter=1000),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            means.fit(data.X, y, tweedieregressor__sample_weight=data.weight)
+        f = torch.from_numpy(np.log(means.predict(data.X)))[None, :, None].double()
+        given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
+
+        def loss(x):
+            power, dispersion = 1.5 + 0.49 * math.tanh(x[0]), math.exp(x[1])
+            likelihood = TweedieLikelihood(power, dispersion)
+            return -float(likelihood._total_log_prob(*given))
+
+        best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", tol=1e-4).x
+        return 1.5 + 0.49 * math.tanh(best[0])
