@@ -9,6 +9,7 @@ from skvi.likelihoods._gaussian import GaussianLikelihood, HeteroscedasticLikeli
 from skvi.likelihoods._hurdle import HurdleLikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.likelihoods._ordinal import OrdinalLikelihood
 from skvi.likelihoods._rounded import RoundedLikelihood
 from skvi.likelihoods._skewed import GeneralizedGammaLikelihood, JohnsonSULikelihood
 from skvi.likelihoods._student_t import StudentTLikelihood
@@ -24,6 +25,7 @@ __all__ = [
     "Likelihood",
     "NegativeBinomialLikelihood",
     "NoiseLikelihood",
+    "OrdinalLikelihood",
     "PoissonLikelihood",
     "RoundedLikelihood",
     "StudentTLikelihood",

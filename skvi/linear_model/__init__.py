@@ -5,11 +5,13 @@ from skvi.linear_model._counts import BayesianPoissonRegressor
 from skvi.linear_model._groups import GroupedFeatures
 from skvi.linear_model._linear import BayesianLinearRegression
 from skvi.linear_model._logistic import BayesianLogisticRegression
+from skvi.linear_model._ordinal import BayesianOrdinalClassifier
 
 __all__ = [
     "BayesianLinearModel",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
+    "BayesianOrdinalClassifier",
     "BayesianPoissonRegressor",
     "GroupedFeatures",
 ]

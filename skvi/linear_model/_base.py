@@ -492,12 +492,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return start_at_normal(problem)
         return None
 
-    def _generalized_linear(self, data, response, likelihood):
+    def _generalized_linear(self, data, response, likelihood, predictor=None):
         """Return the model of log odds, or a log rate, that are linear in X."""
         likelihood.validate()
-        predictor = LinearPredictor(
-            data.X.shape[1], likelihood.n_outputs, self.fit_intercept
-        )
+        if predictor is None:
+            predictor = LinearPredictor(
+                data.X.shape[1], likelihood.n_outputs, self.fit_intercept
+            )
         given = self.prior_
         is_posterior = isinstance(given, Posterior)
         prior = given.real_part() if is_posterior else given

@@ -117,6 +117,7 @@ def _mapped(layout, theta, y_scale, x_scale, origin):
     if "intercept" in blocks:
         shift = 0.0 if origin is None else coef @ torch.from_numpy(origin)
         parts.append(y_scale * blocks["intercept"] - shift)
+    parts += [x for name, x in blocks.items() if name not in ("coef", "intercept")]
     return torch.cat(parts, 1)
 
 
