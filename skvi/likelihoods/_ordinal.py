@@ -20,10 +20,13 @@ from skvi.utils._tables import table
 from skvi.utils._tensors import CPU, LOG_2PI, rand
 from skvi.utils._validation import Interval, StrOptions, row_chunks
 
-# A cutpoint beside the lowest and the highest level, and the longest log of a distance.
-FAR, LONGEST = 1e6, 30.0
-# Nodes for one or two distances; points for more, of which the deviation is large.
-N_LINE, WIDE, N_POINTS = 7, 0.5, 256
+# A cutpoint beside the lowest and the highest level; the largest log of a distance, or
+# of its inverse, and the smallest difference of two logs.
+FAR, LONGEST, LEAST = 1e6, 30.0, 1e-15
+# Largest deviations of logs of distances for narrow and for usual rules; nodes of each
+# of one or two distances; points for more where those are wider.
+NARROW, USUAL = 0.03, 0.5
+N_LINE, N_POINTS = (3, 6, 14), 256
 # Numbers that are computed at once.
 ELEMENTS = 2**20
 
@@ -139,7 +142,7 @@ class OrdinalLikelihood(Likelihood):
         log_cdf = logsigmoid if self.link == "logit" else log_ndtr
         near = log_cdf(torch.where(is_above, -low, high))
         far = log_cdf(torch.where(is_above, -high, low))
-        return near + torch.log(-torch.expm1(far - near))
+        return near + torch.log(-torch.expm1((far - near).clamp(max=-LEAST)))
 
     def _density(self, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log of the density of F, and its slope."""
@@ -157,7 +160,7 @@ class OrdinalLikelihood(Likelihood):
         second = -a * (a + by_low[1]), b * (by_high[1] - b), a * b
         if self.n_levels == 2:
             return log_p, a - b, second[0] + second[1] + 2 * second[2]
-        length = f[..., 1:].clamp(max=LONGEST).exp()
+        length = f[..., 1:].clamp(-LONGEST, LONGEST).exp()
         level = torch.arange(1, self.n_levels - 1, device=y.device)
         own = torch.full_like(f[..., :1], -1.0)
         low, high = (
@@ -185,8 +188,9 @@ class OrdinalLikelihood(Likelihood):
         size = mean.shape[1]
         order = [*range(1, size), 0]
         root = factorize_rows(std_or_cov[:, order][:, :, order])
-        is_wide = float(std_or_cov.diagonal(dim1=1, dim2=2)[:, 1:].amax()) > WIDE**2
-        given, w = distance_rule(size - 1, is_wide, refine, mean.device)
+        most = float(std_or_cov.diagonal(dim1=1, dim2=2)[:, 1:].amax()) ** 0.5
+        width = int(most > NARROW) + int(most > USUAL)
+        given, w = distance_rule(size - 1, width, refine, mean.device)
         own = root[:, -1, -1].contiguous()
         for rows, z, weights in product_rules(own, 1, refine):
             n_given, n_own = len(w), len(weights)
@@ -270,23 +274,28 @@ class OrdinalLikelihood(Likelihood):
 
 def _cutpoints(f: torch.Tensor) -> torch.Tensor:
     """Cutpoints, the first of which is 0, (S, n, K - 1)."""
-    return pad(f[..., 1:].clamp(max=LONGEST).exp().cumsum(-1), (1, 0))
+    return pad(f[..., 1:].clamp(-LONGEST, LONGEST).exp().cumsum(-1), (1, 0))
 
 
 @table(maxsize=32)
 def distance_rule(
-    size: int, is_wide: bool, refine: int, device: torch.device = CPU
+    size: int, width: int, refine: int, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Nodes, (D, N), and weights for the standard normal of D distances."""
-    if size <= 2:
-        line, w = hermite_rule(N_LINE * refine * (1 + is_wide), device)
+    if size <= 2 or (refine > 1 and width < 2 and size <= 4):
+        n_line = N_LINE[width] * refine if size <= 2 else 2 * refine
+        line, w = hermite_rule(n_line, device)
         nodes = torch.cartesian_prod(*[line] * size).reshape(-1, size)
         weights = torch.cartesian_prod(*[w] * size).reshape(-1, size).prod(1)
         return nodes.T.contiguous(), weights
-    if is_wide or refine > 1:
+    if width == 2 or refine > 1:
         return quasi_random_rule(size, N_POINTS * refine, device)
+    unit = torch.eye(size, dtype=torch.float64, device=device)
+    if width == 0:  # of degree 3
+        nodes = size**0.5 * torch.cat([unit, -unit])
+        return nodes.T.contiguous(), nodes.new_full((2 * size,), 0.5 / size)
     # Stroud and Secrest: the origin, points on the axes, and between pairs of them.
-    unit = 3**0.5 * torch.eye(size, dtype=torch.float64, device=device)
+    unit *= 3**0.5
     pairs = torch.triu_indices(size, size, 1, device=device)
     first, second = unit[pairs[0]], unit[pairs[1]]
     between = torch.cat([first + second, first - second])

@@ -1,6 +1,7 @@
 """Bayesian linear models."""
 
 from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._binomial import BayesianBinomialRegressor
 from skvi.linear_model._counts import BayesianPoissonRegressor
 from skvi.linear_model._groups import GroupedFeatures
 from skvi.linear_model._linear import BayesianLinearRegression
@@ -8,6 +9,7 @@ from skvi.linear_model._logistic import BayesianLogisticRegression
 from skvi.linear_model._ordinal import BayesianOrdinalClassifier
 
 __all__ = [
+    "BayesianBinomialRegressor",
     "BayesianLinearModel",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",

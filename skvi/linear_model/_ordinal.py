@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
 from skvi._estimator._classes import BayesianClassifierMixin, Labels
-from skvi._predictive._quantiles import normal_mixture_quantiles
 from skvi.exceptions import SkviWarning
+from skvi.expectations._rules import factorize_rows, quasi_random_rule
 from skvi.likelihoods import OrdinalLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._coefficients import DrawnCoefficients
@@ -24,8 +24,8 @@ from skvi.utils._validation import StrOptions
 
 # Prior deviation of the log of the distance between two cutpoints.
 DISTANCE_SCALE = 1.5
-# Draws behind intervals of probabilities.
-N_DRAWS = 1000
+# Draws behind intervals of probabilities, and points behind moments of cutpoints.
+N_DRAWS, N_POINTS = 1000, 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +176,12 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         self.verbose = verbose
         self.random_state = random_state
 
+    def __sklearn_tags__(self):
+        """Declare that classes without an order are missed, as in common checks."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
     def _make_target(self, X, y, *options):
         self._order = self.categories
         dtype = getattr(y, "dtype", None)
@@ -187,7 +193,11 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         """Labels in their order."""
         order = self.categories if not hasattr(self, "_order") else self._order
         labels = OrderedLabels.in_order(y, order, self.class_weight)
-        if order is None and labels.classes.dtype.kind in "OUST" and len(labels.classes) > 2:
+        if (
+            order is None
+            and labels.classes.dtype.kind in "OUST"
+            and len(labels.classes) > 2
+        ):
             self._warn(
                 f"classes are taken in the order of their names, "
                 f"{labels.classes.tolist()}: give categories=, from low to high",
@@ -222,41 +232,37 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         found = super()._posterior_attributes(state)
         for name in ("distance_", "distance_std_"):
             found.pop(name, None)
-        mean, std, weights = self._cutpoints_of(found["_coefficients"])
-        middle = weights @ mean
-        variance = weights @ (std.square() + (mean - middle).square())
-        parts = {"cutpoints_": middle, "cutpoints_std_": variance.sqrt()}
-        dtype = self._model.dtype
-        return found | {k: v.numpy().astype(dtype) for k, v in parts.items()}
+        points, weights = self._cutpoints_of(found["_coefficients"])
+        mean = weights @ points
+        std = (weights @ (points - mean).square()).sqrt()
+        parts = {"cutpoints_": mean, "cutpoints_std_": std}
+        return found | {
+            k: v.numpy().astype(self._model.dtype) for k, v in parts.items()
+        }
 
     def _cutpoints_of(self, coefficients):
-        """Means and deviations of cutpoints, (m, K - 1), and weights, (m,)."""
+        """Points that represent the posterior, (N, K - 1), and weights, (N,)."""
         if isinstance(coefficients, DrawnCoefficients):
-            draws = self._cutpoints(coefficients.in_units())
-            return draws, torch.zeros_like(draws), draws.new_ones(len(draws)) / len(draws)
-        parts = [self._moments_of_cutpoints(n) for n in coefficients.components]
-        mean, std = (torch.stack(part) for part in zip(*parts, strict=True))
-        return mean, std, coefficients.log_weights.exp()
+            points = [self._cutpoints(coefficients.in_units())]
+            log_w = points[0].new_zeros(1)
+        else:
+            points = [self._points(normal) for normal in coefficients.components]
+            log_w = coefficients.log_weights
+        size = len(points[0])
+        return torch.cat(points), log_w.exp().repeat_interleave(size) / size
 
-    def _moments_of_cutpoints(self, normal):
-        """Exact moments: distances are lognormal."""
+    def _points(self, normal):
+        """Cutpoints at quasi-random points of a normal."""
         model, columns = self._model, self._shared_columns()
         mean, std = (part[columns] for part in model.moments_in_units(normal))
-        root = normal.scale.T if normal.scale.ndim == 2 else normal.factor
-        covariance = torch.zeros(len(mean), len(mean), dtype=mean.dtype, device="cpu")
+        root = normal.scale if normal.scale.ndim == 2 else normal.factor
+        covariance = torch.diag(std.square())
         if root is not None:
-            rows = root if normal.scale.ndim == 2 else root.T
-            some = model.in_units(rows, True)[:, columns]
+            some = model.in_units(root.T, True)[:, columns]
             covariance = some.T @ some
-        covariance = covariance + torch.diag(std.square() - covariance.diagonal())
-        length = torch.exp(mean[1:] + 0.5 * std[1:].square())
-        steps = torch.cat([-mean[:1], length])
-        unit = torch.cat([-torch.ones_like(mean[:1]), length])
-        spread = covariance.clone()
-        spread[1:, 1:] = torch.expm1(covariance[1:, 1:])
-        spread = unit[:, None] * spread * unit
-        variance = spread.cumsum(0).cumsum(1).diagonal()
-        return steps.cumsum(0), variance.sqrt()
+            covariance.diagonal().copy_(std.square())
+        z = quasi_random_rule(len(mean), N_POINTS)[0]
+        return self._cutpoints_at(mean + z.T @ factorize_rows(covariance[None])[0].T)
 
     def _shared_columns(self):
         """Positions of intercept and distances in theta."""
@@ -267,7 +273,10 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
 
     def _cutpoints(self, theta):
         """Cutpoints of draws in the units of the data, (S, K - 1)."""
-        own = theta[:, self._shared_columns()]
+        return self._cutpoints_at(theta[:, self._shared_columns()])
+
+    def _cutpoints_at(self, own):
+        """Cutpoints from intercepts and distances, (S, K - 1)."""
         return torch.cat([-own[:, :1], own[:, 1:].exp()], 1).cumsum(1)
 
     def _in_units(self, theta):
@@ -288,7 +297,10 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         return tuple(f"{low}|{high}" for low, high in pairs)
 
     def summary(
-        self, coverage: float = 0.9, feature_names: Sequence[str] | None = None, groups: bool = False
+        self,
+        coverage: float = 0.9,
+        feature_names: Sequence[str] | None = None,
+        groups: bool = False,
     ) -> CoefficientTable:
         """Table of coefficients and cutpoints, or of scales.
 
@@ -309,10 +321,13 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         table = super().summary(coverage, feature_names, groups)
         if groups:
             return table
-        mean, std, weights = self._cutpoints_of(self._coefficients)
-        levels = np.array([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        ends = normal_mixture_quantiles(mean, std, levels, weights).numpy()
-        own = self.cutpoints_, self.cutpoints_std_, *ends.T
+        points, w = (part.numpy() for part in self._cutpoints_of(self._coefficients))
+        levels, given = (
+            [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage],
+            w[:, None] + 0 * points,
+        )
+        ends = np.quantile(points, levels, 0, weights=given, method="inverted_cdf")
+        own = self.cutpoints_, self.cutpoints_std_, *ends
         headings = ("mean", "std", "lower", "upper")
         parts = {
             name: np.concatenate([getattr(table, name)[1:], part])

@@ -46,7 +46,7 @@ class OrdinalPredictor(Predictor):
         return torch.cat([own, rows[..., 1:].sum(1)], 1)
 
     def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
-        """Return ``A' H A``, (P, P), with a block of H, (1 + m, 1 + m), for each row."""
+        """Return ``A' H A``, (P, P), with a block of H for each row."""
         out = h.new_empty(self.layout.size, self.layout.size)
         own, between = slice(self.size), slice(self.size, None)
         out[own, own] = self.linear.gram(X, h[:, 0, 0])
@@ -72,10 +72,10 @@ class OrdinalPredictor(Predictor):
         own = NormalForm(normal.mean[:k], scale, factor)
         mean, variance = self.linear.moments(X, own)
         shared = normal.mean[k:].expand(len(mean), -1)
-        roots = [p for p in parts if p is not None and p.ndim == 2]
-        covariance = sum(r @ r[k:].T for r in roots)
-        if not roots:
-            covariance = normal.mean.new_zeros(len(normal.mean), self.n_outputs - 1)
+        covariance = normal.mean.new_zeros(len(normal.mean), self.n_outputs - 1)
+        for root in parts:
+            if root is not None and root.ndim == 2:
+                covariance = root @ root[k:].T
         if not is_full:
             between = torch.diag_embed(normal.scale[k:].square())
             covariance = torch.cat([covariance[:k], covariance[k:] + between])

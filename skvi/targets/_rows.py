@@ -425,7 +425,7 @@ def _stacked_losses(
     first, likelihood = targets[0], targets[0].likelihood
     k, y, expected = len(targets), first.y, first.loss.expected
     if all(t.likelihood is likelihood for t in targets):
-        flat = mean.flatten(0, 1), std_or_cov.flatten(0, 1), y.repeat(k)
+        flat = mean.flatten(0, 1), std_or_cov.flatten(0, 1), torch.cat([y] * k)
         found = expected(likelihood, *flat)
         return [part.unflatten(0, (k, len(y))) for part in found]
     pairs = zip(targets, mean, std_or_cov, strict=True)
