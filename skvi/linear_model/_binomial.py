@@ -106,7 +106,7 @@ class TrialsPredictive(Predictive):
 
 
 class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
-    r"""Logistic regression of y successes of `n_trials`, with a posterior.
+    """Logistic regression of y successes of `n_trials`, with a posterior.
 
     Each row has its own number of trials, all with the same probability, such as sick
     animals of a herd or voters of a district. The posterior is that of
@@ -173,7 +173,9 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
     >>> model = BayesianBinomialRegressor().fit(X, y, n_trials=trials)
     >>> rate, std = model.predict([[0.0]], return_std=True)
     >>> rate.round(3), std.round(3)
+    (array([0.311]), array([0.021]))
     >>> model.predict_interval([[0.0]], n_trials=20)
+    array([[ 3., 10.]])
     """
 
     def __init__(

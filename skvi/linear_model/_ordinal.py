@@ -54,11 +54,11 @@ class OrderedLabels(Labels):
 
 
 class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
-    r"""Regression of ordered classes, such as ratings, with a posterior.
+    """Regression of ordered classes, such as ratings, with a posterior.
 
-    A cumulative model: :math:`P(y \le k | x) = F(c_k - x' \beta)`, with the logistic or
-    the normal distribution function F, known as proportional odds, or ordered probit.
-    The cutpoints c have a posterior together with the coefficients, so that
+    A cumulative model: ``P(y <= k | x) = F(cutpoints[k] - x' coef)``, with the logistic
+    or the normal distribution function F, known as proportional odds, or ordered
+    probit. The cutpoints have a posterior together with the coefficients, so that
     probabilities and the evidence average over both.
 
     Parameters
@@ -137,6 +137,13 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
     >>> order = ["low", "medium", "high"]
     >>> model = BayesianOrdinalClassifier(categories=order).fit(X, y)
     >>> print(model.summary())
+    BayesianOrdinalClassifier: 90 % credible intervals
+                   mean    std   lower   upper
+    x0            0.923  0.131   0.708   1.138
+    x1           -0.437  0.118  -0.630  -0.244
+    low|medium   -1.094  0.143  -1.328  -0.861
+    medium|high   1.533  0.158   1.280   1.799
+    lower_bound_ -287.6
     """
 
     _parameter_constraints: dict = {
