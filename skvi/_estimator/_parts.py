@@ -26,6 +26,7 @@ from skvi.likelihoods import (
     PoissonLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
+    ZeroInflatedLikelihood,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.losses._callable import CallableLoss
@@ -109,6 +110,17 @@ NOISES = {"gaussian": GaussianLikelihood, "student_t": StudentTLikelihood}
 COUNTS = {
     "poisson": PoissonLikelihood,
     "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
+}
+#: Counts with zeros of their own, of linear models.
+ZEROS = {
+    "zero_inflated_poisson": ZeroInflatedLikelihood,
+    "zero_inflated_negative_binomial": lambda: ZeroInflatedLikelihood(
+        NegativeBinomialLikelihood("hyperprior")
+    ),
+    "hurdle_poisson": lambda: HurdleLikelihood(PoissonLikelihood(), 0.0),
+    "hurdle_negative_binomial": lambda: HurdleLikelihood(
+        NegativeBinomialLikelihood("hyperprior"), 0.0
+    ),
 }
 #: Other numbers, for networks: noise that varies, rounded, skewed, positive, with a
 #: repeated value.

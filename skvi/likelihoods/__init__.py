@@ -6,7 +6,7 @@ Values are in nats per row; nothing is averaged.
 from skvi.likelihoods._categorical import BernoulliLikelihood
 from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood, HeteroscedasticLikelihood
-from skvi.likelihoods._hurdle import HurdleLikelihood
+from skvi.likelihoods._hurdle import HurdleLikelihood, ZeroInflatedLikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods._ordinal import OrdinalLikelihood
@@ -29,4 +29,5 @@ __all__ = [
     "PoissonLikelihood",
     "RoundedLikelihood",
     "StudentTLikelihood",
+    "ZeroInflatedLikelihood",
 ]

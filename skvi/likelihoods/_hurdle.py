@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
+from skvi.expectations._rules import Expectations, expect_pair
+from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
@@ -56,7 +58,6 @@ class HurdleLikelihood(Likelihood):
         "likelihood": [Likelihood, None],
         "at": [Interval(Real, None, None, closed="neither"), StrOptions({"auto"})],
     }
-    has_expectations = False
 
     def __init__(
         self, likelihood: Likelihood | None = None, at: float | str = "auto"
@@ -80,6 +81,21 @@ class HurdleLikelihood(Likelihood):
     def n_outputs(self) -> int:  # type: ignore[override]
         """Columns of f of the rest, and one."""
         return int(self.rest.n_outputs) + 1
+
+    @property
+    def has_expectations(self) -> bool:  # type: ignore[override]
+        """With one column of the rest, by nodes of both."""
+        return self.n_outputs == 2
+
+    @property
+    def gamma_block(self) -> Any:  # type: ignore[override]
+        """That of the rest."""
+        return self.rest.gamma_block
+
+    @property
+    def gamma_prior(self) -> Any:  # type: ignore[override]
+        """That of the rest."""
+        return self.rest.gamma_prior
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
@@ -215,6 +231,36 @@ class HurdleLikelihood(Likelihood):
             others = others - c * torch.log1p(-mass)
         return torch.logaddexp(c * logsigmoid(odds), others + c * logsigmoid(-odds))
 
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Closed form of two columns; see `Likelihood.log_prob_derivatives`."""
+        if self.n_outputs != 2:
+            return super().log_prob_derivatives(f, y)
+        own, odds = self._split(f)
+        is_at, p = self.is_at(y).to(f.dtype), torch.sigmoid(odds)
+        _, first, second = self.rest.log_prob_derivatives(own, self._other(y))
+        if self.is_discrete:  # of 1 - P_0(a)
+            at = f.new_full(f.shape[1:2], self.value)
+            log_p, slope, curvature = self.rest.log_prob_derivatives(own, at)
+            ratio = log_p.exp() / -torch.expm1(log_p)
+            first = first + ratio * slope
+            second = second + ratio * (curvature + (1 + ratio) * slope.square())
+        rest = 1 - is_at
+        second = torch.stack([rest * second, p.square() - p], -1)
+        first = torch.stack([rest * first, is_at - p], -1)
+        return self.log_prob(f, y), first, torch.diag_embed(second)
+
+    def expected_log_loss(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """By nodes of both columns; see `Likelihood.expected_log_loss`."""
+        given = mean, std_or_cov, y, self._length_scale, refine
+        value, first, second = expect_pair(self.log_prob_derivatives, *given)
+        return -value, -first, -second
+
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Mean of y, (S, n)."""
         own, odds = self._split(f)
@@ -284,3 +330,117 @@ class _HurdlePass(RowPass):
     def values(self, hyper: torch.Tensor) -> torch.Tensor:
         """With those of the rest; see `RowPass.values`."""
         return super().values(hyper) + self._rest.values(hyper)
+
+
+class ZeroInflatedLikelihood(HurdleLikelihood):
+    r"""Counts with more zeros than their distribution has.
+
+    .. math:: P(y = 0) = \sigma(h) + (1 - \sigma(h)) \, p_0(0), \quad
+              P(y) = (1 - \sigma(h)) \, p_0(y)
+
+    for the last column h of f, the log odds of a zero that is not of the distribution
+    :math:`p_0` of `likelihood` given the other column.
+
+    Parameters
+    ----------
+    likelihood : Likelihood or None, default=None
+        Distribution of the counts; None is ``PoissonLikelihood()``.
+
+    References
+    ----------
+    Lambert (1992), *Zero-inflated Poisson regression*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import ZeroInflatedLikelihood
+    >>> f = torch.zeros(1, 1, 2)  # a rate of 1, even odds
+    >>> ZeroInflatedLikelihood().log_prob(f, torch.zeros(1)).exp()
+    tensor([[0.6839]])
+    """
+
+    _parameter_constraints: dict = {"likelihood": [Likelihood, None]}
+    at = 0.0
+
+    def __init__(self, likelihood: Likelihood | None = None) -> None:
+        self.likelihood = likelihood
+
+    @property
+    def rest(self) -> Any:
+        """The likelihood of counts."""
+        return PoissonLikelihood() if self.likelihood is None else self.likelihood
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log mass, (S, n)."""
+        own, odds = self._split(f)
+        counts = self.rest.log_prob(own, y) + logsigmoid(-odds)
+        return torch.where(y == 0, torch.logaddexp(logsigmoid(odds), counts), counts)
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """By the probability that a zero is a count; see `Likelihood`."""
+        if self.n_outputs != 2:
+            return Likelihood.log_prob_derivatives(self, f, y)
+        own, odds = self._split(f)
+        p = torch.sigmoid(odds)
+        log_p, first, second = self.rest.log_prob_derivatives(own, y)
+        count = torch.where(y == 0, torch.sigmoid(log_p - odds), 1.0)
+        mixed = count * (1 - count)
+        between = -mixed * first
+        rows = [
+            torch.stack([count * second + mixed * first.square(), between], -1),
+            torch.stack([between, mixed - p * (1 - p)], -1),
+        ]
+        slopes = torch.stack([count * first, 1 - count - p], -1)
+        return self.log_prob(f, y), slopes, torch.stack(rows, -1)
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Sum of the powers of the probability of 0, and of others, (S, n)."""
+        own, odds = self._split(f)
+        zero = f.new_zeros(f.shape[1])
+        every = self.rest.log_power_integral(own, c)
+        share = torch.exp(c * self.rest.log_prob(own, zero) - every)
+        others = every + torch.log1p(-share) + c * logsigmoid(-odds)
+        return torch.logaddexp(c * self.log_prob(f, zero), others)
+
+    def mass(self, f: torch.Tensor) -> torch.Tensor:
+        """Probability of 0.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        return self.log_prob(f, f.new_zeros(f.shape[1])).exp()
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Mean of y, (S, n)."""
+        own, odds = self._split(f)
+        return torch.sigmoid(-odds) * self.rest.mean(own)
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variance of y, (S, n)."""
+        own, odds = self._split(f)
+        second = (
+            self.rest.variance(own) + torch.sigmoid(odds) * self.rest.mean(own) ** 2
+        )
+        return torch.sigmoid(-odds) * second
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of at most y, (S, n)."""
+        own, odds = self._split(f)
+        below = torch.sigmoid(-odds) * self.rest.cdf(own, y) + torch.sigmoid(odds)
+        return torch.where(y < 0, 0.0, below)
+
+    def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
+        """Quantile of y: not of single distributions of counts."""
+        raise self._lacks("quantile", "quantiles and intervals")
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw counts as floats, (S, n)."""
+        own, odds = self._split(f)
+        found = self.rest.sample(own, generator)
+        uniform = torch.rand(odds.shape, generator=generator, device=odds.device)
+        return torch.where(uniform < torch.sigmoid(odds), 0.0, found)

@@ -20,13 +20,14 @@ from skvi._estimator._model import Response, check_numbers
 from skvi._predictive._mixtures import (
     CountPredictive,
     DrawnPredictive,
+    JointPredictive,
     PoissonPredictive,
     QuadraturePredictive,
 )
 from skvi.base import NormalForm
 from skvi.base._layout import Units
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.likelihoods import Likelihood, PoissonLikelihood
+from skvi.likelihoods import HurdleLikelihood, Likelihood, PoissonLikelihood
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.losses import Loss
 from skvi.posteriors import Posterior
@@ -76,6 +77,8 @@ class CountPredictionMixin:
         offset = self._offset(X, exposure)
         if self._own_block() is not None:
             numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
+        if self._n_beside():
+            return self._of_joint_rows(X, offset, numbers, function, *columns)
         kind, own = QuadraturePredictive, ()
         if isinstance(likelihood, CountLikelihood):
             is_poisson = isinstance(likelihood, PoissonLikelihood)
@@ -91,6 +94,19 @@ class CountPredictionMixin:
             )
 
         offset = np.zeros(X.shape[0]) if offset is None else offset
+        return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
+
+    def _of_joint_rows(self, X, offset, numbers, function, *columns):
+        """As `_of_rows`, of several columns of f."""
+        likelihood = self._model.bound(self._hyper)[1]
+        offset = np.zeros((X.shape[0], 2)) if offset is None else offset
+
+        def of_chunk(mean, covariance, offset, *some):
+            normals = mean + as_tensor(offset), covariance, self._log_weights
+            return function(
+                JointPredictive(likelihood, UNITS, *normals, numbers), *some
+            )
+
         return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
 
     def _from_draws(self, X, theta, exposure):
@@ -111,7 +127,11 @@ class CountPredictionMixin:
         """Offset of f, (n,), or None; warns if only the fit had an exposure."""
         if self._had_exposure and exposure is None:
             warn_user(NO_EXPOSURE.format(type(self).__name__), SkviWarning)
-        return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))
+        given = self._check_exposure(X, exposure)
+        offset = self._model.offset(given, _num_samples(X))
+        if offset is None or not self._n_beside():
+            return offset
+        return np.pad(offset[:, None], ((0, 0), (0, self._n_beside())))
 
     @overload
     def predict(
@@ -418,10 +438,12 @@ def log_exposure(exposure: Any, n_rows: int) -> np.ndarray:
 
 def check_likelihood(likelihood: Likelihood) -> None:
     """Raise if a likelihood is not one of counts."""
-    if not likelihood.is_discrete or likelihood.n_outputs != 1:
+    is_hurdle = isinstance(likelihood, HurdleLikelihood) and likelihood.at == 0
+    if not likelihood.is_discrete or likelihood.n_outputs != 1 + is_hurdle:
         raise IncompatibleComponentsError(
             f"likelihood={likelihood!r}",
-            "is_discrete = True and n_outputs = 1, as a distribution of counts",
+            "is_discrete = True and n_outputs = 1, as a distribution of counts; zeros "
+            "apart need HurdleLikelihood(..., at=0) or ZeroInflatedLikelihood",
             "'poisson', 'negative_binomial', or another Likelihood",
         )
 

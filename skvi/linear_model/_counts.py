@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
-from skvi._estimator._parts import COUNTS
+from skvi._estimator._parts import COUNTS, ZEROS
 from skvi.divergences import Divergence
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
@@ -193,7 +193,7 @@ default="auto"
 
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
-        "likelihood": [StrOptions(set(COUNTS)), Likelihood],
+        "likelihood": [StrOptions({*COUNTS, *ZEROS}), Likelihood],
     }
 
     def __init__(
@@ -321,7 +321,8 @@ default="auto"
 
     def _likelihood(self):
         """The distribution of counts; a learned dispersion is that of a first batch."""
-        likelihood = self._resolve("likelihood")
+        make = ZEROS.get(self.likelihood) if isinstance(self.likelihood, str) else None
+        likelihood = self._resolve("likelihood") if make is None else make()
         likelihood.validate()
         check_likelihood(likelihood)
         if self._continues and likelihood.gamma_prior is None:
@@ -333,6 +334,8 @@ default="auto"
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
+        if self._n_beside():
+            return found | self._dispersion_of(found)
         for name in ("coef_", "coef_std_"):
             found[name] = found[name][0]
         for name in ("intercept_", "intercept_std_"):
@@ -342,12 +345,27 @@ default="auto"
     def _dispersion_of(self, found):
         """Mean of the dispersion, if the likelihood has one."""
         likelihood, posterior = self._model.likelihood, found["posterior_"]
+        likelihood = getattr(likelihood, "rest", likelihood)
         if not isinstance(likelihood, NegativeBinomialLikelihood):
             return {}
         if "dispersion" in posterior.layout:
             return {"dispersion_": mean_number(posterior)}
         bound = self._model.bound(found["_hyper"])[1]
+        bound = getattr(bound, "rest", bound)
         return {"dispersion_": float(bound.overdispersion)}
+
+    def _n_beside(self):
+        """One column of f for zeros apart."""
+        is_word = isinstance(self.likelihood, str)
+        return int(
+            self.likelihood in ZEROS if is_word else self.likelihood.n_outputs > 1
+        )
+
+    def _count_columns(self, counts):
+        return 1 + self._n_beside()
+
+    def _group_labels(self):
+        return ["count", "zero"]
 
     def _evidence(self, X, y, *options):
         self._check_X(X)

@@ -282,13 +282,20 @@ class SupervisedRows(Target):
 
 
 def shift(f: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Add the offset to f, (S, n, K)."""
-    return f if rows.offset is None else f + rows.offset.to(f.dtype)[:, None]
+    """Add the offset to f, (S, n, K): to all columns, or to each its own."""
+    if rows.offset is None:
+        return f
+    return f + rows.offset.to(f.dtype).reshape(f.shape[1], -1)
 
 
 def shift_mean(mean: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Add the offset to the mean of f, (n,) or (n, K)."""
-    return mean if rows.offset is None else mean + like_rows(rows.offset, mean)
+    return mean if rows.offset is None else mean + _of_columns(rows.offset, mean)
+
+
+def _of_columns(offset: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """An offset, (n,) or (n, K), as it is added to means, (n,) or (n, K)."""
+    return offset if offset.ndim == mean.ndim else offset[:, None]
 
 
 def mean_log_density(
@@ -414,7 +421,7 @@ def _stacked_moments(
         std_or_cov = root @ root.mT if several else root.square().sum(-1).sqrt()
     offset = target.rows.offset
     if offset is not None:
-        mean = mean + like_rows(offset, mean[0])
+        mean = mean + _of_columns(offset, mean[0])
     return mean, std_or_cov
 
 
