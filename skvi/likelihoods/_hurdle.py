@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
-from skvi.expectations._rules import Expectations, expect_pair
+from skvi.expectations._logistic import expect_softplus
+from skvi.expectations._rules import Expectations, expect_pair, normal_rule
 from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
@@ -54,6 +55,8 @@ class HurdleLikelihood(Likelihood):
     (tensor([[2.5000]]), tensor([[-0.6931]]))
     """
 
+    #: Whether the rest has no such values.
+    _excludes = True
     _parameter_constraints: dict = {
         "likelihood": [Likelihood, None],
         "at": [Interval(Real, None, None, closed="neither"), StrOptions({"auto"})],
@@ -256,10 +259,35 @@ class HurdleLikelihood(Likelihood):
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """By nodes of both columns; see `Likelihood.expected_log_loss`."""
-        given = mean, std_or_cov, y, self._length_scale, refine
-        value, first, second = expect_pair(self.log_prob_derivatives, *given)
-        return -value, -first, -second
+        """A logistic model beside the rest; see `Likelihood.expected_log_loss`."""
+        std, is_at = std_or_cov.diagonal(dim1=1, dim2=2).sqrt(), self.is_at(y)
+        sign = torch.where(is_at, -1.0, 1.0).to(mean.dtype)
+        odds = expect_softplus(sign * mean[:, 1], std[:, 1], refine)
+        others = mean[:, 0].contiguous(), std[:, 0].contiguous()
+        found = self.rest.expected_log_loss(*others, self._other(y), refine)
+        if self._excludes and self.is_discrete:
+            found = map(torch.add, found, self._expected_log_rest(*others, refine))
+        value, first, second = (torch.where(is_at, 0.0, part) for part in found)
+        slopes = torch.stack([first, sign * odds[1]], 1)
+        return (
+            value + odds[0],
+            slopes,
+            torch.diag_embed(torch.stack([second, odds[2]], 1)),
+        )
+
+    def _expected_log_rest(
+        self, mean: torch.Tensor, std: torch.Tensor, refine: int
+    ) -> Expectations:
+        """Expected log of 1 - P_0(a), and derivatives, by nodes."""
+        width = float(std.max()) / self._length_scale
+        nodes, weights = normal_rule(width, refine, mean.device)
+        f = torch.addcmul(mean, nodes[:, None], std)[..., None]
+        at = torch.full_like(mean, self.value)
+        log_p, slope, curvature = self.rest.log_prob_derivatives(f, at)
+        log_rest = torch.log(-torch.expm1(log_p))
+        ratio = torch.exp(log_p - log_rest)
+        second = ratio * (curvature + (1 + ratio) * slope.square())
+        return weights @ log_rest, -(weights @ (ratio * slope)), -(weights @ second)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Mean of y, (S, n)."""
@@ -360,7 +388,7 @@ class ZeroInflatedLikelihood(HurdleLikelihood):
     """
 
     _parameter_constraints: dict = {"likelihood": [Likelihood, None]}
-    at = 0.0
+    at, _excludes = 0.0, False
 
     def __init__(self, likelihood: Likelihood | None = None) -> None:
         self.likelihood = likelihood
@@ -392,6 +420,23 @@ class ZeroInflatedLikelihood(HurdleLikelihood):
         ]
         slopes = torch.stack([count * first, 1 - count - p], -1)
         return self.log_prob(f, y), slopes, torch.stack(rows, -1)
+
+    def expected_log_loss(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Of zeros by nodes of both columns; see `Likelihood.expected_log_loss`."""
+        sums = super().expected_log_loss(mean, std_or_cov, y, refine)
+        if len(zeros := (y == 0).nonzero()[:, 0]):
+            given = mean[zeros], std_or_cov[zeros], y[zeros]
+            scale = self._length_scale, refine
+            found = expect_pair(self.log_prob_derivatives, *given, *scale)
+            for total, part in zip(sums, found, strict=True):
+                total[zeros] = -part
+        return sums
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Sum of the powers of the probability of 0, and of others, (S, n)."""
