@@ -15,6 +15,9 @@ from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
+# Least distance of the log of a probability from 0, whose log is finite.
+LEAST = 1e-300
+
 
 class HurdleLikelihood(Likelihood):
     r"""One value has a probability of its own; the rest has another likelihood.
@@ -89,6 +92,12 @@ class HurdleLikelihood(Likelihood):
     def has_expectations(self) -> bool:  # type: ignore[override]
         """With one column of the rest, by nodes of both."""
         return self.n_outputs == 2
+
+    @property
+    def is_log_concave(self) -> bool:  # type: ignore[override]
+        """As the rest is, or for an exponential family without a value."""
+        is_family = isinstance(self.rest, PoissonLikelihood) or not self.is_discrete
+        return bool(self.rest.is_log_concave and is_family and self._excludes)
 
     @property
     def gamma_block(self) -> Any:  # type: ignore[override]
@@ -198,12 +207,17 @@ class HurdleLikelihood(Likelihood):
         mass: torch.Tensor = self.rest.log_prob(f, at).exp()
         return mass
 
+    def _log_rest(self, f: torch.Tensor) -> torch.Tensor:
+        """Log of the probability that the rest would not give the value."""
+        at = f.new_full(f.shape[1:2], self.value)
+        return _log_other(self.rest.log_prob(f, at))
+
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log probability or density, (S, n)."""
         own, odds = self._split(f)
         others = self.rest.log_prob(own, self._other(y)) + logsigmoid(-odds)
         if self.is_discrete:
-            others = others - torch.log1p(-self._own_mass(own))
+            others = others - self._log_rest(own)
         return torch.where(self.is_at(y), logsigmoid(odds), others)
 
     def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -244,7 +258,7 @@ class HurdleLikelihood(Likelihood):
         if self.is_discrete:  # of 1 - P_0(a)
             at = f.new_full(f.shape[1:2], self.value)
             log_p, slope, curvature = self.rest.log_prob_derivatives(own, at)
-            ratio = log_p.exp() / -torch.expm1(log_p)
+            ratio = torch.exp(log_p - _log_other(log_p))
             first = first + ratio * slope
             second = second + ratio * (curvature + (1 + ratio) * slope.square())
         rest = 1 - is_at
@@ -284,7 +298,7 @@ class HurdleLikelihood(Likelihood):
         f = torch.addcmul(mean, nodes[:, None], std)[..., None]
         at = torch.full_like(mean, self.value)
         log_p, slope, curvature = self.rest.log_prob_derivatives(f, at)
-        log_rest = torch.log(-torch.expm1(log_p))
+        log_rest = _log_other(log_p)
         ratio = torch.exp(log_p - log_rest)
         second = ratio * (curvature + (1 + ratio) * slope.square())
         return weights @ log_rest, -(weights @ (ratio * slope)), -(weights @ second)
@@ -332,6 +346,11 @@ class HurdleLikelihood(Likelihood):
             found = torch.where(again, self.rest.sample(own, generator), found)
         uniform = torch.rand(odds.shape, generator=generator, device=odds.device)
         return torch.where(uniform < torch.sigmoid(odds), self.value, found)
+
+
+def _log_other(log_p: torch.Tensor) -> torch.Tensor:
+    """Log of 1 - p, with its digits where p is nearly 1."""
+    return torch.log(-torch.expm1(log_p.clamp(max=-LEAST)))
 
 
 class _HurdlePass(RowPass):

@@ -122,7 +122,7 @@ def _moments(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means and variances of f; without covariances if there are several."""
     f, variance = target.predictor.moments(target.X, NormalForm(mean, scale))
-    if f.ndim > 1 and target.likelihood_spec.is_log_concave:  # of a softmax
+    if f.ndim > 1 and target.likelihood_spec.has_contrasts:
         variance = torch.diag_embed(pairwise_split(f, variance)[0])
     return f, variance
 
