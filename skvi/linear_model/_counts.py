@@ -85,10 +85,13 @@ Divergence, default="kl"
         proper.
     fit_intercept : bool, default=True
         Without an intercept neither features nor log exposures are centered.
-    likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
+    likelihood : {"poisson", "negative_binomial", "zero_inflated_poisson", \
+"zero_inflated_negative_binomial", "hurdle_poisson", "hurdle_negative_binomial"} or \
+Likelihood, default="poisson"
         Distribution of a count given its mean. Real counts mostly vary more than
         "poisson" allows; "negative_binomial" has the variance mean + dispersion * mean
-        ** 2, and averages over an unknown dispersion.
+        ** 2, and averages over an unknown dispersion. "zero_inflated" ones have more
+        zeros, whose log odds are linear in X, too; with a "hurdle" all zeros are such.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"} or Solver, \
 default="auto"
         "auto" chooses the most accurate one that can solve the combination.
@@ -117,9 +120,10 @@ default="auto"
 
     Attributes
     ----------
-    coef_, coef_std_ : ndarray of shape (n_features,)
-        Posterior means and standard deviations.
-    intercept_, intercept_std_ : float
+    coef_, coef_std_ : ndarray of shape (n_features,) or (2, n_features)
+        Posterior means and standard deviations; with zeros apart the second row is of
+        their log odds.
+    intercept_, intercept_std_ : float or ndarray of shape (2,)
         Log rate per unit of exposure, for the original features.
     dispersion_ : float
         Only with negative binomial counts: posterior mean of the dispersion, or the
