@@ -1,5 +1,6 @@
 """scikit-learn's own checks: all of them for each class, some for other parts."""
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
@@ -13,8 +14,10 @@ from skvi.gaussian_process import (
     SparseGaussianProcessRegressor,
 )
 from skvi.linear_model import (
+    BayesianBinomialRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianOrdinalClassifier,
     BayesianPoissonRegressor,
     GroupedFeatures,
 )
@@ -35,6 +38,15 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::skvi.exceptions.SkviWarning",
 )
 
+
+class Trials(BayesianBinomialRegressor):
+    """Targets of the checks as successes of twenty trials."""
+
+    def fit(self, X, y, sample_weight=None):
+        y = np.clip(np.round(10 + 3 * np.asarray(y, float)), 0, 20)
+        return super().fit(X, y, sample_weight, n_trials=20)
+
+
 # As few steps as the checks of accuracy allow.
 CHEAP = {
     "hidden_layer_sizes": 4,
@@ -48,6 +60,7 @@ QUICK = BayesianLogisticRegression(prior="normal", posterior="mean_field")
 DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
+    BayesianOrdinalClassifier(prior="normal"),
     BayesianPoissonRegressor(),
     GroupedFeatures(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
@@ -81,6 +94,8 @@ PARTS = [
     for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
 PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
+PARTS.append(BayesianPoissonRegressor(likelihood="zero_inflated_poisson"))
+PARTS.append(Trials())
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
 PARTS.append(

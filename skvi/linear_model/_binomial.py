@@ -62,7 +62,7 @@ class Successes(Response):
 
 def _with_trials(y: Any, n_trials: Any) -> Any:
     """Successes and trials in two columns; y itself without trials."""
-    if n_trials is None and np.ndim(y) < 2:
+    if y is None or (n_trials is None and np.asarray(y).ndim < 2):
         return y
     y = check_numbers(y)
     if y.ndim > 1 and y.shape[1] > 1:
