@@ -1,5 +1,6 @@
 """scikit-learn's own checks: all of them for each class, some for other parts."""
 
+import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import RBF
@@ -14,9 +15,11 @@ from skvi.gaussian_process import (
 )
 from skvi.likelihoods import GammaLikelihood
 from skvi.linear_model import (
+    BayesianBinomialRegressor,
     BayesianGammaRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianOrdinalClassifier,
     BayesianPoissonRegressor,
     BayesianTweedieRegressor,
     GroupedFeatures,
@@ -40,6 +43,15 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:No features were selected",
 )
 
+
+class Trials(BayesianBinomialRegressor):
+    """Targets of the checks as successes of twenty trials."""
+
+    def fit(self, X, y, sample_weight=None):
+        y = np.clip(np.round(10 + 3 * np.asarray(y, float)), 0, 20)
+        return super().fit(X, y, sample_weight, n_trials=20)
+
+
 # As few steps as the checks of accuracy allow.
 CHEAP = {
     "hidden_layer_sizes": 4,
@@ -53,6 +65,7 @@ QUICK = BayesianLogisticRegression(prior="normal", posterior="mean_field")
 DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
+    BayesianOrdinalClassifier(prior="normal"),
     BayesianPoissonRegressor(),
     BayesianGammaRegressor(prior="normal", likelihood=GammaLikelihood(0.5)),
     GroupedFeatures(),
@@ -94,6 +107,8 @@ PARTS = [
 ]
 PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
 PARTS.append(BayesianTweedieRegressor(prior="normal"))
+PARTS.append(BayesianPoissonRegressor(likelihood="zero_inflated_poisson"))
+PARTS.append(Trials())
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
 PARTS.append(

@@ -206,17 +206,24 @@ class BayesianClassifierMixin(ClassifierMixin):
             )
         found = None if classes is None else np.unique(classes)
         if self.__sklearn_is_fitted__():
-            if found is None or np.array_equal(found, self.classes_):
+            if found is None or np.array_equal(found, np.unique(self.classes_)):
                 return None
             if not (self._with_new_classes and np.isin(self.classes_, found).all()):
                 raise ValueError(
                     f"classes={classes!r} is not the same as on last call to "
                     f"partial_fit, was: {self.classes_!r}"
                 )
-            return Labels.find(found, self.class_weight)
+            return self._find_labels(found)
         if found is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
-        return Labels.find(found, self.class_weight)
+        return self._find_labels(found)
+
+    def _find_labels(self, y):
+        return Labels.find(y, self.class_weight)
+
+    def _log_classes(self, f):
+        """Log probabilities of the classes given f, (S, n, K)."""
+        return log_class_probabilities(f)
 
     @by_blocks
     def predict(self, X: Any) -> np.ndarray:
@@ -302,7 +309,7 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         def of_block(f):
             q = torch.tensor(levels, dtype=f.dtype, device=f.device)
-            p = log_class_probabilities(f).exp()
+            p = self._log_classes(f).exp()
             return torch.quantile(p, q, dim=0).movedim(0, 1)
 
         return self._drawn().by_rows(X, of_block).astype(X.dtype)
@@ -335,7 +342,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         """One position in `classes_` given each draw, (n, S)."""
 
         def of_block(f):
-            return log_class_probabilities(f).exp().cumsum(2)[..., :-1].movedim(0, 1)
+            return self._log_classes(f).exp().cumsum(2)[..., :-1].movedim(0, 1)
 
         limits = self._drawn(theta).by_rows(X, of_block)
         u = check_random_state(random_state).random_sample(limits.shape[:2])
@@ -345,7 +352,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         """Mean divergence of probabilities from their averages over draws, (n,)."""
 
         def of_block(f, log_p):
-            return class_divergences(f, log_p).mean(0)
+            return divergence(self._log_classes(f).exp(), log_p).mean(0)
 
         return self._drawn().by_rows(self._check_X(X), of_block, log_p.numpy())
 

@@ -28,6 +28,7 @@ from skvi.likelihoods import (
     PoissonLikelihood,
     RoundedLikelihood,
     StudentTLikelihood,
+    ZeroInflatedLikelihood,
 )
 from skvi.likelihoods._positive import InverseGaussianLikelihood, LogNormalLikelihood
 from skvi.likelihoods._tweedie import TweedieLikelihood
@@ -122,6 +123,17 @@ POSITIVE = {
 }
 RATES = {"beta": partial(BetaLikelihood, "hyperprior")}
 AMOUNTS = {"tweedie": partial(TweedieLikelihood, dispersion="hyperprior")}
+#: Counts with zeros of their own, of linear models.
+ZEROS = {
+    "zero_inflated_poisson": ZeroInflatedLikelihood,
+    "zero_inflated_negative_binomial": lambda: ZeroInflatedLikelihood(
+        NegativeBinomialLikelihood("hyperprior")
+    ),
+    "hurdle_poisson": lambda: HurdleLikelihood(PoissonLikelihood(), 0.0),
+    "hurdle_negative_binomial": lambda: HurdleLikelihood(
+        NegativeBinomialLikelihood("hyperprior"), 0.0
+    ),
+}
 #: Other numbers, for networks: noise that varies, rounded, skewed, positive, with a
 #: repeated value.
 OTHERS = {

@@ -16,7 +16,11 @@ from skvi.expectations._poisson import (
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
 )
-from skvi.expectations._rules import normal_rule
+from skvi.expectations._rules import (
+    factorize_rows,
+    normal_rule,
+    quasi_random_rule,
+)
 from skvi.likelihoods import (
     GaussianLikelihood,
     Likelihood,
@@ -29,6 +33,8 @@ CHUNK_ELEMENTS = 2**20
 # Components with a smaller probability are ignored in the choice of nodes, and by
 # scores that do not depend on far tails.
 NEGLIGIBLE = 1e-8
+# Points of several f: of all normals, and the fewest of one.
+N_POINTS, LEAST_POINTS = 2048, 64
 
 OfRows = Callable[..., torch.Tensor]
 Normals = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -141,7 +147,7 @@ class Predictive(ABC):
 class DrawnPredictive(Predictive):
     """Draws of f, each with its own parameters of the likelihood, in rows X.
 
-    `offset`, of shape (n_samples,), is added to f.
+    `offset`, of shape (n_samples,) or (n_samples, C), is added to f.
     """
 
     draws: Draws
@@ -156,7 +162,8 @@ class DrawnPredictive(Predictive):
         def of_block(
             f: torch.Tensor, offset: torch.Tensor, *some: torch.Tensor
         ) -> torch.Tensor:
-            return function(self.likelihood, equal, f + offset[:, None], *some)
+            own = offset.reshape(len(offset), -1)
+            return function(self.likelihood, equal, f + own, *some)
 
         offset = np.zeros(self.X.shape[0]) if self.offset is None else self.offset
         return self.draws.by_rows(self.X, of_block, offset, *columns)
@@ -356,6 +363,40 @@ class QuadraturePredictive(Predictive):
         relevant = self.hyper[self.log_weights > np.log(NEGLIGIBLE)]
         bound = (self.likelihood.bind(number.reshape(1)) for number in relevant)
         return torch.stack([p._resolution(f) for p in bound]).amin(0)
+
+
+@dataclass(frozen=True, eq=False)
+class JointPredictive(Predictive):
+    """The mixture over several f, by quasi-random points of each of M normals.
+
+    `mean` has shape (M, n_samples, C), `covariance` (M, n_samples, C, C), `log_shares`
+    and `hyper`, or None, have (M,), as in `QuadraturePredictive`.
+    """
+
+    mean: torch.Tensor
+    covariance: torch.Tensor
+    log_shares: torch.Tensor
+    hyper: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
+        """Apply a function to all rows; see `Predictive.by_rows`."""
+        tensors, parts = [as_tensor(np.asarray(column)) for column in columns], []
+        n_normals, n_rows, size = self.mean.shape
+        n_points = max(LEAST_POINTS, N_POINTS // n_normals)
+        nodes, weights = quasi_random_rule(size, n_points)
+        log_w = (self.log_shares[:, None] + weights.log()).flatten()
+        bound = self.likelihood
+        if self.hyper is not None:
+            numbers = self.hyper.repeat_interleave(len(weights))
+            bound = bound.bind(numbers[None, :, None])
+        for rows in gen_batches(n_rows, max(1, CHUNK_ELEMENTS // (len(log_w) * size))):
+            root = factorize_rows(self.covariance[:, rows].flatten(0, 1))
+            mean = self.mean[:, rows]
+            away = (root @ nodes).mT.unflatten(0, mean.shape[:2])
+            f = (mean[:, :, None] + away).transpose(1, 2).flatten(0, 1)
+            parts.append(function(bound, log_w, f, *(t[rows] for t in tensors)))
+        return torch.cat(parts).numpy()
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,6 +41,7 @@ from skvi.evidence._tempered import (
 )
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
+from skvi.predictors import LinearPredictor
 from skvi.solvers._moment_matching import fit_proposal_normal
 from skvi.solvers._paths import MAX_MODES
 from skvi.targets import SupervisedTarget, Target
@@ -274,7 +275,8 @@ class _Run:
     def _particles(
         self, target: SupervisedTarget, clock: Clock
     ) -> EvidenceBounds | None:
-        if target.noise_hyperprior is not None:
+        is_linear = isinstance(target.predictor, LinearPredictor)
+        if target.noise_hyperprior is not None or not is_linear:
             return None
         options = self.generator, *self.asked, self.report, clock
         sides = row_particle_sides(target, *options)

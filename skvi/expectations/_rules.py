@@ -302,6 +302,33 @@ def expect_derivatives(
     return value, first, second
 
 
+def expect_pair(
+    derivatives: Callable[[torch.Tensor, torch.Tensor], Expectations],
+    mean: torch.Tensor,
+    covariance: torch.Tensor,
+    y: torch.Tensor,
+    length_scale: float = 1.0,
+    refine: int = 1,
+) -> Expectations:
+    """Expectations of a function of two f, (S, n, 2), and its derivatives.
+
+    The first one has `length_scale`, and the second, which may be wider, 1.
+    """
+    sums = torch.empty_like(mean[:, 0]), torch.empty_like(mean), covariance.clone()
+    factor = factorize_rows(covariance)
+    own = factor.diagonal(dim1=1, dim2=2).contiguous()
+    for rows, x, v in product_rules(own[:, 0] / length_scale, 1, refine):
+        for some, z, w in product_rules(own[rows, 1], 1, refine):
+            nodes = torch.cat([x.repeat_interleave(len(w), 1), z.repeat(1, len(v))])
+            weights = torch.outer(v, w).flatten()
+            for chunk in row_chunks(len(some), nodes.numel()):
+                part = rows[some[chunk]]
+                f = (mean[part, :, None] + factor[part] @ nodes).permute(2, 0, 1)
+                for total, found in zip(sums, derivatives(f, y[part]), strict=True):
+                    total[part] = torch.tensordot(weights, found, 1)
+    return sums
+
+
 class SmoothTable:
     """Quintic Hermite interpolation of an elementwise function, linear outside.
 

@@ -7,9 +7,10 @@ from skvi.likelihoods._beta import BetaLikelihood
 from skvi.likelihoods._categorical import BernoulliLikelihood
 from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood, HeteroscedasticLikelihood
-from skvi.likelihoods._hurdle import HurdleLikelihood
+from skvi.likelihoods._hurdle import HurdleLikelihood, ZeroInflatedLikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
 from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.likelihoods._ordinal import OrdinalLikelihood
 from skvi.likelihoods._positive import GammaLikelihood
 from skvi.likelihoods._rounded import RoundedLikelihood
 from skvi.likelihoods._skewed import GeneralizedGammaLikelihood, JohnsonSULikelihood
@@ -28,7 +29,9 @@ __all__ = [
     "Likelihood",
     "NegativeBinomialLikelihood",
     "NoiseLikelihood",
+    "OrdinalLikelihood",
     "PoissonLikelihood",
     "RoundedLikelihood",
     "StudentTLikelihood",
+    "ZeroInflatedLikelihood",
 ]

@@ -77,6 +77,8 @@ class CategoricalLikelihood(_ClassLikelihood):
     tensor([[-1.0986, -1.0986]])
     """
 
+    has_contrasts = True
+
     _parameter_constraints: dict = {
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }

@@ -7,10 +7,16 @@ from typing import Any
 import torch
 from torch.nn.functional import logsigmoid
 
+from skvi.expectations._logistic import expect_softplus
+from skvi.expectations._rules import Expectations, expect_pair, normal_rule
+from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
+
+# Least distance of the log of a probability from 0, whose log is finite.
+LEAST = 1e-300
 
 
 class HurdleLikelihood(Likelihood):
@@ -52,11 +58,12 @@ class HurdleLikelihood(Likelihood):
     (tensor([[2.5000]]), tensor([[-0.6931]]))
     """
 
+    #: Whether the rest has no such values.
+    _excludes = True
     _parameter_constraints: dict = {
         "likelihood": [Likelihood, None],
         "at": [Interval(Real, None, None, closed="neither"), StrOptions({"auto"})],
     }
-    has_expectations = False
 
     def __init__(
         self, likelihood: Likelihood | None = None, at: float | str = "auto"
@@ -80,6 +87,27 @@ class HurdleLikelihood(Likelihood):
     def n_outputs(self) -> int:  # type: ignore[override]
         """Columns of f of the rest, and one."""
         return int(self.rest.n_outputs) + 1
+
+    @property
+    def has_expectations(self) -> bool:  # type: ignore[override]
+        """With one column of the rest, by nodes of both."""
+        return self.n_outputs == 2
+
+    @property
+    def is_log_concave(self) -> bool:  # type: ignore[override]
+        """As the rest is, or for an exponential family without a value."""
+        is_family = isinstance(self.rest, PoissonLikelihood) or not self.is_discrete
+        return bool(self.rest.is_log_concave and is_family and self._excludes)
+
+    @property
+    def gamma_block(self) -> Any:  # type: ignore[override]
+        """That of the rest."""
+        return self.rest.gamma_block
+
+    @property
+    def gamma_prior(self) -> Any:  # type: ignore[override]
+        """That of the rest."""
+        return self.rest.gamma_prior
 
     @property
     def is_discrete(self) -> bool:  # type: ignore[override]
@@ -179,12 +207,17 @@ class HurdleLikelihood(Likelihood):
         mass: torch.Tensor = self.rest.log_prob(f, at).exp()
         return mass
 
+    def _log_rest(self, f: torch.Tensor) -> torch.Tensor:
+        """Log of the probability that the rest would not give the value."""
+        at = f.new_full(f.shape[1:2], self.value)
+        return _log_other(self.rest.log_prob(f, at))
+
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log probability or density, (S, n)."""
         own, odds = self._split(f)
         others = self.rest.log_prob(own, self._other(y)) + logsigmoid(-odds)
         if self.is_discrete:
-            others = others - torch.log1p(-self._own_mass(own))
+            others = others - self._log_rest(own)
         return torch.where(self.is_at(y), logsigmoid(odds), others)
 
     def _log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -214,6 +247,61 @@ class HurdleLikelihood(Likelihood):
             others = others + torch.log1p(-torch.exp(c * torch.log(mass) - others))
             others = others - c * torch.log1p(-mass)
         return torch.logaddexp(c * logsigmoid(odds), others + c * logsigmoid(-odds))
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Closed form of two columns; see `Likelihood.log_prob_derivatives`."""
+        if self.n_outputs != 2:
+            return super().log_prob_derivatives(f, y)
+        own, odds = self._split(f)
+        is_at, p = self.is_at(y).to(f.dtype), torch.sigmoid(odds)
+        _, first, second = self.rest.log_prob_derivatives(own, self._other(y))
+        if self.is_discrete:  # of 1 - P_0(a)
+            at = f.new_full(f.shape[1:2], self.value)
+            log_p, slope, curvature = self.rest.log_prob_derivatives(own, at)
+            ratio = torch.exp(log_p - _log_other(log_p))
+            first = first + ratio * slope
+            second = second + ratio * (curvature + (1 + ratio) * slope.square())
+        rest = 1 - is_at
+        second = torch.stack([rest * second, p.square() - p], -1)
+        first = torch.stack([rest * first, is_at - p], -1)
+        return self.log_prob(f, y), first, torch.diag_embed(second)
+
+    def expected_log_loss(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """A logistic model beside the rest; see `Likelihood.expected_log_loss`."""
+        std, is_at = std_or_cov.diagonal(dim1=1, dim2=2).sqrt(), self.is_at(y)
+        sign = torch.where(is_at, -1.0, 1.0).to(mean.dtype)
+        odds = expect_softplus(sign * mean[:, 1], std[:, 1], refine)
+        others = mean[:, 0].contiguous(), std[:, 0].contiguous()
+        found = self.rest.expected_log_loss(*others, self._other(y), refine)
+        if self._excludes and self.is_discrete:
+            found = map(torch.add, found, self._expected_log_rest(*others, refine))
+        value, first, second = (torch.where(is_at, 0.0, part) for part in found)
+        slopes = torch.stack([first, sign * odds[1]], 1)
+        return (
+            value + odds[0],
+            slopes,
+            torch.diag_embed(torch.stack([second, odds[2]], 1)),
+        )
+
+    def _expected_log_rest(
+        self, mean: torch.Tensor, std: torch.Tensor, refine: int
+    ) -> Expectations:
+        """Expected log of 1 - P_0(a), and derivatives, by nodes."""
+        width = float(std.max()) / self._length_scale
+        nodes, weights = normal_rule(width, refine, mean.device)
+        f = torch.addcmul(mean, nodes[:, None], std)[..., None]
+        at = torch.full_like(mean, self.value)
+        log_p, slope, curvature = self.rest.log_prob_derivatives(f, at)
+        log_rest = _log_other(log_p)
+        ratio = torch.exp(log_p - log_rest)
+        second = ratio * (curvature + (1 + ratio) * slope.square())
+        return weights @ log_rest, -(weights @ (ratio * slope)), -(weights @ second)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Mean of y, (S, n)."""
@@ -260,6 +348,11 @@ class HurdleLikelihood(Likelihood):
         return torch.where(uniform < torch.sigmoid(odds), self.value, found)
 
 
+def _log_other(log_p: torch.Tensor) -> torch.Tensor:
+    """Log of 1 - p, with its digits where p is nearly 1."""
+    return torch.log(-torch.expm1(log_p.clamp(max=-LEAST)))
+
+
 class _HurdlePass(RowPass):
     """The rest's pass over rows without the value, and that of a logistic model."""
 
@@ -284,3 +377,134 @@ class _HurdlePass(RowPass):
     def values(self, hyper: torch.Tensor) -> torch.Tensor:
         """With those of the rest; see `RowPass.values`."""
         return super().values(hyper) + self._rest.values(hyper)
+
+
+class ZeroInflatedLikelihood(HurdleLikelihood):
+    r"""Counts with more zeros than their distribution has.
+
+    .. math:: P(y = 0) = \sigma(h) + (1 - \sigma(h)) \, p_0(0), \quad
+              P(y) = (1 - \sigma(h)) \, p_0(y)
+
+    for the last column h of f, the log odds of a zero that is not of the distribution
+    :math:`p_0` of `likelihood` given the other column.
+
+    Parameters
+    ----------
+    likelihood : Likelihood or None, default=None
+        Distribution of the counts; None is ``PoissonLikelihood()``.
+
+    References
+    ----------
+    Lambert (1992), *Zero-inflated Poisson regression*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import ZeroInflatedLikelihood
+    >>> f = torch.zeros(1, 1, 2)  # a rate of 1, even odds
+    >>> ZeroInflatedLikelihood().log_prob(f, torch.zeros(1)).exp()
+    tensor([[0.6839]])
+    """
+
+    _parameter_constraints: dict = {"likelihood": [Likelihood, None]}
+    at, _excludes = 0.0, False
+
+    def __init__(self, likelihood: Likelihood | None = None) -> None:
+        self.likelihood = likelihood
+
+    @property
+    def rest(self) -> Any:
+        """The likelihood of counts."""
+        return PoissonLikelihood() if self.likelihood is None else self.likelihood
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log mass, (S, n)."""
+        own, odds = self._split(f)
+        counts = self.rest.log_prob(own, y) + logsigmoid(-odds)
+        return torch.where(y == 0, torch.logaddexp(logsigmoid(odds), counts), counts)
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """By the probability that a zero is a count; see `Likelihood`."""
+        if self.n_outputs != 2:
+            return Likelihood.log_prob_derivatives(self, f, y)
+        own, odds = self._split(f)
+        p = torch.sigmoid(odds)
+        log_p, first, second = self.rest.log_prob_derivatives(own, y)
+        count = torch.where(y == 0, torch.sigmoid(log_p - odds), 1.0)
+        mixed = count * (1 - count)
+        between = -mixed * first
+        rows = [
+            torch.stack([count * second + mixed * first.square(), between], -1),
+            torch.stack([between, mixed - p * (1 - p)], -1),
+        ]
+        slopes = torch.stack([count * first, 1 - count - p], -1)
+        return self.log_prob(f, y), slopes, torch.stack(rows, -1)
+
+    def expected_log_loss(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Of zeros by nodes of both columns; see `Likelihood.expected_log_loss`."""
+        sums = super().expected_log_loss(mean, std_or_cov, y, refine)
+        if len(zeros := (y == 0).nonzero()[:, 0]):
+            given = mean[zeros], std_or_cov[zeros], y[zeros]
+            scale = self._length_scale, refine
+            found = expect_pair(self.log_prob_derivatives, *given, *scale)
+            for total, part in zip(sums, found, strict=True):
+                total[zeros] = -part
+        return sums
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Sum of the powers of the probability of 0, and of others, (S, n)."""
+        own, odds = self._split(f)
+        zero = f.new_zeros(f.shape[1])
+        every = self.rest.log_power_integral(own, c)
+        share = torch.exp(c * self.rest.log_prob(own, zero) - every)
+        others = every + torch.log1p(-share) + c * logsigmoid(-odds)
+        return torch.logaddexp(c * self.log_prob(f, zero), others)
+
+    def mass(self, f: torch.Tensor) -> torch.Tensor:
+        """Probability of 0.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        return self.log_prob(f, f.new_zeros(f.shape[1])).exp()
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Mean of y, (S, n)."""
+        own, odds = self._split(f)
+        return torch.sigmoid(-odds) * self.rest.mean(own)
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variance of y, (S, n)."""
+        own, odds = self._split(f)
+        second = (
+            self.rest.variance(own) + torch.sigmoid(odds) * self.rest.mean(own) ** 2
+        )
+        return torch.sigmoid(-odds) * second
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of at most y, (S, n)."""
+        own, odds = self._split(f)
+        below = torch.sigmoid(-odds) * self.rest.cdf(own, y) + torch.sigmoid(odds)
+        return torch.where(y < 0, 0.0, below)
+
+    def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
+        """Quantile of y: not of single distributions of counts."""
+        raise self._lacks("quantile", "quantiles and intervals")
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw counts as floats, (S, n)."""
+        own, odds = self._split(f)
+        found = self.rest.sample(own, generator)
+        uniform = torch.rand(odds.shape, generator=generator, device=odds.device)
+        return torch.where(uniform < torch.sigmoid(odds), 0.0, found)

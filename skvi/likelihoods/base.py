@@ -32,9 +32,11 @@ class Likelihood(Component, Movable, Predictive):
     n_outputs = 1
     #: Whether y is discrete: p(y | f) is then a probability, which is at most 1.
     is_discrete = False
-    #: Whether the expectations under a normal f are correct: with several columns only
-    #: if the density is invariant to adding a constant to all of them.
+    #: Whether the expectations under a normal f are correct: those of this class with
+    #: several columns only if the density has contrasts.
     has_expectations = True
+    #: Whether only differences between several columns of f matter.
+    has_contrasts = False
     #: Whether ``-log p(y | f)`` is convex in f for every y.
     is_log_concave = False
     #: Whether y is normal given f.

@@ -498,8 +498,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             units = self._given_units() or Units(0.0, 1.0)
             return with_new_features(units, data.X, data.weight)
         origin, scale, unseen = self._feature_units(data)
-        middle = offset_mean(data.offset, data.weight) if self.fit_intercept else 0.0
+        is_single = self.fit_intercept and not self._n_beside()
+        middle = offset_mean(data.offset, data.weight) if is_single else 0.0
         return Units(0.0, 1.0, origin, scale, middle, unseen)
+
+    def _n_beside(self):
+        """Columns of f without the offset."""
+        return 0
 
     def _feature_units(self, data):
         """Origin and scale of the features; see `feature_units`."""
@@ -530,12 +535,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return start_at_normal(problem)
         return None
 
-    def _generalized_linear(self, data, response, likelihood):
+    def _generalized_linear(self, data, response, likelihood, predictor=None):
         """Return the model of log odds, or a log rate, that are linear in X."""
         likelihood.validate()
-        predictor = LinearPredictor(
-            data.X.shape[1], likelihood.n_outputs, self.fit_intercept
-        )
+        if predictor is None:
+            predictor = LinearPredictor(
+                data.X.shape[1], likelihood.n_outputs, self.fit_intercept
+            )
         given = self.prior_
         is_posterior = isinstance(given, Posterior)
         prior = given.real_part() if is_posterior else given

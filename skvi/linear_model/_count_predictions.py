@@ -15,7 +15,7 @@ from sklearn.utils.validation import (
 
 from skvi._estimator._model import Response, check_numbers
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.likelihoods import Likelihood
+from skvi.likelihoods import HurdleLikelihood, Likelihood
 from skvi.linear_model._one_output import OneOutputMixin
 from skvi.losses import Loss
 from skvi.utils._blocks import by_blocks
@@ -51,7 +51,11 @@ class CountPredictionMixin(OneOutputMixin):
         """Offset of f, (n,), or None; warns if only the fit had an exposure."""
         if self._had_exposure and exposure is None:
             warn_user(NO_EXPOSURE.format(type(self).__name__), SkviWarning)
-        return self._model.offset(self._check_exposure(X, exposure), _num_samples(X))
+        given = self._check_exposure(X, exposure)
+        offset = self._model.offset(given, _num_samples(X))
+        if offset is None or not self._n_beside():
+            return offset
+        return np.pad(offset[:, None], ((0, 0), (0, self._n_beside())))
 
     @overload
     def predict(
@@ -330,9 +334,11 @@ def log_exposure(exposure: Any, n_rows: int) -> np.ndarray:
 
 def check_likelihood(likelihood: Likelihood) -> None:
     """Raise if a likelihood is not one of counts."""
-    if not likelihood.is_discrete or likelihood.n_outputs != 1:
+    is_hurdle = isinstance(likelihood, HurdleLikelihood) and likelihood.at == 0
+    if not likelihood.is_discrete or likelihood.n_outputs != 1 + is_hurdle:
         raise IncompatibleComponentsError(
             f"likelihood={likelihood!r}",
-            "is_discrete = True and n_outputs = 1, as a distribution of counts",
+            "is_discrete = True and n_outputs = 1, as a distribution of counts; zeros "
+            "apart need HurdleLikelihood(..., at=0) or ZeroInflatedLikelihood",
             "'poisson', 'negative_binomial', or another Likelihood",
         )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
-from skvi._estimator._parts import COUNTS
+from skvi._estimator._parts import COUNTS, ZEROS
 from skvi.divergences import Divergence
 from skvi.likelihoods import Likelihood
 from skvi.linear_model._base import BayesianLinearModel
@@ -85,10 +85,13 @@ Divergence, default="kl"
         proper.
     fit_intercept : bool, default=True
         Without an intercept neither features nor log exposures are centered.
-    likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
+    likelihood : {"poisson", "negative_binomial", "zero_inflated_poisson", \
+"zero_inflated_negative_binomial", "hurdle_poisson", "hurdle_negative_binomial"} or \
+Likelihood, default="poisson"
         Distribution of a count given its mean. Real counts mostly vary more than
         "poisson" allows; "negative_binomial" has the variance mean + dispersion * mean
-        ** 2, and averages over an unknown dispersion.
+        ** 2, and averages over an unknown dispersion. "zero_inflated" ones have more
+        zeros, whose log odds are linear in X, too; with a "hurdle" all zeros are such.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"} or Solver, \
 default="auto"
         "auto" chooses the most accurate one that can solve the combination.
@@ -117,9 +120,10 @@ default="auto"
 
     Attributes
     ----------
-    coef_, coef_std_ : ndarray of shape (n_features,)
-        Posterior means and standard deviations.
-    intercept_, intercept_std_ : float
+    coef_, coef_std_ : ndarray of shape (n_features,) or (2, n_features)
+        Posterior means and standard deviations; with zeros apart the second row is of
+        their log odds.
+    intercept_, intercept_std_ : float or ndarray of shape (2,)
         Log rate per unit of exposure, for the original features.
     dispersion_ : float
         Only with negative binomial counts: posterior mean of the dispersion, or the
@@ -193,7 +197,7 @@ default="auto"
 
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
-        "likelihood": [StrOptions(set(COUNTS)), Likelihood],
+        "likelihood": [StrOptions({*COUNTS, *ZEROS}), Likelihood],
     }
 
     def __init__(
@@ -321,12 +325,26 @@ default="auto"
 
     def _likelihood(self):
         """The distribution of counts."""
-        likelihood = self._resolve("likelihood")
+        make = ZEROS.get(self.likelihood) if isinstance(self.likelihood, str) else None
+        likelihood = self._resolve("likelihood") if make is None else make()
         check_likelihood(likelihood)
         return self._number_of(likelihood)
 
     def _check_exposure(self, X, exposure):
         return None if exposure is None else log_exposure(exposure, X.shape[0])
+
+    def _n_beside(self):
+        """One column of f for zeros apart."""
+        is_word = isinstance(self.likelihood, str)
+        return int(
+            self.likelihood in ZEROS if is_word else self.likelihood.n_outputs > 1
+        )
+
+    def _count_columns(self, counts):
+        return 1 + self._n_beside()
+
+    def _group_labels(self):
+        return ["count", "zero"]
 
     def _evidence(self, X, y, *options):
         self._check_X(X)

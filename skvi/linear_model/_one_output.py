@@ -1,4 +1,4 @@
-"""What counts and other targets share: one column of f, a likelihood with a number."""
+"""What counts and other targets share: a mean exp(f), a likelihood with a number."""
 
 import math
 from dataclasses import replace
@@ -11,6 +11,7 @@ from scipy.special import digamma, polygamma
 
 from skvi._predictive._mixtures import (
     DrawnPredictive,
+    JointPredictive,
     LogMeanPredictive,
     PoissonPredictive,
     QuadraturePredictive,
@@ -48,6 +49,8 @@ class OneOutputMixin:
         units = self._units_of_y
         if self._own_block() is not None:
             numbers = likelihood.gamma_block[1] * self.posterior_.places()[:, -1]
+        if self._model.predictor.n_outputs > 1:
+            return self._of_several(X, offset, numbers, function, *columns)
         kind = QuadraturePredictive
         if isinstance(likelihood, LogMeanLikelihood):
             is_poisson = isinstance(likelihood, PoissonLikelihood)
@@ -58,6 +61,20 @@ class OneOutputMixin:
             return function(kind(likelihood, units, *normals, numbers), *some)
 
         offset = np.zeros(X.shape[0]) if offset is None else offset
+        return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
+
+    def _of_several(self, X, offset, numbers, function, *columns):
+        """As `_of_offset`, of several columns of f."""
+        likelihood, units = self._model.bound(self._hyper)[1], self._units_of_y
+        n_outputs = self._model.predictor.n_outputs
+        offset = np.zeros((X.shape[0], n_outputs)) if offset is None else offset
+
+        def of_chunk(mean, covariance, offset, *some):
+            normals = mean + as_tensor(offset), covariance, self._log_weights
+            return function(
+                JointPredictive(likelihood, units, *normals, numbers), *some
+            )
+
         return self._in_chunks(X, of_chunk, offset, *columns).astype(X.dtype)
 
     def _from_draws(self, X, theta, offset):
@@ -127,6 +144,8 @@ class OneOutputMixin:
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
+        if self._model.predictor.n_outputs > 1:
+            return found | self._dispersion_of(found)
         for name in ("coef_", "coef_std_"):
             found[name] = found[name][0]
         for name in ("intercept_", "intercept_std_"):
@@ -136,12 +155,14 @@ class OneOutputMixin:
     def _dispersion_of(self, found):
         """Mean of the dispersion, if the likelihood has one."""
         likelihood, posterior = self._model.likelihood, found["posterior_"]
+        likelihood = getattr(likelihood, "rest", likelihood)
         if not isinstance(likelihood, DispersedLikelihood):
             return {}
         name, power = likelihood.gamma_block
         if name in posterior.layout:
             return {"dispersion_": mean_number(posterior, power)}
-        return {"dispersion_": float(self._model.bound(found["_hyper"])[1]._alpha)}
+        bound = self._model.bound(found["_hyper"])[1]
+        return {"dispersion_": float(getattr(bound, "rest", bound)._alpha)}
 
 
 def mean_number(posterior: Posterior, power: float) -> float:

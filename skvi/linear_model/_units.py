@@ -48,6 +48,13 @@ class LinearModel(Model):
         """Features of the fit, by which every use of X goes; see `Model.design`."""
         return standardized(X, self.units.x_mean, self.units.x_scale)
 
+    def _offset_of(self, data):
+        """Offset of f, (n,), or of the first of several columns, (n, K)."""
+        offset, n_beside = super()._offset_of(data), self.predictor.n_outputs - 1
+        if offset is None or n_beside == 0:
+            return offset
+        return torch.nn.functional.pad(offset[:, None], (0, n_beside))
+
     def in_units(self, theta, is_difference=False):
         """Parameters, (S, P), for the original target, features and offset.
 
@@ -118,6 +125,7 @@ def _mapped(layout, theta, y_scale, x_scale, origin):
     if "intercept" in blocks:
         shift = 0.0 if origin is None else coef @ torch.from_numpy(origin)
         parts.append(y_scale * blocks["intercept"] - shift)
+    parts += [x for name, x in blocks.items() if name not in ("coef", "intercept")]
     return torch.cat(parts, 1)
 
 

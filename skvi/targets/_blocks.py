@@ -217,7 +217,7 @@ def convex_part(target: "SupervisedTarget", curvature: torch.Tensor) -> torch.Te
     """Clip negative second derivatives in f, or negative eigenvalues, at zero."""
     if curvature.ndim == 1:  # no copy of millions of rows without need
         return curvature if bool(curvature.min() >= 0) else curvature.clamp(min=0)
-    if target.loss.is_log_loss:  # the likelihoods with several f are log-concave
+    if target.loss.is_log_loss and target.likelihood_spec.is_log_concave:
         return curvature
     return clip_eigenvalues(curvature)
 

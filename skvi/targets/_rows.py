@@ -282,13 +282,20 @@ class SupervisedRows(Target):
 
 
 def shift(f: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Add the offset to f, (S, n, K)."""
-    return f if rows.offset is None else f + rows.offset.to(f.dtype)[:, None]
+    """Add the offset to f, (S, n, K): to all columns, or to each its own."""
+    if rows.offset is None:
+        return f
+    return f + rows.offset.to(f.dtype).reshape(f.shape[1], -1)
 
 
 def shift_mean(mean: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Add the offset to the mean of f, (n,) or (n, K)."""
-    return mean if rows.offset is None else mean + like_rows(rows.offset, mean)
+    return mean if rows.offset is None else mean + _of_columns(rows.offset, mean)
+
+
+def _of_columns(offset: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """An offset, (n,) or (n, K), as it is added to means, (n,) or (n, K)."""
+    return offset if offset.ndim == mean.ndim else offset[:, None]
 
 
 def mean_log_density(
@@ -426,7 +433,7 @@ def _stacked_moments(
     std_or_cov = covariance if several else covariance.sqrt()
     offset = target.rows.offset
     if offset is not None:
-        mean = mean + like_rows(offset, mean[0])
+        mean = mean + _of_columns(offset, mean[0])
     return mean, std_or_cov
 
 
@@ -437,7 +444,7 @@ def _stacked_losses(
     first, likelihood = targets[0], targets[0].likelihood
     k, y, expected = len(targets), first.y, first.loss.expected
     if all(t.likelihood is likelihood for t in targets):
-        flat = mean.flatten(0, 1), std_or_cov.flatten(0, 1), y.repeat(k)
+        flat = mean.flatten(0, 1), std_or_cov.flatten(0, 1), torch.cat([y] * k)
         found = expected(likelihood, *flat)
         return [part.unflatten(0, (k, len(y))) for part in found]
     pairs = zip(targets, mean, std_or_cov, strict=True)

@@ -12,6 +12,13 @@ from skvi.expectations._poisson import (
     poisson_mixture_cdf,
     poisson_mixture_log_mass,
 )
+from skvi.likelihoods import (
+    HurdleLikelihood,
+    Likelihood,
+    NegativeBinomialLikelihood,
+    PoissonLikelihood,
+    ZeroInflatedLikelihood,
+)
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import Normal
 
@@ -161,3 +168,56 @@ def test_a_wide_prior_and_more_columns_than_rows():
     part = BayesianPoissonRegressor(prior="normal", posterior="mean_field").fit(X, y)
     assert part.converged_
     assert part.lower_bound_ < full.lower_bound_ < -180
+
+
+ZEROS = [ZeroInflatedLikelihood(NegativeBinomialLikelihood(0.5))]
+ZEROS += [HurdleLikelihood(part, 0.0) for part in (PoissonLikelihood(), ZEROS[0].rest)]
+
+
+@pytest.mark.parametrize("likelihood", ZEROS, ids=repr)
+def test_expectations_of_two_columns(likelihood):
+    """Wrong variants: without the slope of 1 - p(0); zeros as of counts alone."""
+    rng = np.random.default_rng(0)
+    y, f = torch.tensor([0.0, 0, 1, 3]), torch.from_numpy(rng.normal(size=(2, 4, 2)))
+    general = Likelihood.log_prob_derivatives(likelihood, f, y)
+    closed = likelihood.log_prob_derivatives(f, y)
+    for found, expected in zip(closed, general, strict=True):
+        assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-12)
+    line, w = np.polynomial.hermite_e.hermegauss(40)
+    z = np.stack(np.meshgrid(line, line), -1).reshape(-1, 2)
+    w = torch.from_numpy(np.outer(w, w).ravel() / w.sum() ** 2)
+    root = torch.tensor([[0.3, 0.0], [-0.2, 0.8]]).double()
+    nodes = f[0] + (torch.from_numpy(z) @ root.T)[:, None]
+    expected = likelihood.log_prob_derivatives(nodes, y)
+    covariance = (root @ root.T).expand(4, 2, 2).contiguous()
+    for part, mean in zip(
+        likelihood.expected_log_loss(f[0], covariance, y), expected, strict=True
+    ):
+        reference = -torch.tensordot(w, mean, 1)
+        assert part.numpy() == pytest.approx(reference.numpy(), abs=1e-5)
+
+
+def test_zeros_apart():
+    """A hurdle is a logistic model of zeros beside the others, which share no number.
+
+    Wrong variants: an exposure of the odds as well; the sign of the odds.
+    """
+    y = np.where(np.arange(len(Y)) % 3 == 0, 0.0, Y)
+    model = BayesianPoissonRegressor(
+        likelihood="hurdle_poisson", prior="normal", tol=1e-10
+    ).fit(X, y, exposure=T)
+    zeros = BayesianLogisticRegression(prior="normal", tol=1e-10).fit(X, y == 0)
+    assert model.coef_[1] == pytest.approx(zeros.coef_[0], abs=1e-5)
+    assert model.intercept_std_[1] == pytest.approx(zeros.intercept_std_[0], rel=1e-4)
+    p = np.exp(model.predict_log_density(X[:2], [0, 0], exposure=T[:2]))
+    assert p == pytest.approx(zeros.predict_proba(X[:2])[:, 1], abs=1e-3)
+    model.set_params(likelihood="zero_inflated_poisson").fit(X, y, exposure=T)
+    one = {"X": X[:1], "exposure": T[:1]}
+    mass = [np.exp(model.predict_log_density(y=[k], **one)[0]) for k in range(60)]
+    mean, std = model.predict(**one, return_std=True)
+    assert np.sum(mass) == pytest.approx(1, abs=1e-9)
+    assert mean == pytest.approx(np.arange(60) @ mass, rel=1e-9)
+    assert std**2 + mean**2 == pytest.approx(np.arange(60) ** 2 @ mass, rel=1e-9)
+    high = model.predict_interval(coverage=0.8, **one)[0, 1]
+    assert high == np.searchsorted(np.cumsum(mass), 0.9)
+    assert model.coef_[0] == pytest.approx([0.5, -0.3, 0.1], abs=0.15)
