@@ -65,7 +65,6 @@ QUICK = BayesianLogisticRegression(prior="normal", posterior="mean_field")
 DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
-    BayesianOrdinalClassifier(prior="normal"),
     BayesianPoissonRegressor(),
     BayesianGammaRegressor(prior="normal", likelihood=GammaLikelihood(0.5)),
     GroupedFeatures(),
@@ -109,6 +108,7 @@ PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
 PARTS.append(BayesianTweedieRegressor(prior="normal"))
 PARTS.append(BayesianPoissonRegressor(likelihood="zero_inflated_poisson"))
 PARTS.append(Trials())
+PARTS.append(BayesianOrdinalClassifier(prior="normal"))
 # It chooses the weight of the divergence.
 PARTS.append(BayesianMLPRegressor(**CHEAP))
 PARTS.append(

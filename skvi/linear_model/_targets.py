@@ -495,25 +495,9 @@ class BayesianTweedieRegressor(TargetRegressor):
         verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
-        super().__init__(
-            objective,
-            divergence,
-            loss,
-            posterior,
-            prior,
-            column_groups,
-            intercept_prior,
-            fit_intercept,
-            likelihood,
-            solver,
-            max_iter,
-            tol,
-            warm_start,
-            device,
-            n_jobs,
-            verbose,
-            random_state,
-        )
+        parts = objective, divergence, loss, posterior, prior, column_groups
+        run = solver, max_iter, tol, warm_start, device, n_jobs, verbose, random_state
+        super().__init__(*parts, intercept_prior, fit_intercept, likelihood, *run)
         self.power = power
 
     @property

@@ -78,6 +78,11 @@ def test_posterior_and_evidence_are_those_of_quadrature(name):
     total = special.logsumexp(log_p)
     evidence = total + np.log((f[1] - f[0]) * (z[1] - z[0]))
     assert evidence - 0.02 < model.lower_bound_ < evidence
+    if name in ("gamma", "lognormal"):  # others take seconds
+        bounds = model.evidence_bounds(np.zeros((60, 1)), y, random_state=0)
+        assert bounds.reliable
+        assert bounds.lower - 0.01 < evidence < bounds.upper + 0.01
+        assert bounds.upper - bounds.lower < 0.1
     mean = np.exp(log_p - total).sum(1) @ f + np.log(unit)
     assert model.intercept_ == pytest.approx(mean, abs=0.1 * model.intercept_std_)
     alpha = np.exp(log_p - total).sum(0) @ np.exp(2 * z)
