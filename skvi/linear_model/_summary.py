@@ -62,7 +62,7 @@ class CoefficientTable:
     intercept  152.133  3.614  146.189  158.078
     x0           2.756  0.803    1.426    4.066
     x1           0.194  0.738   -1.021    1.407
-    noise_scale_ 75.985, lower_bound_ -2550.74
+    noise_scale_ 75.985, lower_bound_ -2550.71
     """
 
     names: tuple[str, ...]

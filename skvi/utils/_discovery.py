@@ -35,7 +35,7 @@ def all_estimators(type_filter: str | None = None) -> list[tuple[str, type]]:
     --------
     >>> from skvi.utils import all_estimators
     >>> [name for name, _ in all_estimators("transformer")]
-    ['GroupedFeatures']
+    ['BayesianChangepointDetector', 'GroupedFeatures', 'SubsetSearch']
     """
     validate_arguments(
         "all_estimators",
