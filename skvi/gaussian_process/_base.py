@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._model import Model
 from skvi._estimator._progress import write_line
+from skvi.divergences import KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._summarize import lower_bound, without_bounds
 from skvi.exceptions import IncompatibleComponentsError
@@ -256,13 +257,14 @@ class SparseGaussianProcess(BaseVariational):
             log_prior = dimension_scaled_prior(sizes, y_scale)
         if self._is_collapsed(likelihood):
             return Collapsed(kernel, likelihood, rows, log_prior)
-        parts = likelihood, self.loss_function_, self.divergence_, k
+        # Other divergences than KL would choose kernel and noise for a q that is far
+        # from the posterior: Jeffreys' has the noise grow with the width of q.
+        parts = likelihood, self.loss_function_, KLDivergence(), k
         return Fitted(kernel, parts, rows, log_prior)
 
     def _is_collapsed(self, likelihood):
-        """Whether the best q is known for every kernel."""
-        is_log = self.loss_function_.is_log_loss
-        return likelihood.is_normal and is_log and self.divergence_.kl_weight == 1
+        """Whether the evidence is known for every kernel, or a bound of it."""
+        return likelihood.is_normal and self.loss_function_.is_log_loss
 
     def _count_inducing(self, objective, n_rows):
         """Number of inducing points; as many as rows if each is one."""
@@ -270,10 +272,11 @@ class SparseGaussianProcess(BaseVariational):
             return len(self.inducing)
         if self.n_inducing != "auto":
             return min(self.n_inducing, n_rows)
-        is_quick = isinstance(objective, Collapsed)
+        is_quick = isinstance(objective, Collapsed) and self.divergence_.kl_weight == 1
         limit, rest = (ALL_ROWS, N_INDUCING) if is_quick else (FEW_ROWS, FEW_INDUCING)
         if not is_quick:
-            limit, rest = limit // objective.parts[3], rest // objective.parts[3]
+            k = objective.parts[3] if isinstance(objective, Fitted) else 1
+            limit, rest = limit // k, rest // k
         return n_rows if n_rows <= limit else min(max(rest, LEAST_INDUCING), n_rows)
 
     def _find(self, search, theta):

@@ -73,7 +73,8 @@ class SparseGaussianProcessRegressor(
     n_inducing : int or "auto", default="auto"
         Number of inducing points, the places whose values summarize the function. With
         "auto" each row is one for up to 1,500 rows, which is exact; beyond it is 500.
-        For other likelihoods and losses, whose fits take longer, 500 rows and 200.
+        For other likelihoods, losses and divergences, whose fits take longer, 500 rows
+        and 200.
     inducing : "kmeans" or array-like of shape (n_inducing, n_features), \
 default="kmeans"
         Where they are: at the centers of clusters, from where they are moved to
@@ -88,7 +89,8 @@ default="kmeans"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or Divergence, \
 default="kl"
-        How distance of the inducing values to their prior is measured.
+        How distance of the inducing values to their prior is measured. Kernel and noise
+        are those of KL divergence.
     max_iter : int, default=100
         Largest number of iterations of the search for kernel and inducing points, and
         of the last fit of the inducing values.

@@ -253,6 +253,21 @@ def test_a_robust_loss_finds_the_noise_of_clean_rows_and_ignores_outliers():
     assert robust.noise_scale_ == pytest.approx(0.2, rel=0.15)
 
 
+def test_a_divergence_changes_the_posterior_and_neither_noise_nor_evidence():
+    """Wrong: noise of 0.27 by Jeffreys' objective, which grows with the width of q."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (150, 1))
+    y = np.sin(X[:, 0]) + 0.2 * rng.normal(size=150)
+    plain = SparseGaussianProcessRegressor(n_inducing=12, random_state=0).fit(X, y)
+    wide = clone(plain).set_params(divergence="jeffreys").fit(X, y)
+    assert wide.noise_scale_ == pytest.approx(plain.noise_scale_, rel=1e-12)
+    assert wide.noise_scale_ == pytest.approx(0.2, rel=0.15)
+    scales = [m.posterior_.as_normal().variance.sum() for m in (plain, wide)]
+    assert scales[1] > 1.3 * scales[0]
+    evidences = [m.evidence_bounds(X, y).estimate for m in (plain, wide)]
+    assert evidences[0] == pytest.approx(evidences[1], abs=1e-9)
+
+
 def test_far_rows_change_no_other_row():
     """Wrong: distances by a product alone, around the mean of the rows to predict."""
     X, y = rows_of()
