@@ -125,7 +125,7 @@ class LayersMixin:
         """Iterations, and steps of each, in all at least `max_iter` steps."""
         n_steps = math.ceil(n_rows / self.batch_size)
         if n_steps == 1:
-            n_steps = min(STEPS, max_iter)
+            n_steps = max(min(STEPS, max_iter), 2)
         return math.ceil(max_iter / n_steps), n_steps
 
     def _find(self, search, theta):
