@@ -1,8 +1,11 @@
 """Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from numbers import Integral
+from operator import add
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +18,7 @@ from sklearn.utils import check_random_state
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._model import Model
 from skvi._estimator._progress import write_line
+from skvi.base._rows import Rows
 from skvi.divergences import KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._summarize import lower_bound, without_bounds
@@ -25,16 +29,20 @@ from skvi.gaussian_process._evidence import evidence_of_process
 from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
 from skvi.gaussian_process._search import Place, Search, spread_points
 from skvi.kernels._kernels import check_kernel, covariance
-from skvi.linear_model._coefficients import NormalCoefficients
+from skvi.linear_model._coefficients import NormalCoefficients, Pair
 from skvi.predictors._inducing import InducingPredictor
 from skvi.priors._blocks import build_prior
+from skvi.targets import SupervisedTarget
+from skvi.targets._blocks import BlockRows
 from skvi.utils._interrupts import limit_threads, with_callbacks
+from skvi.utils._rows import rows_to_start
 from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
     as_tensor,
     check_array,
+    row_chunks,
 )
 
 # Rows up to which each is an inducing point, and inducing points beyond.
@@ -53,9 +61,30 @@ NOT_ALL = (
     "them have no upper bound; n_inducing=n_samples has one, for some hundred rows"
 )
 SEARCHES = "searches for the kernel of {} rows"
+# Elements of the features of all rows beyond which they are made in blocks.
+MOST_ELEMENTS = 2**25
 # Start of the length scales in units of the columns and of the root of their number;
 # limits, in the first of these, and for the variance of f.
 START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
+
+
+class RowBlocks:
+    """Rows in memory, as `Blocks`, for features that are made block by block."""
+
+    def __init__(self, rows: NormalRows, step: int) -> None:
+        self.rows, self.shape, self.look = rows, rows.X.shape, self
+        self.moments = (rows.total,)
+        self.slices = row_chunks(len(rows.X), 1, step)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows.X)
+
+    def total(self, function: Callable, *args: Any) -> Any:
+        """Sum of ``function(*args, X, y, weight)`` over all blocks."""
+        with torch.no_grad():
+            found = (function(*args, *self.rows.take(part)) for part in self.slices)
+            return reduce(add, found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +99,44 @@ class InducingModel(Model):
             return self.features(as_tensor(X).double())
 
     def target(self, data: Any) -> Any:
-        """Log joint density of data and inducing values; it knows the features."""
-        found = super().target(data)
-        found.inputs = as_tensor(data.X).double()
+        """Log joint density of data and inducing values; it knows the given rows.
+
+        Features of many rows are made in blocks, and not kept.
+        """
+        y, weight, constant = self._columns(data)
+        rows = NormalRows(as_tensor(data.X).double(), y[:, None], weight)
+        n, m = len(y), len(self.features.Z)
+        if n * m <= MOST_ELEMENTS:
+            found = super().target(data)
+        else:
+            index = torch.from_numpy(rows_to_start(n, m))
+            start = self._rows(*rows.take(index))
+            own = torch.ones_like(start.y) if weight is None else start.weight
+            start = replace(start, weight=own * (rows.total / float(own.sum())))
+            parts = self.predictor, self.likelihood, self.loss, self.prior, start.X
+            found = SupervisedTarget(*parts, start.y, start.weight, constant)
+            blocks = RowBlocks(rows, max(MOST_ELEMENTS // (16 * m), 1))
+            found.rows = BlockRows(blocks, self._rows, start)
+        found.inputs = rows
         return found
+
+    def _rows(self, X, y, weight):
+        """Rows of a block, with their features."""
+        return Rows(self.design(X), y, weight)
 
 
 class Functions(NormalCoefficients):
     """f under a normal of the inducing values, with what they do not determine."""
+
+    def functions_at_nodes(self, X: Any, n_jobs: int | None) -> Pair:
+        """By blocks of rows; see `NormalCoefficients.functions_at_nodes`."""
+        width = len(self.model.features.Z)
+        chunks = row_chunks(X.shape[0], width, MOST_ELEMENTS // 16)
+        parts = [
+            super(Functions, self).functions_at_nodes(X[c], n_jobs) for c in chunks
+        ]
+        mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+        return mean, variance
 
     def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
         """Covariance of f between the rows of X, (n, n)."""
@@ -359,16 +418,16 @@ class SparseGaussianProcess(BaseVariational):
         features, q = self._model.features, self.posterior_
         method, is_closed = options["method"], self._is_collapsed(target.likelihood)
         if is_closed and method in ("auto", "exact"):
-            y, noise = target.y[:, None], target.likelihood._scale.square()
-            rows = NormalRows(target.inputs, y, target.rows.weight)
+            noise = target.likelihood._scale.square()
             elbo = lower_bound(target, q, generator)
-            parts = noise, rows, target.constant, elbo, options
+            parts = noise, target.inputs, target.constant, elbo, options
             return evidence_of_process(features, *parts)
         if method == "exact":
             raise IncompatibleComponentsError(
                 "method='exact'", "normal noise and log loss", "method='auto'"
             )
-        if float(target.X[:, -1].max()) > DETERMINED * float(q.normal().variance.max()):
+        least = DETERMINED * float(q.normal().variance.max())
+        if isinstance(target.rows, BlockRows) or float(target.X[:, -1].max()) > least:
             reason = NOT_ALL.format(len(features.Z), target.n_rows)
             return without_bounds(target, q, generator, options["quantity"], reason)
         return bound_evidence(target, q, generator, **options)

@@ -52,8 +52,7 @@ class Collapsed:
 
     def of(self, index: torch.Tensor) -> "Collapsed":
         """The same function of some of the rows."""
-        X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
-        rows = NormalRows(X, y, None if weight is None else weight[index])
+        rows = self.rows.some(index)
         return Collapsed(self.kernel, self.likelihood, rows, self.log_prior)
 
 
@@ -113,8 +112,7 @@ class Fitted:
 
     def of(self, index: torch.Tensor) -> "Fitted":
         """The same function of some of the rows."""
-        X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
-        rows = NormalRows(X, y, None if weight is None else weight[index])
+        rows = self.rows.some(index)
         return Fitted(self.kernel, self.parts, rows, self.log_prior)
 
 

@@ -204,14 +204,14 @@ class LayersMixin:
         n = features.kernel.n_dims
         learned = torch.from_numpy(theta[n:].copy())
         likelihood = clone(self._model.likelihood).bind(learned)
-        data = features(target.inputs), target.y, target.rows.weight, target.constant
-        parts = predictor, likelihood, self._model.loss, prior, *data
+        X, *data = target.inputs.take(slice(None))
+        parts = predictor, likelihood, self._model.loss, prior, features(X), *data
         q = FullRankNormal().build(predictor.layout)
         few = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
         return NaturalGradient().solve(few, SolverOptions(SPARSE_ITER, self.tol))
 
     def _grow(self, state, Z):
-        """Layers with further inducing points, as many as Z, that do not change them."""
+        """Layers with as many inducing points as Z, which do not change them."""
         target = state.target
         learned, layers = target._points()[0], target.frozen().predictor_spec
         Z = Z[layers.n_inducing :]
@@ -227,7 +227,7 @@ class LayersMixin:
         """State of layers at a sparse process; and diagnostics."""
         model, target = self._model, problem.target
         k = model.predictor.n_outputs
-        X, (sizes, directions) = target.inputs, self._directions(target)
+        sizes, directions = self._directions(target)
         n_inner, m = self.n_layers - 1, len(features.Z)
         inner = ConstantKernel(1.0) * Matern(
             sizes.numpy() * math.sqrt(len(sizes)), nu=2.5
@@ -237,7 +237,7 @@ class LayersMixin:
         points = [features.Z] * len(kernels)
         predictor = LayersPredictor(kernels, points, sizes, directions, k)
         likelihood = clone(model.likelihood)
-        data = X, target.y, target.rows.weight, target.constant
+        data = *target.inputs.take(slice(None)), target.constant
         layers = LayersTarget(predictor, likelihood, model.loss, *data)
         learned = as_tensor(theta[features.kernel.n_dims :]).double()
         hyper = torch.cat([learned, predictor.initial_point()])
@@ -256,7 +256,7 @@ class LayersMixin:
         return state, {"inner_variance": variance, "start_gain": gain}
 
     def _directions(self, target):
-        X, weight = target.inputs, target.rows.weight
+        X, weight = target.inputs.X, target.inputs.weight
         sizes = column_sizes(X, weight)
         width = WIDTH if self.layer_width == "auto" else self.layer_width
         return sizes, principal_directions(X, sizes, weight, min(width, X.shape[1]))
@@ -311,7 +311,7 @@ class LayersMixin:
     def _bound_evidence(self, target, generator, **options):
         if self._layers is None:
             return super()._bound_evidence(target, generator, **options)
-        data = target.inputs, target.y, target.rows.weight, target.constant
+        data = *target.inputs.take(slice(None)), target.constant
         layers = LayersTarget(self._layers, target.likelihood, target.loss, *data)
         given = layers, self.posterior_, generator, options["quantity"]
         return without_bounds(*given, LOWER)

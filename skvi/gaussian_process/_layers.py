@@ -112,7 +112,7 @@ class LayersPredictor(Predictor):
     def with_points(
         self, posterior: "BlocksPosterior", Z: torch.Tensor
     ) -> tuple["LayersPredictor", "BlocksPosterior"]:
-        """The same f in distribution with further inducing points, whose q is the prior.
+        """The same f in distribution, with further inducing points at their prior.
 
         Each layer has them where those before it move Z, (M', d), in the mean.
         """

@@ -61,7 +61,7 @@ def test_layers_start_at_the_bound_of_the_sparse_process(options):
 
 
 def test_further_points_change_no_layers():
-    """Wrong: inducing values of no variance; last points that the first layer did not move."""
+    """Wrong: inducing values of no variance; points that the first layer leaves."""
     Z, one = torch.linspace(-1, 1, 6)[:, None].double(), torch.ones(1, 1).double()
     kernels = [ConstantKernel(0.3) * RBF(0.8), ConstantKernel(1.0) * RBF(0.3)]
     layers = LayersPredictor(kernels, [Z, Z], one[0], one, 1)

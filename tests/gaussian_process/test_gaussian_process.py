@@ -25,6 +25,8 @@ from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
+    _base,
+    _collapsed,
     _evidence,
 )
 from skvi.gaussian_process._bounds import Collapsed, Fitted
@@ -190,6 +192,25 @@ def test_an_evidence_ends_in_time(monkeypatch):
     whole = model.evidence_bounds(X, y)
     assert whole.reliable
     assert whole.gap < 0.1
+
+
+@pytest.mark.parametrize("is_normal", [True, False])
+def test_features_in_blocks_change_nothing(is_normal, monkeypatch):
+    """Wrong: blocks without their weights; the last block left out."""
+    X, y = rows_of(60)
+    weight = np.random.default_rng(0).integers(1, 4, 60).astype(float)
+    kind = SparseGaussianProcessRegressor if is_normal else None
+    model = (kind or SparseGaussianProcessClassifier)(n_inducing=9, random_state=0)
+    y = y if is_normal else y > 0
+    known = clone(model).fit(X, y, weight)
+    for module in (_base, _collapsed):
+        monkeypatch.setattr(module, "MOST_ELEMENTS", 16 * 9 * 7)
+    blocks = model.fit(X, y, weight)
+    assert blocks.lower_bound_ == pytest.approx(known.lower_bound_, abs=1e-4)
+    assert blocks.kernel_.theta == pytest.approx(known.kernel_.theta, abs=1e-3)
+    for name in ("predict",) if is_normal else ("predict_proba", "predict"):
+        ours, theirs = (getattr(m, name)(X) for m in (blocks, known))
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
 def test_two_labels_have_the_evidence_of_quadrature():
