@@ -27,6 +27,7 @@ from skvi.gaussian_process._bounds import Collapsed, Fitted, dimension_scaled_pr
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import evidence_of_process
 from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
+from skvi.gaussian_process._minibatches import Minibatches
 from skvi.gaussian_process._search import Place, Search, spread_points
 from skvi.kernels._kernels import check_kernel, covariance
 from skvi.linear_model._coefficients import NormalCoefficients, Pair
@@ -170,6 +171,7 @@ class SparseGaussianProcess(BaseVariational):
         ],
         "inducing": [StrOptions({"kmeans"}), "array-like"],
         "kernel_prior": [StrOptions({"auto"}), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
 
     @with_callbacks
@@ -207,6 +209,17 @@ class SparseGaussianProcess(BaseVariational):
                 "a linear model or a network, which hold rows out to choose it",
                 "a number, KLDivergence(0.5)",
             )
+
+    @property
+    def _search_rows(self):
+        """Rows of a gradient step by which the kernel is found; None for all."""
+        if self.batch_size is not None and not isinstance(self.optimizer, str):
+            raise IncompatibleComponentsError(
+                f"batch_size={self.batch_size}",
+                "the steps of optimizer='fmin_l_bfgs_b'",
+                "batch_size=None, which has the features in blocks where rows are many",
+            )
+        return self.batch_size
 
     @property
     def _search_iter(self):
@@ -336,12 +349,13 @@ class SparseGaussianProcess(BaseVariational):
         if not is_quick:
             k = objective.parts[3] if isinstance(objective, Fitted) else 1
             limit, rest = limit // k, rest // k
-        return n_rows if n_rows <= limit else min(max(rest, LEAST_INDUCING), n_rows)
+        is_exact = n_rows <= limit and self._search_rows is None
+        return n_rows if is_exact else min(max(rest, LEAST_INDUCING), n_rows)
 
     def _find(self, search, theta):
         """Hyperparameters and inducing points, from the best of several starts."""
         random_state = check_random_state(self.random_state)
-        if self.optimizer is not None:
+        if self.optimizer is not None and self._search_rows is None:
             search = search.of_some(SEARCH_ROWS, random_state)
         found = self._find_from(search, theta, random_state)
         low, high = search.bounds.T
@@ -357,23 +371,30 @@ class SparseGaussianProcess(BaseVariational):
         """The same from one start."""
         X = search.objective.rows.X
         n, m = len(X), self._count_inducing(search.objective, len(X))
-        place = Place(theta, None)
+        place, batch_size = Place(theta, None), self._search_rows
+        improve = search.improve
+        if batch_size is not None:
+            seed = random_state.randint(2**31 - 1)
+            generator = torch.Generator().manual_seed(seed)
+            improve = Minibatches(search, batch_size, generator).improve
         if not isinstance(self.inducing, str):
             points = self._given_points(X.shape[1])
-            return search.improve(Place(theta, points), self._search_iter)
-        if m == n:
-            return search.improve(place, self._search_iter)
+            return improve(Place(theta, points), self._search_iter, False)
+        if m == n and batch_size is None:
+            return improve(place, self._search_iter)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
             some = search.of_some(START_ROWS, random_state)
             place = replace(some.improve(place, FEW_ITER), value=-math.inf)
         lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
-        seed = random_state.randint(2**31 - 1)
-        Z = spread_points(search.objective.rows, m, lengths, seed)
+        seed, some = random_state.randint(2**31 - 1), search
+        if n > SEARCH_ROWS:
+            some = search.of_some(SEARCH_ROWS, random_state)
+        Z = spread_points(some.objective.rows, m, lengths, seed)
         if place.interrupted:  # a value at these points, and no more
-            last = replace(search, optimizer=None).improve(Place(place.theta, Z), 0)
+            last = replace(some, optimizer=None).improve(Place(place.theta, Z), 0)
             return replace(last, interrupted=True)
         moves = isinstance(self.optimizer, str)
-        return search.improve(Place(place.theta, Z), self._search_iter, moves)
+        return improve(Place(place.theta, Z), self._search_iter, moves)
 
     def _given_points(self, n_features):
         """Inducing points that the user gives, (M, d)."""

@@ -84,7 +84,7 @@ class LayersMixin:
     """Mixin: fits the sparse process, and then layers that start there."""
 
     optimizer, inducing = "fmin_l_bfgs_b", "kmeans"
-    tol, device, _search_iter = 1e-5, "auto", SPARSE_ITER
+    tol, device, _search_iter, _search_rows = 1e-5, "auto", SPARSE_ITER, None
 
     _layer_constraints: dict = {
         "n_layers": [Interval(Integral, 1, None, closed="left")],

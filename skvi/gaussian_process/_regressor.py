@@ -83,6 +83,10 @@ default="kmeans"
         "auto" gives the length scales and the noise of the default kernel a weak
         prior, without which many features are fitted by a constant or exactly; None,
         and a given kernel, maximize the evidence alone.
+    batch_size : int or None, default=None
+        Rows of a gradient step by which kernel and inducing points are found, for many
+        rows. None is up to 10,000 of them in every step. The last fit of the inducing
+        values goes through all rows in both cases, in blocks.
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
         Shape of the noise. "student_t" expects outliers.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
@@ -93,7 +97,8 @@ default="kl"
         are those of KL divergence.
     max_iter : int, default=100
         Largest number of iterations of the search for kernel and inducing points, and
-        of the last fit of the inducing values.
+        of the last fit of the inducing values. With `batch_size` the search makes ten
+        gradient steps in each.
     tol : float, default=1e-5
         Tolerance in nats of such a fit.
     device : str, default="auto"
@@ -178,6 +183,7 @@ converged_
         n_inducing: int | str = "auto",
         inducing: str | ArrayLike = "kmeans",
         kernel_prior: str | None = "auto",
+        batch_size: int | None = None,
         likelihood: str | NoiseLikelihood = "gaussian",
         loss: str | Loss | Callable = "log",
         divergence: str | Divergence = "kl",
@@ -195,6 +201,7 @@ converged_
         self.n_inducing = n_inducing
         self.inducing = inducing
         self.kernel_prior = kernel_prior
+        self.batch_size = batch_size
         self.likelihood = likelihood
         self.loss = loss
         self.divergence = divergence
