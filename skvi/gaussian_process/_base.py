@@ -123,7 +123,8 @@ class InducingModel(Model):
 
     def _rows(self, X, y, weight):
         """Rows of a block, with their features."""
-        return Rows(self.design(X), y, weight)
+        with torch.no_grad():
+            return Rows(self.features(X), y, weight)
 
 
 class Functions(NormalCoefficients):
@@ -228,7 +229,7 @@ class SparseGaussianProcess(BaseVariational):
 
     def _work(self, target):
         """Multiply-adds of a pass over the data."""
-        return len(target.y) * target.layout.size**2
+        return target.n_rows * target.layout.size**2
 
     def _given_solver(self, n_rows):
         given = super()._given_solver(n_rows)
