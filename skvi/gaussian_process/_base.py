@@ -373,29 +373,33 @@ class SparseGaussianProcess(BaseVariational):
         X = search.objective.rows.X
         n, m = len(X), self._count_inducing(search.objective, len(X))
         place, batch_size = Place(theta, None), self._search_rows
-        improve = search.improve
-        if batch_size is not None:
+        some = search.of_some(SEARCH_ROWS, random_state)
+
+        def improve(place, moves=False):
+            if batch_size is None:
+                return search.improve(place, self._search_iter, moves)
+            place = some.improve(place, FEW_ITER, moves)
+            if place.interrupted:
+                return place
             seed = random_state.randint(2**31 - 1)
             generator = torch.Generator().manual_seed(seed)
-            improve = Minibatches(search, batch_size, generator).improve
+            batches = Minibatches(search, batch_size, generator)
+            return batches.improve(place, self._search_iter, moves)
+
         if not isinstance(self.inducing, str):
-            points = self._given_points(X.shape[1])
-            return improve(Place(theta, points), self._search_iter, False)
+            return improve(Place(theta, self._given_points(X.shape[1])))
         if m == n and batch_size is None:
-            return improve(place, self._search_iter)
+            return improve(place)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
-            some = search.of_some(START_ROWS, random_state)
-            place = replace(some.improve(place, FEW_ITER), value=-math.inf)
+            few = search.of_some(START_ROWS, random_state)
+            place = replace(few.improve(place, FEW_ITER), value=-math.inf)
         lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
-        seed, some = random_state.randint(2**31 - 1), search
-        if n > SEARCH_ROWS:
-            some = search.of_some(SEARCH_ROWS, random_state)
+        seed = random_state.randint(2**31 - 1)
         Z = spread_points(some.objective.rows, m, lengths, seed)
         if place.interrupted:  # a value at these points, and no more
             last = replace(some, optimizer=None).improve(Place(place.theta, Z), 0)
             return replace(last, interrupted=True)
-        moves = isinstance(self.optimizer, str)
-        return improve(Place(place.theta, Z), self._search_iter, moves)
+        return improve(Place(place.theta, Z), isinstance(self.optimizer, str))
 
     def _given_points(self, n_features):
         """Inducing points that the user gives, (M, d)."""

@@ -85,7 +85,7 @@ class Minibatches:
                 gradient[0] = -torch.autograd.grad(value, at)[0]
                 if not (value.isfinite() and gradient.isfinite().all()):
                     break
-                values.append(float(value))
+                values.append(float(value.detach()))
                 for update in stack.updates(1):
                     update()
                 vector[0, : len(low)].clamp_(low, high)

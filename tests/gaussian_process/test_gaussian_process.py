@@ -32,6 +32,8 @@ from skvi.gaussian_process import (
 from skvi.gaussian_process._bounds import Collapsed, Fitted
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import sandwich
+from skvi.gaussian_process._minibatches import Minibatches
+from skvi.gaussian_process._search import Place, Search
 from skvi.kernels import register_kernel
 from skvi.kernels._kernels import covariance, variance
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
@@ -213,6 +215,39 @@ def test_features_in_blocks_change_nothing(is_normal, monkeypatch):
     for name in ("predict",) if is_normal else ("predict_proba", "predict"):
         ours, theirs = (getattr(m, name)(X) for m in (blocks, known))
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("weight", [None, torch.arange(1, 25).double()])
+def test_minibatches_have_the_bound_and_its_slopes_in_the_mean(weight):
+    """Wrong: losses of a batch not scaled up, or by its weights; q of half a step."""
+    X, y = rows_of(24)
+    Z, sizes = torch.as_tensor(rows_of(5, seed=3)[0]), torch.tensor([2.0, 0.5]).double()
+    whole = Collapsed(SMOOTH, GaussianLikelihood(), tensors(X, y, weight), None)
+    start = Place(np.array([*SMOOTH.theta, np.log(0.3)]), Z)
+    search = Search(whole, np.tile([-9.0, 9.0], (4, 1)), sizes, "fmin_l_bfgs_b")
+    batches = Minibatches(search, 6, torch.Generator().manual_seed(0))
+    at = torch.cat([torch.from_numpy(start.theta), (Z / sizes).flatten()])
+    at.requires_grad_()
+    value, q = batches._value(at, start, torch.arange(24), None, 1.0)
+    known = whole(at[:4], at[4:].reshape(5, 2) * sizes)
+    slopes = [torch.autograd.grad(v, at)[0] for v in (value, known)]
+    assert value.item() == pytest.approx(known.item(), abs=1e-6)
+    np.testing.assert_allclose(slopes[0], slopes[1], atol=1e-5)
+    means = [batches._value(at, start, i, q, 0.0)[0] for i in torch.arange(24).split(6)]
+    assert value.item() == pytest.approx(sum(means).item() / 4, abs=1e-8)
+
+
+def test_a_fit_by_minibatches_comes_near_that_of_all_rows():
+    """Wrong: steps up the gradient of the loss; inducing points that stay."""
+    X, y = rows_of(300)
+    model = SparseGaussianProcessRegressor(n_inducing=9, max_iter=40, random_state=0)
+    known = clone(model).fit(X, y)
+    found = clone(model).set_params(batch_size=60).fit(X, y)
+    assert found.lower_bound_ == pytest.approx(known.lower_bound_, abs=5)
+    assert found.noise_scale_ == pytest.approx(known.noise_scale_, rel=0.05)
+    assert found.diagnostics_["n_kernel_evaluations"] == 400
+    with pytest.raises(ValueError, match="has the features in blocks"):
+        found.set_params(optimizer=None, alpha=0.1).fit(X, y)
 
 
 def test_two_labels_have_the_evidence_of_quadrature():
