@@ -160,6 +160,11 @@ converged_
         self.verbose = verbose
         self.random_state = random_state
 
+    @property
+    def log_marginal_likelihood(self):
+        """Not available: it has no closed form, and `lower_bound_` is below it."""
+        raise AttributeError(f"{type(self).__name__} has no log_marginal_likelihood.")
+
     def _params_of_output(self, X, k, n_outputs):
         # A single column is fitted as a vector is.
         return {"random_state": self.random_state} if n_outputs == 1 else {}

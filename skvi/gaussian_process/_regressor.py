@@ -23,6 +23,11 @@ from skvi._estimator._regressors import (
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.gaussian_process._base import SparseGaussianProcess, column_sizes
+from skvi.gaussian_process._collapsed import (
+    NormalRows,
+    collapsed_bound,
+    log_evidence,
+)
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
@@ -30,7 +35,7 @@ from skvi.linear_model._units import ColumnsMixin
 from skvi.losses import Loss
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator, randn
-from skvi.utils._validation import Interval, StrOptions, _fit_context
+from skvi.utils._validation import Interval, StrOptions, _fit_context, as_tensor
 
 # Start of the noise as a fraction of the scale of y, and its limits.
 NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
@@ -271,6 +276,59 @@ converged_
         found = enumerate(draws)
         return {f"inducing_values_{k}": part["inducing_values"] for k, part in found}
 
+    def log_marginal_likelihood(
+        self, theta: ArrayLike | None = None, eval_gradient: bool = False
+    ) -> float | tuple[float, np.ndarray]:
+        """Log evidence of the rows of the fit at some hyperparameters, in nats.
+
+        It is exact where each row is an inducing point. With fewer points it is the
+        lower bound at these points (Titsias, 2009).
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_hyperparameters,), default=None
+            Logarithms, as in ``kernel_.theta``, with the noise as the last one if that
+            is learned. None are those of the fit.
+        eval_gradient : bool, default=False
+
+        Returns
+        -------
+        value : float
+            In units of y, as `lower_bound_`. That of scikit-learn is of the
+            standardized target.
+        gradient : ndarray of shape (n_hyperparameters,)
+            Only with `eval_gradient`.
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            With other likelihoods and losses, which have no such formula.
+        """
+        check_is_fitted(self)
+        if self._n_columns:
+            raise ValueError(
+                f"There is one for each of {self._n_columns} targets: call "
+                "log_marginal_likelihood of those in outputs_."
+            )
+        model, rows = self._model, NormalRows(*map(as_tensor, self._train))
+        if not self._is_collapsed(model.likelihood):
+            raise IncompatibleComponentsError(
+                "log_marginal_likelihood", "normal noise and log loss", "lower_bound_"
+            )
+        kernel, noise = model.features.kernel, model.likelihood._scale.square()
+        given = self.kernel_.theta if theta is None else np.array(theta, np.float64)
+        if given.shape != (n := self.kernel_.n_dims,):
+            raise ValueError(f"theta must have the shape ({n},). Got {given.shape}.")
+        at = torch.from_numpy(given.copy()).requires_grad_(eval_gradient)
+        own, last = at[: kernel.n_dims], at[kernel.n_dims :]
+        parts = kernel, own, last.exp() if len(last) else noise, rows
+        is_exact, Z = self._place.Z is None, model.features.Z
+        value = log_evidence(*parts) if is_exact else collapsed_bound(*parts, Z)
+        found = float(value.detach()) - rows.total * math.log(model.units.y_scale)
+        if not eval_gradient:
+            return found
+        return found, torch.autograd.grad(value, at)[0].numpy()
+
     def _find_units(self, data):
         """Origin and scale of the target."""
         is_normal = self._resolve("likelihood").is_normal
@@ -359,6 +417,9 @@ converged_
         found["noise_scale_"] = scale * units.y_scale
         white = WhiteKernel(scale**2, self._noise_limits)
         found["kernel_"] = found["kernel_"] + white
+        rows = state.target.inputs
+        parts = (part for part in (rows.X, rows.y, rows.weight) if part is not None)
+        found["_train"] = [part.numpy() for part in parts]
         return found
 
     def _observations(self, X, theta, random_state, exposure=None):

@@ -112,6 +112,47 @@ def test_every_row_an_inducing_point_is_scikit_learns_process(normalize_y):
     assert np.abs(apart).max() < 5 * np.sqrt(2 / 20_000)
 
 
+@pytest.mark.parametrize("n_inducing", ["auto", 12])
+def test_the_marginal_likelihood_is_scikit_learns_at_any_hyperparameters(n_inducing):
+    """Wrong: the slope in the deviation of the noise, half of that in its log variance.
+
+    Known error bars are weights; wrong: variances as weights.
+    """
+    X, y = rows_of()
+    variances = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    model = SparseGaussianProcessRegressor(
+        NOISY, optimizer=None, n_inducing=n_inducing, random_state=0
+    ).fit(X, 50 * y)
+    exact = GaussianProcessRegressor(
+        NOISY, optimizer=None, alpha=0, normalize_y=True
+    ).fit(X, 50 * y)
+    assert model.log_marginal_likelihood() == pytest.approx(
+        model.lower_bound_, abs=0.01
+    )
+    theta, unit = NOISY.theta + [0.3, -0.2, 0.1, 0.4], len(y) * np.log(np.std(50 * y))
+    value, slope = model.log_marginal_likelihood(theta, eval_gradient=True)
+    known, known_slope = exact.log_marginal_likelihood(theta, eval_gradient=True)
+    if n_inducing == "auto":
+        assert value == pytest.approx(known - unit, abs=1e-8)
+        np.testing.assert_allclose(slope, known_slope, rtol=1e-6)
+    for k, known_slope in enumerate(slope):
+        step = 1e-4 * np.eye(4)[k]
+        ends = [model.log_marginal_likelihood(theta + s * step) for s in (1, -1)]
+        assert known_slope == pytest.approx((ends[0] - ends[1]) / 2e-4, abs=1e-3)
+    assert value <= known - unit + 1e-8
+    mean, std = (
+        SparseGaussianProcessRegressor(
+            SMOOTH, optimizer=None, alpha=1.0, normalize_y=False
+        )
+        .fit(X, y, 1 / variances)
+        .predict(X, return_std=True)
+    )
+    theirs = GaussianProcessRegressor(SMOOTH, optimizer=None, alpha=variances).fit(X, y)
+    theirs = theirs.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, theirs[0], atol=1e-6)
+    np.testing.assert_allclose(std**2 - 1.0, theirs[1] ** 2, atol=1e-6)
+
+
 @pytest.mark.parametrize("Z", [None, torch.as_tensor(rows_of(7, seed=3)[0])])
 def test_weights_are_repetitions_and_slopes_are_differences(Z):
     """Wrong: the factor of a row's variance left out; the trace unweighted."""
