@@ -69,8 +69,8 @@ class Minibatches:
         if moves:
             vector = torch.cat([vector, points.flatten()])
         low, high = torch.from_numpy(self.search.bounds.T.copy())
-        vector, gradient = vector[None], torch.zeros(1, len(vector)).double()
-        adam = Adam(vector[0], RATE)
+        vector = vector[None]
+        gradient, adam = torch.zeros_like(vector), Adam(vector[0], RATE)
         stack, q = AdamStack([adam], vector, gradient), None
         interrupted = False
         try:
