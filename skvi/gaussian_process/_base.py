@@ -384,7 +384,12 @@ class SparseGaussianProcess(BaseVariational):
             seed = random_state.randint(2**31 - 1)
             generator = torch.Generator().manual_seed(seed)
             batches = Minibatches(search, batch_size, generator)
-            return batches.improve(place, self._search_iter, moves)
+            found = batches.improve(place, self._search_iter, moves)
+            if some is not search or found.interrupted:
+                return found
+            # Few rows are known to be fitted better, or not.
+            exact = replace(search, optimizer=None).improve(found, 0)
+            return place if exact.value < place.value else found
 
         if not isinstance(self.inducing, str):
             return improve(Place(theta, self._given_points(X.shape[1])))
