@@ -51,9 +51,9 @@ default="kmeans"
         "auto" gives the length scales of the default kernel a weak prior; None, and a
         given kernel, maximize the bound alone.
     batch_size : int or None, default=None
-        Rows of a gradient step by which kernel and inducing points are found, for many
-        rows. None is up to 10,000 of them in every step. The last fit of the inducing
-        values goes through all rows in both cases, in blocks.
+        Rows of a gradient step, for far more than 10,000 rows: kernel and inducing
+        points are found by all of them. None takes 10,000 of them, which is faster. The
+        last fit of the inducing values goes through all rows in both cases, in blocks.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         contradict the rest.

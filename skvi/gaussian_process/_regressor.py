@@ -89,9 +89,9 @@ default="kmeans"
         prior, without which many features are fitted by a constant or exactly; None,
         and a given kernel, maximize the evidence alone.
     batch_size : int or None, default=None
-        Rows of a gradient step by which kernel and inducing points are found, for many
-        rows. None is up to 10,000 of them in every step. The last fit of the inducing
-        values goes through all rows in both cases, in blocks.
+        Rows of a gradient step, for far more than 10,000 rows: kernel and inducing
+        points are found by all of them. None takes 10,000 of them, which is faster. The
+        last fit of the inducing values goes through all rows in both cases, in blocks.
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
         Shape of the noise. "student_t" expects outliers.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"

@@ -281,12 +281,11 @@ def test_minibatches_have_the_bound_and_its_slopes_in_the_mean(weight):
 def test_a_fit_by_minibatches_comes_near_that_of_all_rows():
     """Wrong: steps up the gradient of the loss; inducing points that stay."""
     X, y = rows_of(300)
-    model = SparseGaussianProcessRegressor(n_inducing=9, max_iter=40, random_state=0)
+    model = SparseGaussianProcessRegressor(n_inducing=9, random_state=0)
     known = clone(model).fit(X, y)
-    found = clone(model).set_params(batch_size=60).fit(X, y)
+    found = clone(model).set_params(batch_size=60, max_iter=25).fit(X, y)
     assert found.lower_bound_ == pytest.approx(known.lower_bound_, abs=5)
     assert found.noise_scale_ == pytest.approx(known.noise_scale_, rel=0.05)
-    assert found.diagnostics_["n_kernel_evaluations"] == 400
     with pytest.raises(ValueError, match="has the features in blocks"):
         found.set_params(optimizer=None, alpha=0.1).fit(X, y)
 
