@@ -310,7 +310,7 @@ converged_
                 f"There is one for each of {self._n_columns} targets: call "
                 "log_marginal_likelihood of those in outputs_."
             )
-        model, rows = self._model, NormalRows(*map(as_tensor, self._train))
+        model, rows = self._model, NormalRows(*map(as_tensor, self._rows_of_fit))
         if not self._is_collapsed(model.likelihood):
             raise IncompatibleComponentsError(
                 "log_marginal_likelihood", "normal noise and log loss", "lower_bound_"
@@ -419,7 +419,7 @@ converged_
         found["kernel_"] = found["kernel_"] + white
         rows = state.target.inputs
         parts = (part for part in (rows.X, rows.y, rows.weight) if part is not None)
-        found["_train"] = [part.numpy() for part in parts]
+        found["_rows_of_fit"] = [part.numpy() for part in parts]
         return found
 
     def _observations(self, X, theta, random_state, exposure=None):
