@@ -118,8 +118,14 @@ class LayersMixin:
     def _solver_options(self, target):
         n_iter = SPARSE_ITER
         if self.n_layers > 1:
-            n_iter += self._count_iterations(target.n_rows, self.max_iter)[0]
+            counts = [self._stage_steps] * len(self._coarser) + [self.max_iter]
+            n_iter += sum(self._count_iterations(target.n_rows, c)[0] for c in counts)
         return replace(super()._solver_options(target), max_iter=n_iter)
+
+    @property
+    def _stage_steps(self):
+        """Gradient steps with fewer inducing points."""
+        return math.ceil(self.max_iter / STAGE)
 
     def _count_iterations(self, n_rows, max_iter):
         """Iterations, and steps of each, in all at least `max_iter` steps."""
@@ -177,8 +183,7 @@ class LayersMixin:
             few = InducingFeatures.of(features.kernel, theta, place.Z)
             other = self._solve_sparse(problem, few, place.theta)
             start = self._best_start(problem, other, few, place.theta, before)[0]
-            steps = math.ceil(self.max_iter / STAGE)
-            before = self._train(problem, start, steps, progress)
+            before = self._train(problem, start, self._stage_steps, progress)
             if before.interrupted:
                 return before, {}
         parts = features, self._place.theta, before

@@ -419,7 +419,7 @@ converged_
         found["kernel_"] = found["kernel_"] + white
         rows = state.target.inputs
         parts = (part for part in (rows.X, rows.y, rows.weight) if part is not None)
-        found["_rows_of_fit"] = [part.numpy() for part in parts]
+        found["_rows_of_fit"] = [part.numpy().copy() for part in parts]
         return found
 
     def _observations(self, X, theta, random_state, exposure=None):
