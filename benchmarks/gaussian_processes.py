@@ -5,6 +5,7 @@ The folder of the data is ``SKVI_DATA``; processor seconds of one thread.
 - exact: the same model, kernel and normalization, each optimized by its package.
 - sparse: thousands of rows. Scikit-learn's evidence and gradient are timed once, and it
   predicts with the kernel that skvi found.
+- batches: kernel and points by minibatches of all rows, and by 10,000 of them.
 - classes: log losses of held-out rows; scikit-learn with one length scale, its default,
   and with one for each feature, both Matern kernels as skvi's.
 """
@@ -40,6 +41,7 @@ FOLDERS = {
     "wine": "wine-quality-red",
     "kin8nm": "kin8nm",
     "power": "power-plant",
+    "protein": "protein-tertiary-structure",
 }
 
 
@@ -130,6 +132,24 @@ def sparse():
         }
 
 
+def batches():
+    """Many rows with 100 points, with and without minibatches."""
+    X, y, X_new, y_new = split_of("protein")
+    for batch_size in (1000, None):
+        ours = SparseGaussianProcessRegressor(
+            n_inducing=100, batch_size=batch_size, random_state=0
+        )
+        ours, seconds = timed(ours.fit, X, y)
+        yield {
+            "part": "batches",
+            "data": "protein" + (", batches" if batch_size else ""),
+            "rows": len(y),
+            "seconds": seconds,
+            "evidence": ours.lower_bound_ + len(y) * np.log(y.std()),
+            "density": density(*ours.predict(X_new, return_std=True), y_new),
+        }
+
+
 def classes():
     """Log losses of halves, with seconds."""
     sets = {
@@ -161,7 +181,7 @@ def classes():
         yield row
 
 
-PARTS = {"exact": exact, "sparse": sparse, "classes": classes}
+PARTS = {"exact": exact, "sparse": sparse, "batches": batches, "classes": classes}
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")

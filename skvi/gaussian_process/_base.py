@@ -1,8 +1,11 @@
 """Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from numbers import Integral
+from operator import add
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +18,8 @@ from sklearn.utils import check_random_state
 from skvi._estimator._base import BaseVariational
 from skvi._estimator._model import Model
 from skvi._estimator._progress import write_line
+from skvi.base._rows import Rows
+from skvi.divergences import KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._summarize import lower_bound, without_bounds
 from skvi.exceptions import IncompatibleComponentsError
@@ -22,18 +27,23 @@ from skvi.gaussian_process._bounds import Collapsed, Fitted, dimension_scaled_pr
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import evidence_of_process
 from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
+from skvi.gaussian_process._minibatches import Minibatches
 from skvi.gaussian_process._search import Place, Search, spread_points
 from skvi.kernels._kernels import check_kernel, covariance
-from skvi.linear_model._coefficients import NormalCoefficients
+from skvi.linear_model._coefficients import NormalCoefficients, Pair
 from skvi.predictors._inducing import InducingPredictor
 from skvi.priors._blocks import build_prior
+from skvi.targets import SupervisedTarget
+from skvi.targets._blocks import BlockRows
 from skvi.utils._interrupts import limit_threads, with_callbacks
+from skvi.utils._rows import rows_to_start
 from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
     as_tensor,
     check_array,
+    row_chunks,
 )
 
 # Rows up to which each is an inducing point, and inducing points beyond.
@@ -52,9 +62,30 @@ NOT_ALL = (
     "them have no upper bound; n_inducing=n_samples has one, for some hundred rows"
 )
 SEARCHES = "searches for the kernel of {} rows"
+# Elements of the features of all rows beyond which they are made in blocks.
+MOST_ELEMENTS = 2**25
 # Start of the length scales in units of the columns and of the root of their number;
 # limits, in the first of these, and for the variance of f.
 START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
+
+
+class RowBlocks:
+    """Rows in memory, as `Blocks`, for features that are made block by block."""
+
+    def __init__(self, rows: NormalRows, step: int) -> None:
+        self.rows, self.shape, self.look = rows, rows.X.shape, self
+        self.moments = (rows.total,)
+        self.slices = row_chunks(len(rows.X), 1, step)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rows.X)
+
+    def total(self, function: Callable, *args: Any) -> Any:
+        """Sum of ``function(*args, X, y, weight)`` over all blocks."""
+        with torch.no_grad():
+            found = (function(*args, *self.rows.take(part)) for part in self.slices)
+            return reduce(add, found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +100,45 @@ class InducingModel(Model):
             return self.features(as_tensor(X).double())
 
     def target(self, data: Any) -> Any:
-        """Log joint density of data and inducing values; it knows the features."""
-        found = super().target(data)
-        found.inputs = as_tensor(data.X).double()
+        """Log joint density of data and inducing values; it knows the given rows.
+
+        Features of many rows are made in blocks, and not kept.
+        """
+        y, weight, constant = self._columns(data)
+        rows = NormalRows(as_tensor(data.X).double(), y[:, None], weight)
+        n, m = len(y), len(self.features.Z)
+        if n * m <= MOST_ELEMENTS:
+            found = super().target(data)
+        else:
+            index = torch.from_numpy(rows_to_start(n, m))
+            start = self._rows(*rows.take(index))
+            own = torch.ones_like(start.y) if weight is None else start.weight
+            start = replace(start, weight=own * (rows.total / float(own.sum())))
+            parts = self.predictor, self.likelihood, self.loss, self.prior, start.X
+            found = SupervisedTarget(*parts, start.y, start.weight, constant)
+            blocks = RowBlocks(rows, max(MOST_ELEMENTS // (16 * m), 1))
+            found.rows = BlockRows(blocks, self._rows, start)
+        found.inputs = rows
         return found
+
+    def _rows(self, X, y, weight):
+        """Rows of a block, with their features."""
+        with torch.no_grad():
+            return Rows(self.features(X), y, weight)
 
 
 class Functions(NormalCoefficients):
     """f under a normal of the inducing values, with what they do not determine."""
+
+    def functions_at_nodes(self, X: Any, n_jobs: int | None) -> Pair:
+        """By blocks of rows; see `NormalCoefficients.functions_at_nodes`."""
+        width = len(self.model.features.Z)
+        chunks = row_chunks(X.shape[0], width, MOST_ELEMENTS // 16)
+        parts = [
+            super(Functions, self).functions_at_nodes(X[c], n_jobs) for c in chunks
+        ]
+        mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+        return mean, variance
 
     def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
         """Covariance of f between the rows of X, (n, n)."""
@@ -110,6 +172,7 @@ class SparseGaussianProcess(BaseVariational):
         ],
         "inducing": [StrOptions({"kmeans"}), "array-like"],
         "kernel_prior": [StrOptions({"auto"}), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
 
     @with_callbacks
@@ -149,13 +212,24 @@ class SparseGaussianProcess(BaseVariational):
             )
 
     @property
+    def _search_rows(self):
+        """Rows of a gradient step by which the kernel is found; None for all."""
+        if self.batch_size is not None and not isinstance(self.optimizer, str):
+            raise IncompatibleComponentsError(
+                f"batch_size={self.batch_size}",
+                "the steps of optimizer='fmin_l_bfgs_b'",
+                "batch_size=None, which has the features in blocks where rows are many",
+            )
+        return self.batch_size
+
+    @property
     def _search_iter(self):
         """Largest number of iterations of a search for the kernel."""
         return self.max_iter
 
     def _work(self, target):
         """Multiply-adds of a pass over the data."""
-        return len(target.y) * target.layout.size**2
+        return target.n_rows * target.layout.size**2
 
     def _given_solver(self, n_rows):
         given = super()._given_solver(n_rows)
@@ -256,13 +330,14 @@ class SparseGaussianProcess(BaseVariational):
             log_prior = dimension_scaled_prior(sizes, y_scale)
         if self._is_collapsed(likelihood):
             return Collapsed(kernel, likelihood, rows, log_prior)
-        parts = likelihood, self.loss_function_, self.divergence_, k
+        # Other divergences than KL would choose kernel and noise for a q that is far
+        # from the posterior: Jeffreys' has the noise grow with the width of q.
+        parts = likelihood, self.loss_function_, KLDivergence(), k
         return Fitted(kernel, parts, rows, log_prior)
 
     def _is_collapsed(self, likelihood):
-        """Whether the best q is known for every kernel."""
-        is_log = self.loss_function_.is_log_loss
-        return likelihood.is_normal and is_log and self.divergence_.kl_weight == 1
+        """Whether the evidence is known for every kernel, or a bound of it."""
+        return likelihood.is_normal and self.loss_function_.is_log_loss
 
     def _count_inducing(self, objective, n_rows):
         """Number of inducing points; as many as rows if each is one."""
@@ -270,16 +345,18 @@ class SparseGaussianProcess(BaseVariational):
             return len(self.inducing)
         if self.n_inducing != "auto":
             return min(self.n_inducing, n_rows)
-        is_quick = isinstance(objective, Collapsed)
+        is_quick = isinstance(objective, Collapsed) and self.divergence_.kl_weight == 1
         limit, rest = (ALL_ROWS, N_INDUCING) if is_quick else (FEW_ROWS, FEW_INDUCING)
         if not is_quick:
-            limit, rest = limit // objective.parts[3], rest // objective.parts[3]
-        return n_rows if n_rows <= limit else min(max(rest, LEAST_INDUCING), n_rows)
+            k = objective.parts[3] if isinstance(objective, Fitted) else 1
+            limit, rest = limit // k, rest // k
+        is_exact = n_rows <= limit and self._search_rows is None
+        return n_rows if is_exact else min(max(rest, LEAST_INDUCING), n_rows)
 
     def _find(self, search, theta):
         """Hyperparameters and inducing points, from the best of several starts."""
         random_state = check_random_state(self.random_state)
-        if self.optimizer is not None:
+        if self.optimizer is not None and self._search_rows is None:
             search = search.of_some(SEARCH_ROWS, random_state)
         found = self._find_from(search, theta, random_state)
         low, high = search.bounds.T
@@ -295,23 +372,39 @@ class SparseGaussianProcess(BaseVariational):
         """The same from one start."""
         X = search.objective.rows.X
         n, m = len(X), self._count_inducing(search.objective, len(X))
-        place = Place(theta, None)
+        place, batch_size = Place(theta, None), self._search_rows
+        some = search.of_some(SEARCH_ROWS, random_state)
+
+        def improve(place, moves=False):
+            if batch_size is None:
+                return search.improve(place, self._search_iter, moves)
+            place = some.improve(place, FEW_ITER, moves)
+            if place.interrupted:
+                return place
+            seed = random_state.randint(2**31 - 1)
+            generator = torch.Generator().manual_seed(seed)
+            batches = Minibatches(search, batch_size, generator)
+            found = batches.improve(place, self._search_iter, moves)
+            if some is not search or found.interrupted:
+                return found
+            # Few rows are known to be fitted better, or not.
+            exact = replace(search, optimizer=None).improve(found, 0)
+            return place if exact.value < place.value else found
+
         if not isinstance(self.inducing, str):
-            points = self._given_points(X.shape[1])
-            return search.improve(Place(theta, points), self._search_iter)
-        if m == n:
-            return search.improve(place, self._search_iter)
+            return improve(Place(theta, self._given_points(X.shape[1])))
+        if m == n and batch_size is None:
+            return improve(place)
         if n > 1.5 * START_ROWS and self.optimizer is not None:
-            some = search.of_some(START_ROWS, random_state)
-            place = replace(some.improve(place, FEW_ITER), value=-math.inf)
+            few = search.of_some(START_ROWS, random_state)
+            place = replace(few.improve(place, FEW_ITER), value=-math.inf)
         lengths = _lengths(search.objective.kernel, place.theta, search.sizes)
         seed = random_state.randint(2**31 - 1)
-        Z = spread_points(search.objective.rows, m, lengths, seed)
+        Z = spread_points(some.objective.rows, m, lengths, seed)
         if place.interrupted:  # a value at these points, and no more
-            last = replace(search, optimizer=None).improve(Place(place.theta, Z), 0)
+            last = replace(some, optimizer=None).improve(Place(place.theta, Z), 0)
             return replace(last, interrupted=True)
-        moves = isinstance(self.optimizer, str)
-        return search.improve(Place(place.theta, Z), self._search_iter, moves)
+        return improve(Place(place.theta, Z), isinstance(self.optimizer, str))
 
     def _given_points(self, n_features):
         """Inducing points that the user gives, (M, d)."""
@@ -356,16 +449,16 @@ class SparseGaussianProcess(BaseVariational):
         features, q = self._model.features, self.posterior_
         method, is_closed = options["method"], self._is_collapsed(target.likelihood)
         if is_closed and method in ("auto", "exact"):
-            y, noise = target.y[:, None], target.likelihood._scale.square()
-            rows = NormalRows(target.inputs, y, target.rows.weight)
+            noise = target.likelihood._scale.square()
             elbo = lower_bound(target, q, generator)
-            parts = noise, rows, target.constant, elbo, options
+            parts = noise, target.inputs, target.constant, elbo, options
             return evidence_of_process(features, *parts)
         if method == "exact":
             raise IncompatibleComponentsError(
                 "method='exact'", "normal noise and log loss", "method='auto'"
             )
-        if float(target.X[:, -1].max()) > DETERMINED * float(q.normal().variance.max()):
+        least = DETERMINED * float(q.normal().variance.max())
+        if isinstance(target.rows, BlockRows) or float(target.X[:, -1].max()) > least:
             reason = NOT_ALL.format(len(features.Z), target.n_rows)
             return without_bounds(target, q, generator, options["quantity"], reason)
         return bound_evidence(target, q, generator, **options)

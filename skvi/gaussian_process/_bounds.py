@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch.linalg import solve_triangular
 
 from skvi.base import NormalForm
+from skvi.divergences import KLDivergence
 from skvi.gaussian_process._collapsed import (
     NormalRows,
     cholesky,
@@ -15,6 +17,7 @@ from skvi.gaussian_process._collapsed import (
     log_evidence,
 )
 from skvi.kernels._kernels import covariance, variance
+from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.predictors._inducing import InducingPredictor
@@ -52,9 +55,13 @@ class Collapsed:
 
     def of(self, index: torch.Tensor) -> "Collapsed":
         """The same function of some of the rows."""
-        X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
-        rows = NormalRows(X, y, None if weight is None else weight[index])
+        rows = self.rows.some(index)
         return Collapsed(self.kernel, self.likelihood, rows, self.log_prior)
+
+    def for_batches(self) -> "Fitted":
+        """The same for a q that is not the best one."""
+        parts = self.likelihood, LogLoss(), KLDivergence(), 1
+        return Fitted(self.kernel, parts, self.rows, self.log_prior)
 
 
 class Fitted:
@@ -74,22 +81,28 @@ class Fitted:
         self.kernel, self.rows, self.log_prior = kernel, rows, log_prior
         #: Likelihood, loss, divergence, and the number of processes.
         self.parts = parts
-        self.distinct = rows.X.unique(dim=0)
+
+    @cached_property
+    def distinct(self) -> torch.Tensor:
+        """Rows that differ."""
+        found: torch.Tensor = self.rows.X.unique(dim=0)
+        return found
 
     def __call__(self, theta: torch.Tensor, Z: torch.Tensor | None) -> torch.Tensor:
         """Nats, all rows together; without Z every row is an inducing point."""
         n = self.kernel.n_dims
         points = self.distinct if Z is None else Z
         X = features_at(self.kernel, theta[:n], points, self.rows.X)
-        target = self._target(X)
+        target = self.target(X)
         given = target.at(theta[n:])
         with torch.no_grad():
-            normal, value = self._solve(self._target(X.detach()).at(theta[n:].detach()))
+            normal, value = self._solve(self.target(X.detach()).at(theta[n:].detach()))
         loss = given.expected_loss(normal)
         found = (loss.detach() - loss) - value
         return found if self.log_prior is None else found + self.log_prior(theta)
 
-    def _target(self, X: torch.Tensor) -> SupervisedTarget:
+    def target(self, X: torch.Tensor) -> SupervisedTarget:
+        """Losses of the rows by their features."""
         likelihood, loss, _, k = self.parts
         predictor = InducingPredictor(X.shape[1] - 1, k)
         prior = Normal().build(predictor.layout)
@@ -113,9 +126,15 @@ class Fitted:
 
     def of(self, index: torch.Tensor) -> "Fitted":
         """The same function of some of the rows."""
-        X, y, weight = self.rows.X[index], self.rows.y[index], self.rows.weight
-        rows = NormalRows(X, y, None if weight is None else weight[index])
+        return self.with_rows(self.rows.some(index))
+
+    def with_rows(self, rows: NormalRows) -> "Fitted":
+        """The same function of other rows."""
         return Fitted(self.kernel, self.parts, rows, self.log_prior)
+
+    def for_batches(self) -> "Fitted":
+        """The function itself; see `Collapsed.for_batches`."""
+        return self
 
 
 def features_at(

@@ -50,6 +50,10 @@ default="kmeans"
     kernel_prior : "auto" or None, default="auto"
         "auto" gives the length scales of the default kernel a weak prior; None, and a
         given kernel, maximize the bound alone.
+    batch_size : int or None, default=None
+        Rows of a gradient step, for far more than 10,000 rows: kernel and inducing
+        points are found by all of them. None takes 10,000 of them, which is faster. The
+        last fit of the inducing values goes through all rows in both cases, in blocks.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         contradict the rest.
@@ -59,7 +63,8 @@ default="kl"
     class_weight : dict or "balanced", default=None
     max_iter : int, default=100
         Largest number of iterations of the search for kernel and inducing points, and
-        of the last fit of the inducing values.
+        of the last fit of the inducing values. With `batch_size` the search makes ten
+        gradient steps in each.
     tol : float, default=1e-5
         Tolerance in nats of such a fit.
     device : str, default="auto"
@@ -121,6 +126,7 @@ converged_
         n_inducing: int | str = "auto",
         inducing: str | ArrayLike = "kmeans",
         kernel_prior: str | None = "auto",
+        batch_size: int | None = None,
         loss: str | Loss | Callable = "log",
         divergence: str | Divergence = "kl",
         class_weight: str | Mapping[Any, float] | None = None,
@@ -136,6 +142,7 @@ converged_
         self.n_inducing = n_inducing
         self.inducing = inducing
         self.kernel_prior = kernel_prior
+        self.batch_size = batch_size
         self.loss = loss
         self.divergence = divergence
         self.class_weight = class_weight

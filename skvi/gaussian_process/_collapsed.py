@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from skvi.kernels._kernels import covariance, variance
 from skvi.utils._tensors import LOG_2PI
+from skvi.utils._validation import row_chunks
 
 # Variance that is added to inducing points while they move, relative to their mean
 # variance: a start, and where to give up.
 JITTER, MOST_JITTER = 1e-8, 1e-2
+# Elements of covariances of rows and inducing points beyond which they come in blocks.
+MOST_ELEMENTS = 2**23
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +34,16 @@ class NormalRows:
     def total(self) -> float:
         """Sum of the weights."""
         return float(len(self.X) if self.weight is None else self.weight.sum())
+
+    def take(self, index: slice | torch.Tensor) -> tuple:
+        """Features of some rows, their first target, and weights or None."""
+        weight = None if self.weight is None else self.weight[index]
+        return self.X[index], self.y[index, 0], weight
+
+    def some(self, index: slice | torch.Tensor) -> "NormalRows":
+        """Return some of the rows."""
+        X, _, weight = self.take(index)
+        return NormalRows(X, self.y[index], weight)
 
     def scaled(self, columns: torch.Tensor) -> torch.Tensor:
         """Multiply columns, (..., n), by the roots of the weights."""
@@ -117,11 +131,22 @@ def collapsed_bound(
     Z: torch.Tensor,
 ) -> torch.Tensor:
     """Largest ELBO over all q of the inducing values; differentiable."""
-    K, k = covariance(kernel, theta, Z, rows.X), rows.y.shape[1]
+    k, y = rows.y.shape[1], rows.scaled(rows.y.T).T
     L = cholesky(covariance(kernel, theta, Z, Z))
-    y = rows.scaled(rows.y.T).T
-    gram, moment = Whitened.apply(L, rows.scaled(K), y)
-    eye = torch.eye(len(Z), dtype=K.dtype, device=K.device)
+
+    def sums_of(L: torch.Tensor, Z: torch.Tensor, part: NormalRows) -> tuple:
+        K = part.scaled(covariance(kernel, theta, Z, part.X))
+        return Whitened.apply(L, K, part.scaled(part.y.T).T)
+
+    gram, moment = L.new_zeros(len(Z), len(Z)), L.new_zeros(len(Z), k)
+    for index in (chunks := row_chunks(len(y), len(Z), MOST_ELEMENTS)):
+        parts = L, Z, rows.some(index)
+        if len(chunks) > 1:  # what backward needs is computed again
+            own = checkpoint(sums_of, *parts, use_reentrant=False)
+        else:
+            own = sums_of(*parts)
+        gram, moment = gram + own[0], moment + own[1]
+    eye = torch.eye(len(Z), dtype=L.dtype, device=L.device)
     root = torch.linalg.cholesky(eye + gram / noise)
     fitted = torch.linalg.solve_triangular(root, moment, upper=False) / noise
     total = rows.scaled(rows.scaled(variance(kernel, theta, rows.X))).sum()

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from sklearn.utils import check_random_state
 
 from skvi.evidence._summarize import without_bounds
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.gaussian_process._base import column_sizes
+from skvi.gaussian_process._base import SEARCH_ROWS, column_sizes
+from skvi.gaussian_process._features import InducingFeatures
 from skvi.gaussian_process._layers import (
     PACE,
     BlocksPosterior,
@@ -22,11 +24,17 @@ from skvi.gaussian_process._layers import (
     LayersTarget,
     principal_directions,
 )
+from skvi.gaussian_process._search import Place, spread_points
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal
+from skvi.predictors._inducing import InducingPredictor
+from skvi.priors import Normal
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._fixed_draws import balanced_noise
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers.base import Progress
+from skvi.targets import SupervisedTarget
 from skvi.utils._validation import Interval, StrOptions, as_tensor
 
 # Iterations of the search and the fit of a sparse process, as it has by default.
@@ -35,6 +43,10 @@ SPARSE_ITER = 100
 WIDTH = 30
 # Step size, and gradient steps of an iteration without minibatches.
 RATE, STEPS = 0.02, 100
+# Layers are first trained with few inducing points, of which there are twice as many in
+# each stage, for a fraction of the steps: a kernel with too few points to follow a jump
+# leaves it to the inner layers.
+LEAST_POINTS, STAGE = 5, 4
 # Variances of inner layers that are tried, and nats per row that they may cost.
 VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.1
 # Draws that compare layers with the sparse process, before and after; that predict.
@@ -72,7 +84,7 @@ class LayersMixin:
     """Mixin: fits the sparse process, and then layers that start there."""
 
     optimizer, inducing = "fmin_l_bfgs_b", "kmeans"
-    tol, device, _search_iter = 1e-5, "auto", SPARSE_ITER
+    tol, device, _search_iter, _search_rows = 1e-5, "auto", SPARSE_ITER, None
 
     _layer_constraints: dict = {
         "n_layers": [Interval(Integral, 1, None, closed="left")],
@@ -106,15 +118,35 @@ class LayersMixin:
     def _solver_options(self, target):
         n_iter = SPARSE_ITER
         if self.n_layers > 1:
-            n_iter += self._count_iterations(target.n_rows)[0]
+            counts = [self._stage_steps] * len(self._coarser) + [self.max_iter]
+            n_iter += sum(self._count_iterations(target.n_rows, c)[0] for c in counts)
         return replace(super()._solver_options(target), max_iter=n_iter)
 
-    def _count_iterations(self, n_rows):
+    @property
+    def _stage_steps(self):
+        """Gradient steps with fewer inducing points."""
+        return math.ceil(self.max_iter / STAGE)
+
+    def _count_iterations(self, n_rows, max_iter):
         """Iterations, and steps of each, in all at least `max_iter` steps."""
         n_steps = math.ceil(n_rows / self.batch_size)
         if n_steps == 1:
-            n_steps = min(STEPS, self.max_iter)
-        return math.ceil(self.max_iter / n_steps), n_steps
+            n_steps = max(min(STEPS, max_iter), 2)
+        return math.ceil(max_iter / n_steps), n_steps
+
+    def _find(self, search, theta):
+        found, self._coarser = super()._find(search, theta), []
+        m = len(search.objective.rows.X if found.Z is None else found.Z)
+        random_state = check_random_state(self.random_state)
+        search = search.of_some(SEARCH_ROWS, random_state)
+        while self.n_layers > 1 and not found.interrupted and m >= 2 * LEAST_POINTS:
+            m //= 2
+            parts = search.sizes, random_state.randint(2**31 - 1)
+            few = spread_points(search.objective.rows, m, *parts)
+            few = search.improve(Place(theta, few), SPARSE_ITER, moves=True)
+            found = replace(found, interrupted=few.interrupted)
+            self._coarser.append(few)
+        return found
 
     def _deepen(self, problem, sparse, progress):
         """The solution of the layers, or that of the sparse process if it is better."""
@@ -122,13 +154,12 @@ class LayersMixin:
         if self._place.interrupted or sparse.ending in CUT_SHORT:
             return with_report(sparse, report)
         try:
-            start, found = self._start(problem, sparse)
-            deep = self._train(start, progress)
+            deep, start = self._train_in_stages(problem, sparse, progress)
             gains = self._draws(problem, deep.state, N_JUDGED) + sparse.value
         except KeyboardInterrupt:
             return with_report(sparse.cut_short(), report)
         gain, error = float(gains.mean()), float(gains.std()) / N_JUDGED**0.5
-        report |= found | {"gain": gain, "gain_se": error}
+        report |= start | {"gain": gain, "gain_se": error}
         if gain > max(2 * error, LEAST_GAIN):
             return with_report(deep, report | {"n_layers": self.n_layers})
         return with_report(sparse.cut_short() if deep.interrupted else sparse, report)
@@ -138,22 +169,82 @@ class LayersMixin:
         parts = self.divergence_, state.posterior, n_draws, problem.generator
         return state.target.objective_draws(*parts)
 
-    def _start(self, problem, sparse):
-        """The problem of layers, at the sparse process; and diagnostics."""
-        model, target = self._model, sparse.state.target
-        features, k = model.features, model.predictor.n_outputs
-        X, (sizes, directions) = target.inputs, self._directions(target)
+    def _train_in_stages(self, problem, sparse, progress):
+        """Layers with more and more inducing points, and diagnostics of the start.
+
+        Each stage starts where the bound is higher: as the sparse process with as many
+        points, or as the layers before, to which points are added that do not change
+        them.
+        """
+        features, before = self._model.features, None
+        for place in reversed(self._coarser):
+            n = features.kernel.n_dims
+            theta = torch.from_numpy(place.theta[:n])
+            few = InducingFeatures.of(features.kernel, theta, place.Z)
+            other = self._solve_sparse(problem, few, place.theta)
+            start = self._best_start(problem, other, few, place.theta, before)[0]
+            before = self._train(problem, start, self._stage_steps, progress)
+            if before.interrupted:
+                return before, {}
+        parts = features, self._place.theta, before
+        start, report = self._best_start(problem, sparse, *parts)
+        return self._train(problem, start, self.max_iter, progress), report
+
+    def _best_start(self, problem, sparse, features, theta, before):
+        """State with the points of features, and diagnostics."""
+        state, report = self._start(problem, sparse, features, theta)
+        report["starts_coarse"] = False
+        if before is not None:
+            grown = self._grow(before.state, features.Z)
+            gains = self._draws(problem, grown, N_JUDGED) + sparse.value
+            if gains.mean() > 0:
+                return grown, report | {"starts_coarse": True}
+        return state, report
+
+    def _solve_sparse(self, problem, features, theta):
+        """The fit of a sparse process with other features."""
+        target = problem.target
+        predictor = InducingPredictor(len(features.Z), self._model.predictor.n_outputs)
+        prior = Normal().build(predictor.layout)
+        n = features.kernel.n_dims
+        learned = torch.from_numpy(theta[n:].copy())
+        likelihood = clone(self._model.likelihood).bind(learned)
+        X, *data = target.inputs.take(slice(None))
+        parts = predictor, likelihood, self._model.loss, prior, features(X), *data
+        q = FullRankNormal().build(predictor.layout)
+        few = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
+        return NaturalGradient().solve(few, SolverOptions(SPARSE_ITER, self.tol))
+
+    def _grow(self, state, Z):
+        """Layers with as many inducing points as Z, which do not change them."""
+        target = state.target
+        learned, layers = target._points()[0], target.frozen().predictor_spec
+        Z = Z[layers.n_inducing :]
+        if not len(Z):
+            return state
+        predictor, q = layers.with_points(state.posterior, Z)
+        data = target.X, target.y, target.rows.weight, target.constant
+        target = LayersTarget(predictor, target.likelihood_spec, target.loss, *data)
+        hyper = torch.cat([learned.detach(), predictor.initial_point()])
+        return State(q, target.at(hyper))
+
+    def _start(self, problem, sparse, features, theta):
+        """State of layers at a sparse process; and diagnostics."""
+        model, target = self._model, problem.target
+        k = model.predictor.n_outputs
+        sizes, directions = self._directions(target)
         n_inner, m = self.n_layers - 1, len(features.Z)
         inner = ConstantKernel(1.0) * Matern(
             sizes.numpy() * math.sqrt(len(sizes)), nu=2.5
         )
         last = features.kernel.clone_with_theta(features.theta.numpy())
         kernels = [inner] * n_inner + [last]
-        predictor = LayersPredictor(kernels, features.Z, sizes, directions, k)
+        points = [features.Z] * len(kernels)
+        predictor = LayersPredictor(kernels, points, sizes, directions, k)
         likelihood = clone(model.likelihood)
-        data = X, target.y, target.rows.weight, target.constant
+        data = *target.inputs.take(slice(None)), target.constant
         layers = LayersTarget(predictor, likelihood, model.loss, *data)
-        learned = as_tensor(self._place.theta[features.kernel.n_dims :]).double()
+        learned = as_tensor(theta[features.kernel.n_dims :]).double()
         hyper = torch.cat([learned, predictor.initial_point()])
         normal = sparse.state.posterior.normal()
         roots = torch.linalg.qr(normal.scale.reshape(k, m, k * m).mT)[1].mT
@@ -167,17 +258,17 @@ class LayersMixin:
             gain = float(self._draws(problem, state, N_START).mean()) + sparse.value
             if gain > -LOSS * layers.rows.total_weight:
                 break
-        start = replace(problem.at(state), objective=LayersELBO())
-        return start, {"inner_variance": variance, "start_gain": gain}
+        return state, {"inner_variance": variance, "start_gain": gain}
 
     def _directions(self, target):
-        X, weight = target.inputs, target.rows.weight
+        X, weight = target.inputs.X, target.inputs.weight
         sizes = column_sizes(X, weight)
         width = WIDTH if self.layer_width == "auto" else self.layer_width
         return sizes, principal_directions(X, sizes, weight, min(width, X.shape[1]))
 
-    def _train(self, start, progress):
-        n_iter, n_steps = self._count_iterations(start.target.n_rows)
+    def _train(self, problem, state, max_iter, progress):
+        start = replace(problem.at(state), objective=LayersELBO())
+        n_iter, n_steps = self._count_iterations(start.target.n_rows, max_iter)
         options = SolverOptions(
             max_iter=n_iter,
             tol=0.0,
@@ -225,7 +316,7 @@ class LayersMixin:
     def _bound_evidence(self, target, generator, **options):
         if self._layers is None:
             return super()._bound_evidence(target, generator, **options)
-        data = target.inputs, target.y, target.rows.weight, target.constant
+        data = *target.inputs.take(slice(None)), target.constant
         layers = LayersTarget(self._layers, target.likelihood, target.loss, *data)
         given = layers, self.posterior_, generator, options["quantity"]
         return without_bounds(*given, LOWER)

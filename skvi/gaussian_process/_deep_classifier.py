@@ -46,7 +46,7 @@ default="kl"
     batch_size : int, default=500
         Rows of a gradient step.
     max_iter : int, default=2000
-        Gradient steps of several layers.
+        Gradient steps of several layers; those with fewer points take a quarter each.
     verbose : int, default=0
     random_state : int, RandomState instance or None, default=None
 

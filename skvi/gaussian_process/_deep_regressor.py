@@ -18,7 +18,8 @@ class DeepGaussianProcessRegressor(LayersMixin, SparseGaussianProcessRegressor):
     A sparse Gaussian process whose rows are first moved by others, of the same kind:
     functions that are smooth in one place and steep in another, or that jump. It starts
     as the fitted `SparseGaussianProcessRegressor` with as many inducing points, which
-    is kept if the layers do not increase the lower bound.
+    is kept if the layers do not increase the lower bound; or as layers with half as
+    many, found in the same way, if their bound is higher.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ default="kl"
     batch_size : int, default=500
         Rows of a gradient step.
     max_iter : int, default=2000
-        Gradient steps of several layers.
+        Gradient steps of several layers; those with fewer points take a quarter each.
     verbose : int, default=0
     random_state : int, RandomState instance or None, default=None
 
@@ -76,7 +77,8 @@ converged_
         As for `BayesianLinearRegression`.
     diagnostics_ : dict
         Also "n_layers", 1 if the sparse process was kept, its objective,
-        "sparse_objective_value", and the "gain" of the layers with its standard error.
+        "sparse_objective_value", the "gain" of the layers with its standard error, and
+        whether they "starts_coarse", from layers with fewer points.
     posterior_ : Posterior
         Normals of the whitened inducing values.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -157,6 +159,11 @@ converged_
         self.max_iter = max_iter
         self.verbose = verbose
         self.random_state = random_state
+
+    @property
+    def log_marginal_likelihood(self):
+        """Not available: it has no closed form, and `lower_bound_` is below it."""
+        raise AttributeError(f"{type(self).__name__} has no log_marginal_likelihood.")
 
     def _params_of_output(self, X, k, n_outputs):
         # A single column is fitted as a vector is.

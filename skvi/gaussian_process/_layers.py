@@ -45,32 +45,32 @@ class LayersPredictor(Predictor):
     A layer has one kernel and M inducing points, and whitened values for each of its
     outputs. An inner layer adds its outputs to the features, along `directions`, (w,
     d), in units of the `sizes` of the columns. Kernels and points are point parameters;
-    they start at the theta of `kernels`, and at Z, (M, d). The variance of an inner
-    layer is the first number of its kernel.
+    they start at the theta of `kernels`, and at `points`, (M, d) for each layer. The
+    variance of an inner layer is the first number of its kernel.
     """
 
     def __init__(
         self,
         kernels: Sequence[Any],
-        Z: torch.Tensor,
+        points: Sequence[torch.Tensor],
         sizes: torch.Tensor,
         directions: torch.Tensor,
         n_outputs: int,
     ) -> None:
         self.kernels, self.sizes, self.directions = kernels, sizes, directions
-        self.n_outputs, self.n_inducing = n_outputs, len(Z)
+        self.n_outputs, self.n_inducing = n_outputs, len(points[0])
         inner = len(kernels) - 1
         self.widths = [len(directions)] * inner + [n_outputs]
         self.layout = Layout(
             {
-                f"layer_{i}_{k}": (len(Z),)
+                f"layer_{i}_{k}": (self.n_inducing,)
                 for i, width in enumerate(self.widths)
                 for k in range(width)
             }
         )
         blocks: dict[str, tuple[int, ...]] = {}
         starts, units = [], []
-        for i, kernel in enumerate(kernels):
+        for i, (kernel, Z) in enumerate(zip(kernels, points, strict=True)):
             if kernel.n_dims:
                 blocks[f"kernel_{i}"] = (kernel.n_dims,)
             blocks[f"points_{i}"] = tuple(Z.shape)
@@ -107,6 +107,30 @@ class LayersPredictor(Predictor):
         for kernel in self.kernels:
             theta = next(parts) if kernel.n_dims else self._point[:0]
             yield kernel, theta, next(parts).reshape(self.n_inducing, -1)
+
+    @torch.no_grad()
+    def with_points(
+        self, posterior: "BlocksPosterior", Z: torch.Tensor
+    ) -> tuple["LayersPredictor", "BlocksPosterior"]:
+        """The same f in distribution, with further inducing points at their prior.
+
+        Each layer has them where those before it move Z, (M', d), in the mean.
+        """
+        kernels, points, H = [], [], Z
+        layers = zip(self.layers(), self.values(posterior), strict=True)
+        for i, ((kernel, theta, old), (mean, _)) in enumerate(layers):
+            kernels.append(kernel.clone_with_theta(theta.numpy()))
+            points.append(torch.cat([old, H]))
+            if i < len(self.widths) - 1:
+                H = self._move(H, features_at(kernel, theta, old, H)[:, :-1] @ mean.T)
+        parts = self.sizes, self.directions, self.n_outputs
+        predictor = LayersPredictor(kernels, points, *parts)
+        given, m = posterior.blocks(), len(Z)
+        mean = torch.nn.functional.pad(given.mean, (0, m))
+        root = torch.nn.functional.pad(given.scale, (0, m, 0, m))
+        root.diagonal(dim1=1, dim2=2)[:, -m:] = 1.0
+        q = BlocksPosterior(predictor.layout, len(mean))
+        return predictor, q.with_last(mean, root)
 
     def values(self, posterior: "BlocksPosterior") -> list[Values]:
         """Normals of the inducing values, layer by layer."""

@@ -23,6 +23,11 @@ from skvi._estimator._regressors import (
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.gaussian_process._base import SparseGaussianProcess, column_sizes
+from skvi.gaussian_process._collapsed import (
+    NormalRows,
+    collapsed_bound,
+    log_evidence,
+)
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
@@ -30,7 +35,7 @@ from skvi.linear_model._units import ColumnsMixin
 from skvi.losses import Loss
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator, randn
-from skvi.utils._validation import Interval, StrOptions, _fit_context
+from skvi.utils._validation import Interval, StrOptions, _fit_context, as_tensor
 
 # Start of the noise as a fraction of the scale of y, and its limits.
 NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
@@ -73,7 +78,8 @@ class SparseGaussianProcessRegressor(
     n_inducing : int or "auto", default="auto"
         Number of inducing points, the places whose values summarize the function. With
         "auto" each row is one for up to 1,500 rows, which is exact; beyond it is 500.
-        For other likelihoods and losses, whose fits take longer, 500 rows and 200.
+        For other likelihoods, losses and divergences, whose fits take longer, 500 rows
+        and 200.
     inducing : "kmeans" or array-like of shape (n_inducing, n_features), \
 default="kmeans"
         Where they are: at the centers of clusters, from where they are moved to
@@ -82,16 +88,22 @@ default="kmeans"
         "auto" gives the length scales and the noise of the default kernel a weak
         prior, without which many features are fitted by a constant or exactly; None,
         and a given kernel, maximize the evidence alone.
+    batch_size : int or None, default=None
+        Rows of a gradient step, for far more than 10,000 rows: kernel and inducing
+        points are found by all of them. None takes 10,000 of them, which is faster. The
+        last fit of the inducing values goes through all rows in both cases, in blocks.
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
         Shape of the noise. "student_t" expects outliers.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or Divergence, \
 default="kl"
-        How distance of the inducing values to their prior is measured.
+        How distance of the inducing values to their prior is measured. Kernel and noise
+        are those of KL divergence.
     max_iter : int, default=100
         Largest number of iterations of the search for kernel and inducing points, and
-        of the last fit of the inducing values.
+        of the last fit of the inducing values. With `batch_size` the search makes ten
+        gradient steps in each.
     tol : float, default=1e-5
         Tolerance in nats of such a fit.
     device : str, default="auto"
@@ -176,6 +188,7 @@ converged_
         n_inducing: int | str = "auto",
         inducing: str | ArrayLike = "kmeans",
         kernel_prior: str | None = "auto",
+        batch_size: int | None = None,
         likelihood: str | NoiseLikelihood = "gaussian",
         loss: str | Loss | Callable = "log",
         divergence: str | Divergence = "kl",
@@ -193,6 +206,7 @@ converged_
         self.n_inducing = n_inducing
         self.inducing = inducing
         self.kernel_prior = kernel_prior
+        self.batch_size = batch_size
         self.likelihood = likelihood
         self.loss = loss
         self.divergence = divergence
@@ -261,6 +275,59 @@ converged_
         draws = [o.sample_posterior(n_draws, random_state) for o in self.outputs_]
         found = enumerate(draws)
         return {f"inducing_values_{k}": part["inducing_values"] for k, part in found}
+
+    def log_marginal_likelihood(
+        self, theta: ArrayLike | None = None, eval_gradient: bool = False
+    ) -> float | tuple[float, np.ndarray]:
+        """Log evidence of the rows of the fit at some hyperparameters, in nats.
+
+        It is exact where each row is an inducing point. With fewer points it is the
+        lower bound at these points (Titsias, 2009).
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_hyperparameters,), default=None
+            Logarithms, as in ``kernel_.theta``, with the noise as the last one if that
+            is learned. None are those of the fit.
+        eval_gradient : bool, default=False
+
+        Returns
+        -------
+        value : float
+            In units of y, as `lower_bound_`. That of scikit-learn is of the
+            standardized target.
+        gradient : ndarray of shape (n_hyperparameters,)
+            Only with `eval_gradient`.
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            With other likelihoods and losses, which have no such formula.
+        """
+        check_is_fitted(self)
+        if self._n_columns:
+            raise ValueError(
+                f"There is one for each of {self._n_columns} targets: call "
+                "log_marginal_likelihood of those in outputs_."
+            )
+        model, rows = self._model, NormalRows(*map(as_tensor, self._rows_of_fit))
+        if not self._is_collapsed(model.likelihood):
+            raise IncompatibleComponentsError(
+                "log_marginal_likelihood", "normal noise and log loss", "lower_bound_"
+            )
+        kernel, noise = model.features.kernel, model.likelihood._scale.square()
+        given = self.kernel_.theta if theta is None else np.array(theta, np.float64)
+        if given.shape != (n := self.kernel_.n_dims,):
+            raise ValueError(f"theta must have the shape ({n},). Got {given.shape}.")
+        at = torch.from_numpy(given.copy()).requires_grad_(eval_gradient)
+        own, last = at[: kernel.n_dims], at[kernel.n_dims :]
+        parts = kernel, own, last.exp() if len(last) else noise, rows
+        is_exact, Z = self._place.Z is None, model.features.Z
+        value = log_evidence(*parts) if is_exact else collapsed_bound(*parts, Z)
+        found = float(value.detach()) - rows.total * math.log(model.units.y_scale)
+        if not eval_gradient:
+            return found
+        return found, torch.autograd.grad(value, at)[0].numpy()
 
     def _find_units(self, data):
         """Origin and scale of the target."""
@@ -350,6 +417,9 @@ converged_
         found["noise_scale_"] = scale * units.y_scale
         white = WhiteKernel(scale**2, self._noise_limits)
         found["kernel_"] = found["kernel_"] + white
+        rows = state.target.inputs
+        parts = (part for part in (rows.X, rows.y, rows.weight) if part is not None)
+        found["_rows_of_fit"] = [part.numpy().copy() for part in parts]
         return found
 
     def _observations(self, X, theta, random_state, exposure=None):

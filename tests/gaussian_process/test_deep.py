@@ -14,7 +14,11 @@ from skvi.gaussian_process import (
     DeepGaussianProcessRegressor,
     SparseGaussianProcessRegressor,
 )
-from skvi.gaussian_process._layers import LayersTarget
+from skvi.gaussian_process._layers import (
+    BlocksPosterior,
+    LayersPredictor,
+    LayersTarget,
+)
 
 SMALL = {"n_inducing": 12, "random_state": 0}
 
@@ -54,6 +58,26 @@ def test_layers_start_at_the_bound_of_the_sparse_process(options):
     found = model.diagnostics_
     assert -0.1 * len(y) < found["start_gain"] < 0.5
     assert model.objective_value_ == found["sparse_objective_value"]
+
+
+def test_further_points_change_no_layers():
+    """Wrong: inducing values of no variance; points that the first layer leaves."""
+    Z, one = torch.linspace(-1, 1, 6)[:, None].double(), torch.ones(1, 1).double()
+    kernels = [ConstantKernel(0.3) * RBF(0.8), ConstantKernel(1.0) * RBF(0.3)]
+    layers = LayersPredictor(kernels, [Z, Z], one[0], one, 1)
+    q = BlocksPosterior(layers.layout, 2)
+    random = torch.randn(len(q.params), generator=torch.Generator().manual_seed(0))
+    q = q.at(0.3 * random.double())
+    more, grown = layers.with_points(q, torch.linspace(-0.9, 0.75, 4)[:, None].double())
+    assert len(list(more.layers())[1][2]) == 10
+    assert not torch.equal(*(points for *_, points in more.layers()))
+    at = torch.linspace(-1.5, 1.5, 9)[:, None].double(), one[None, None]
+    before, after = (
+        layers.moments(layers.values(q), *at),
+        more.moments(more.values(grown), *at),
+    )
+    for known, found in zip(before, after, strict=True):
+        np.testing.assert_allclose(found, known, atol=1e-5)
 
 
 def test_bound_has_the_divergence_of_every_layer_and_weights_are_repetitions():

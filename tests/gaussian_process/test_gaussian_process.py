@@ -25,11 +25,15 @@ from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
+    _base,
+    _collapsed,
     _evidence,
 )
 from skvi.gaussian_process._bounds import Collapsed, Fitted
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import sandwich
+from skvi.gaussian_process._minibatches import Minibatches
+from skvi.gaussian_process._search import Place, Search
 from skvi.kernels import register_kernel
 from skvi.kernels._kernels import covariance, variance
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
@@ -106,6 +110,47 @@ def test_every_row_an_inducing_point_is_scikit_learns_process(normalize_y):
     sampled, scale = np.cov(draws), np.sqrt(np.diag(cov))
     apart = (sampled - cov) / np.outer(scale, scale)
     assert np.abs(apart).max() < 5 * np.sqrt(2 / 20_000)
+
+
+@pytest.mark.parametrize("n_inducing", ["auto", 12])
+def test_the_marginal_likelihood_is_scikit_learns_at_any_hyperparameters(n_inducing):
+    """Wrong: the slope in the deviation of the noise, half of that in its log variance.
+
+    Known error bars are weights; wrong: variances as weights.
+    """
+    X, y = rows_of()
+    variances = np.random.default_rng(1).uniform(0.5, 2.0, len(y))
+    model = SparseGaussianProcessRegressor(
+        NOISY, optimizer=None, n_inducing=n_inducing, random_state=0
+    ).fit(X, 50 * y)
+    exact = GaussianProcessRegressor(
+        NOISY, optimizer=None, alpha=0, normalize_y=True
+    ).fit(X, 50 * y)
+    assert model.log_marginal_likelihood() == pytest.approx(
+        model.lower_bound_, abs=0.01
+    )
+    theta, unit = NOISY.theta + [0.3, -0.2, 0.1, 0.4], len(y) * np.log(np.std(50 * y))
+    value, slope = model.log_marginal_likelihood(theta, eval_gradient=True)
+    known, known_slope = exact.log_marginal_likelihood(theta, eval_gradient=True)
+    if n_inducing == "auto":
+        assert value == pytest.approx(known - unit, abs=1e-8)
+        np.testing.assert_allclose(slope, known_slope, rtol=1e-6)
+    for k, known_slope in enumerate(slope):
+        step = 1e-4 * np.eye(4)[k]
+        ends = [model.log_marginal_likelihood(theta + s * step) for s in (1, -1)]
+        assert known_slope == pytest.approx((ends[0] - ends[1]) / 2e-4, abs=1e-3)
+    assert value <= known - unit + 1e-8
+    mean, std = (
+        SparseGaussianProcessRegressor(
+            SMOOTH, optimizer=None, alpha=1.0, normalize_y=False
+        )
+        .fit(X, y, 1 / variances)
+        .predict(X, return_std=True)
+    )
+    theirs = GaussianProcessRegressor(SMOOTH, optimizer=None, alpha=variances).fit(X, y)
+    theirs = theirs.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, theirs[0], atol=1e-6)
+    np.testing.assert_allclose(std**2 - 1.0, theirs[1] ** 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("Z", [None, torch.as_tensor(rows_of(7, seed=3)[0])])
@@ -192,6 +237,59 @@ def test_an_evidence_ends_in_time(monkeypatch):
     assert whole.gap < 0.1
 
 
+@pytest.mark.parametrize("is_normal", [True, False])
+def test_features_in_blocks_change_nothing(is_normal, monkeypatch):
+    """Wrong: blocks without their weights; the last block left out."""
+    X, y = rows_of(60)
+    weight = np.random.default_rng(0).integers(1, 4, 60).astype(float)
+    small = {"n_inducing": 9, "max_iter": 15, "random_state": 0}
+    model = SparseGaussianProcessRegressor(**small)
+    if not is_normal:
+        model = SparseGaussianProcessClassifier(SMOOTH, optimizer=None, **small)
+        y = y > 0
+    known = clone(model).fit(X, y, weight)
+    for module in (_base, _collapsed):
+        monkeypatch.setattr(module, "MOST_ELEMENTS", 16 * 9 * 3)
+    blocks = model.fit(X, y, weight)
+    assert blocks.lower_bound_ == pytest.approx(known.lower_bound_, abs=1e-4)
+    assert blocks.kernel_.theta == pytest.approx(known.kernel_.theta, abs=1e-3)
+    for name in ("predict",) if is_normal else ("predict_proba", "predict"):
+        ours, theirs = (getattr(m, name)(X) for m in (blocks, known))
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("weight", [None, torch.arange(1, 25).double()])
+def test_minibatches_have_the_bound_and_its_slopes_in_the_mean(weight):
+    """Wrong: losses of a batch not scaled up, or by its weights; q of half a step."""
+    X, y = rows_of(24)
+    Z, sizes = torch.as_tensor(rows_of(5, seed=3)[0]), torch.tensor([2.0, 0.5]).double()
+    whole = Collapsed(SMOOTH, GaussianLikelihood(), tensors(X, y, weight), None)
+    start = Place(np.array([*SMOOTH.theta, np.log(0.3)]), Z)
+    search = Search(whole, np.tile([-9.0, 9.0], (4, 1)), sizes, "fmin_l_bfgs_b")
+    batches = Minibatches(search, 6, torch.Generator().manual_seed(0))
+    at = torch.cat([torch.from_numpy(start.theta), (Z / sizes).flatten()])
+    at.requires_grad_()
+    value, q = batches._value(at, start, torch.arange(24), None, 1.0)
+    known = whole(at[:4], at[4:].reshape(5, 2) * sizes)
+    slopes = [torch.autograd.grad(v, at)[0] for v in (value, known)]
+    assert value.item() == pytest.approx(known.item(), abs=1e-6)
+    np.testing.assert_allclose(slopes[0], slopes[1], atol=1e-5)
+    means = [batches._value(at, start, i, q, 0.0)[0] for i in torch.arange(24).split(6)]
+    assert value.item() == pytest.approx(sum(means).item() / 4, abs=1e-8)
+
+
+def test_a_fit_by_minibatches_comes_near_that_of_all_rows():
+    """Wrong: steps up the gradient of the loss; inducing points that stay."""
+    X, y = rows_of(300)
+    model = SparseGaussianProcessRegressor(n_inducing=9, random_state=0)
+    known = clone(model).fit(X, y)
+    found = clone(model).set_params(batch_size=60, max_iter=25).fit(X, y)
+    assert found.lower_bound_ == pytest.approx(known.lower_bound_, abs=5)
+    assert found.noise_scale_ == pytest.approx(known.noise_scale_, rel=0.05)
+    with pytest.raises(ValueError, match="has the features in blocks"):
+        found.set_params(optimizer=None, alpha=0.1).fit(X, y)
+
+
 def test_two_labels_have_the_evidence_of_quadrature():
     """Wrong: the prior variance of a row that is not its own kernel's."""
     X, y = np.array([[0.0], [0.8]]), np.array([0, 1])
@@ -251,6 +349,21 @@ def test_a_robust_loss_finds_the_noise_of_clean_rows_and_ignores_outliers():
     ]
     assert errors[1] < 0.25 * errors[0]
     assert robust.noise_scale_ == pytest.approx(0.2, rel=0.15)
+
+
+def test_a_divergence_changes_the_posterior_and_neither_noise_nor_evidence():
+    """Wrong: noise of 0.27 by Jeffreys' objective, which grows with the width of q."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (150, 1))
+    y = np.sin(X[:, 0]) + 0.2 * rng.normal(size=150)
+    plain = SparseGaussianProcessRegressor(n_inducing=12, random_state=0).fit(X, y)
+    wide = clone(plain).set_params(divergence="jeffreys").fit(X, y)
+    assert wide.noise_scale_ == pytest.approx(plain.noise_scale_, rel=1e-12)
+    assert wide.noise_scale_ == pytest.approx(0.2, rel=0.15)
+    scales = [m.posterior_.as_normal().variance.sum() for m in (plain, wide)]
+    assert scales[1] > 1.3 * scales[0]
+    evidences = [m.evidence_bounds(X, y).estimate for m in (plain, wide)]
+    assert evidences[0] == pytest.approx(evidences[1], abs=1e-9)
 
 
 def test_far_rows_change_no_other_row():
