@@ -169,8 +169,8 @@ def as_in_the_papers(name, n_features, **parameters):
         "coef_1": Normal(math.sqrt(units)),
         "intercept_1": Normal(1.0),
     }
-    # The papers' steps; by default 50 units take a fifth of them, and 500 epochs of GVI on
-    # yacht then end 100 nats before the optimum.
+    # The papers' steps; by default 50 units take a fifth of them, and 500 epochs of GVI
+    # on yacht then end 100 nats before the optimum.
     rate = 0.05 * getattr(parameters.get("objective"), "rate_share", 1.0)
     defaults = {
         "divergence": "kl",
