@@ -384,6 +384,7 @@ class JointPredictive(Predictive):
         tensors, parts = [as_tensor(np.asarray(column)) for column in columns], []
         n_normals, n_rows, size = self.mean.shape
         n_points = max(LEAST_POINTS, N_POINTS // n_normals)
+        n_points = 2 ** (n_points.bit_length() - 1)  # as the rule needs
         nodes, weights = quasi_random_rule(size, n_points)
         log_w = (self.log_shares[:, None] + weights.log()).flatten()
         bound = self.likelihood

@@ -530,7 +530,9 @@ class BayesianTweedieRegressor(TargetRegressor):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            means.fit(data.X, y, tweedieregressor__sample_weight=data.weight)
+            names = "standardscaler", "tweedieregressor"
+            weights = {f"{name}__sample_weight": data.weight for name in names}
+            means.fit(data.X, y, **weights)
         f = torch.from_numpy(np.log(means.predict(data.X)))[None, :, None].double()
         given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
 
