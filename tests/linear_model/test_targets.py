@@ -175,3 +175,10 @@ def test_quantile_beside_a_mass():
     likelihood, f = TweedieLikelihood(1.74, 1.76), torch.tensor([[[1.17]]]).double()
     mass = float(likelihood.mass(f))
     assert 0 <= float(likelihood.quantile(f, mass + 1e-5)) < 1e-8
+
+
+def test_impossible_targets():
+    """Bounds were finite although log densities are minus infinity."""
+    X, y = np.arange(6.0)[:, None], np.arange(6.0)
+    with pytest.raises(ValueError, match="impossible"):
+        BayesianTweedieRegressor(likelihood=GammaLikelihood(0.5)).fit(X, y)
