@@ -383,7 +383,8 @@ class JointPredictive(Predictive):
         """Apply a function to all rows; see `Predictive.by_rows`."""
         tensors, parts = [as_tensor(np.asarray(column)) for column in columns], []
         n_normals, n_rows, size = self.mean.shape
-        n_points = max(LEAST_POINTS, 2 ** (N_POINTS // n_normals).bit_length())
+        n_points = max(LEAST_POINTS, N_POINTS // n_normals)
+        n_points = 2 ** (n_points.bit_length() - 1)  # as the rule needs
         nodes, weights = quasi_random_rule(size, n_points)
         log_w = (self.log_shares[:, None] + weights.log()).flatten()
         bound = self.likelihood

@@ -13,10 +13,13 @@ from skvi.likelihoods._counts import PoissonLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._rows import RowBuffers, RowPass
+from skvi.utils._tensors import rand
 from skvi.utils._validation import Interval, StrOptions
 
 # Least distance of the log of a probability from 0, whose log is finite.
 LEAST = 1e-300
+# Draws of the rest that may have the value, before others come from their masses.
+N_DRAWS, N_VALUES = 50, 1000
 
 
 class HurdleLikelihood(Likelihood):
@@ -199,18 +202,14 @@ class HurdleLikelihood(Likelihood):
         """Targets, with another value in place of the one, for the rest's density."""
         return torch.where(self.is_at(y), self.value + 1, y)
 
-    def _own_mass(self, f: torch.Tensor) -> torch.Tensor:
-        """Probability that the rest would give the value; 0 for a density."""
-        if not self.is_discrete:
-            return f.new_zeros(())
-        at = f.new_full(f.shape[1:2], self.value)
-        mass: torch.Tensor = self.rest.log_prob(f, at).exp()
-        return mass
-
     def _log_rest(self, f: torch.Tensor) -> torch.Tensor:
         """Log of the probability that the rest would not give the value."""
         at = f.new_full(f.shape[1:2], self.value)
         return _log_other(self.rest.log_prob(f, at))
+
+    def _others(self, f: torch.Tensor) -> torch.Tensor:
+        """Probability that the rest would not give the value; 1 for a density."""
+        return self._log_rest(f).exp() if self.is_discrete else f.new_ones(())
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log probability or density, (S, n)."""
@@ -243,9 +242,9 @@ class HurdleLikelihood(Likelihood):
         own, odds = self._split(f)
         others = self.rest.log_power_integral(own, c)
         if self.is_discrete:
-            mass = self._own_mass(own)
-            others = others + torch.log1p(-torch.exp(c * torch.log(mass) - others))
-            others = others - c * torch.log1p(-mass)
+            mass = self.rest.log_prob(own, f.new_full(f.shape[1:2], self.value))
+            others = others + torch.log1p(-torch.exp(c * mass - others))
+            others = others - c * _log_other(mass)
         return torch.logaddexp(c * logsigmoid(odds), others + c * logsigmoid(-odds))
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
@@ -306,13 +305,13 @@ class HurdleLikelihood(Likelihood):
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Mean of y, (S, n)."""
         own, odds = self._split(f)
-        excess = (self.rest.mean(own) - self.value) / (1 - self._own_mass(own))
+        excess = (self.rest.mean(own) - self.value) / self._others(own)
         return self.value + torch.sigmoid(-odds) * excess
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of y, (S, n)."""
         own, odds = self._split(f)
-        share = torch.sigmoid(-odds) / (1 - self._own_mass(own))
+        share = torch.sigmoid(-odds) / self._others(own)
         excess = self.rest.mean(own) - self.value
         # Around the value, where a probability adds nothing to the second moment.
         second = self.rest.variance(own) + (1 - share) * excess.square()
@@ -321,10 +320,13 @@ class HurdleLikelihood(Likelihood):
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of at most y, (S, n)."""
         own, odds = self._split(f)
-        is_above = (y >= self.value).to(f.dtype)
-        mass = self._own_mass(own)
-        others = (self.rest.cdf(own, y) - mass * is_above) / (1 - mass)
-        return torch.sigmoid(odds) * is_above + torch.sigmoid(-odds) * others
+        below, others = self.rest.cdf(own, y), self._others(own)
+        if self.is_discrete:  # without the mass, by the smaller end for its digits
+            least = y.floor() - self.is_at(y).to(y.dtype)
+            below = self.rest.cdf(own, least.clamp(min=0)).where(least >= 0, 0.0)
+        others = torch.where(y > self.value, 1 - (1 - below) / others, below / others)
+        found = torch.sigmoid(-odds) * others.clamp(0, 1)
+        return found + torch.sigmoid(odds) * (y >= self.value)
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n): the value itself at the levels of its jump."""
@@ -342,10 +344,29 @@ class HurdleLikelihood(Likelihood):
         """Draw targets, (S, n)."""
         own, odds = self._split(f)
         found = self.rest.sample(own, generator)
-        while self.is_discrete and bool((again := self.is_at(found)).any()):
+        for _ in range(N_DRAWS * self.is_discrete):
+            if not bool((again := self.is_at(found)).any()):
+                break
             found = torch.where(again, self.rest.sample(own, generator), found)
+        if self.is_discrete and bool((again := self.is_at(found)).any()):
+            found = torch.where(again, self._sample_others(own, generator), found)
         uniform = torch.rand(odds.shape, generator=generator, device=odds.device)
         return torch.where(uniform < torch.sigmoid(odds), self.value, found)
+
+    def _sample_others(
+        self, own: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Draw other counts by their masses, where the rest hardly has any, (S, n)."""
+        log_rest = self._log_rest(own)
+        uniform = rand(generator, *own.shape[:2]).double()
+        found = torch.full_like(uniform, self.value + 1)
+        for k in range(N_VALUES):
+            if k == self.value or not bool((uniform >= 0).any()):
+                continue
+            mass = self.rest.log_prob(own, own.new_full(own.shape[1:2], k)) - log_rest
+            is_open, uniform = uniform >= 0, uniform - mass.exp()
+            found = torch.where(is_open & (uniform < 0), float(k), found)
+        return found
 
 
 def _log_other(log_p: torch.Tensor) -> torch.Tensor:

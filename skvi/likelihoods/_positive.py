@@ -89,7 +89,10 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
             found.view(-1)[index] = torch.as_tensor(x).to(found)
             value = self.cdf(f, (center + found * width).exp()) - level
-            return value.cpu().numpy().ravel()[index]
+            excess = value.cpu().numpy().ravel()[index]
+            # Beside a probability of 0 a quantile may lie below all lengths.
+            excess = np.where(x <= -2, np.minimum(excess, 0), excess)
+            return np.where(x >= 2, np.maximum(excess, 0), excess)
 
         ends = np.full(found.numel(), -2.0), np.full(found.numel(), 2.0)
         root = find_root(excess, ends, args=(np.arange(found.numel()),))

@@ -400,6 +400,10 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         levels = check_levels(quantiles)
         return self._of_rows(X, n_trials, offset, lambda new: new.quantiles(levels))
 
+    def _cumulative(self, X, n_trials=None, offset=None):
+        """Distribution function of new numbers of successes in rows of X."""
+        return lambda y: self._of_rows(X, n_trials, offset, lambda p, y: p.cdf(y), y)
+
     def predict_interval(
         self,
         X: Any,

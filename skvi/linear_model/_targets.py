@@ -117,12 +117,28 @@ class TargetRegressor(
         if likelihood.learned:
             self._check_variation(data)
         model = self._generalized_linear(data, response, self._number_of(likelihood))
+        if not isinstance(self.likelihood, str):
+            self._check_support(likelihood, data, model.units)
         if isinstance(self.prior_, Posterior):
             return model
         if likelihood.gamma_prior is not None:
             model = replace(model, gammas={"noise_hyperprior": HalfCauchy()})
         taken = "y_scale" if model.units.log_unit else "f_mean"
         return replace(model, taken_from_y=(taken,) * self.fit_intercept)
+
+    def _check_support(self, likelihood, data, units):
+        """Raise if a given likelihood allows no such targets."""
+        if data.blocks is not None or likelihood.gamma_prior is not None:
+            return
+        y = as_tensor(data.y / math.exp(units.log_unit))
+        if likelihood.learned:
+            likelihood = likelihood.bind(likelihood.initial_hyper(y))
+        f = y.new_zeros(1, len(y), 1)
+        if bool(torch.isneginf(likelihood.log_prob(f, y)).any()):
+            raise ValueError(
+                f"y has values that are impossible under likelihood={likelihood!r}. "
+                f"Use one of {sorted(self._names)}."
+            )
 
     def _check_variation(self, data):
         """Raise if the targets say nothing of an unknown dispersion."""
@@ -530,7 +546,9 @@ class BayesianTweedieRegressor(TargetRegressor):
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            means.fit(data.X, y, tweedieregressor__sample_weight=data.weight)
+            names = "standardscaler", "tweedieregressor"
+            weights = {f"{name}__sample_weight": data.weight for name in names}
+            means.fit(data.X, y, **weights)
         f = torch.from_numpy(np.log(means.predict(data.X)))[None, :, None].double()
         given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
 

@@ -211,7 +211,7 @@ def log_prior(
 # Fraction of `max_seconds` that all fits may take.
 OF_FITS = 0.5
 # Parameters of `fit` that belong to the data, and therefore to the evidence.
-DATA = ("sample_weight", "exposure")
+DATA = ("sample_weight", "exposure", "n_trials", "offset")
 
 
 @dataclass

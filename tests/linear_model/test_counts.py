@@ -221,3 +221,24 @@ def test_zeros_apart():
     high = model.predict_interval(coverage=0.8, **one)[0, 1]
     assert high == np.searchsorted(np.cumsum(mass), 0.9)
     assert model.coef_[0] == pytest.approx([0.5, -0.3, 0.1], abs=0.15)
+
+
+@pytest.mark.parametrize("rest", [PoissonLikelihood(), NegativeBinomialLikelihood(0.5)])
+def test_hurdle_of_tiny_rates(rest):
+    """Others are 1 at a rate of 1e-17. Endless, or nan, with 1 - P(0) as a difference.
+
+    The mean over several sets of points failed where their number was odd.
+    """
+    hurdle, f = HurdleLikelihood(rest, 0.0), torch.tensor([[[-40.0, 0.0]]]).double()
+    assert float(hurdle.mean(f)) == pytest.approx(0.5)
+    assert float(hurdle.variance(f)) == pytest.approx(0.25)
+    draws = hurdle.sample(f.expand(400, 1, 2), torch.Generator().manual_seed(0))
+    assert set(draws.unique().tolist()) == {0.0, 1.0}
+    cdf = [float(hurdle.cdf(f, torch.tensor([y]))) for y in (-1.0, 0.0, 1.0)]
+    assert cdf == pytest.approx([0, 0.5, 1])
+
+
+def test_zero_inflation_of_zeros_and_ones():
+    y = (np.random.default_rng(1).random(len(Y)) < 0.5).astype(float)
+    model = BayesianPoissonRegressor(likelihood="zero_inflated_poisson").fit(X, y)
+    assert model.predict(X).mean() == pytest.approx(y.mean(), abs=0.05)

@@ -168,3 +168,17 @@ def test_regression_of_amounts():
     assert found == pytest.approx(np.maximum(levels, none), abs=0.01)
     with pytest.raises(ValueError, match="must not be negative"):
         model.fit(Z, -y)
+
+
+def test_quantile_beside_a_mass():
+    """Not a number where it lies below all lengths that are searched."""
+    likelihood, f = TweedieLikelihood(1.74, 1.76), torch.tensor([[[1.17]]]).double()
+    mass = float(likelihood.mass(f))
+    assert 0 <= float(likelihood.quantile(f, mass + 1e-5)) < 1e-8
+
+
+def test_impossible_targets():
+    """Bounds were finite although log densities are minus infinity."""
+    X, y = np.arange(6.0)[:, None], np.arange(6.0)
+    with pytest.raises(ValueError, match="impossible"):
+        BayesianTweedieRegressor(likelihood=GammaLikelihood(0.5)).fit(X, y)

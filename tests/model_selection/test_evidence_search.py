@@ -17,6 +17,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from skvi import predict_log_density
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import (
+    BayesianBinomialRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
@@ -369,6 +370,22 @@ def test_average_is_the_mixture(model, y, grid):
     table = search.inclusion_
     assert len(table["value"]) == len(search.results_["params"])
     assert table["probability"].sum() == pytest.approx(1)
+
+
+def test_average_with_trials_and_offset():
+    """Fails where trials or offset do not reach the evidence."""
+    X, trials = np.random.default_rng(1).normal(size=(40, 1)), np.arange(40) % 5 + 1
+    rows = {"n_trials": trials, "offset": np.linspace(-2, 2, 40)}
+    grid, y = {"prior__scale": [0.3, 1.0]}, trials // 2
+    model = BayesianBinomialRegressor(prior="normal")
+    search = EvidenceSearch(model, grid, refit="average", random_state=0)
+    search.fit(X, y, **rows)
+    fit = clone(model).set_params(prior__scale=0.3).fit(X, y, **rows)
+    lower = search.results_["lower"][
+        list(search.results_["params"]).index({"prior__scale": 0.3})
+    ]
+    assert lower == pytest.approx(fit.lower_bound_, abs=0.05)
+    assert (search.predict_interval(X, **rows)[:, 1] <= trials).all()
 
 
 def test_average_of_probabilities():
