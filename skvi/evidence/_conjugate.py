@@ -6,11 +6,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from skvi.divergences import KLDivergence
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._summarize import lower_bound
 from skvi.evidence._table import ALWAYS, NEVER, BoundsTable, NamedBound, elbo_row
+from skvi.objectives import ELBO
 from skvi.posteriors import Posterior
+from skvi.solvers._whitened_nodes import FALL_EACH, WhitenedNodes
+from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import Target
+from skvi.targets._numbers import Scale, numbers_of
 from skvi.targets._precisions import ConjugateForm, Precision, find_nodes
 from skvi.utils._tensors import CPU, LOG_2PI
 
@@ -47,13 +52,37 @@ def conjugate_evidence(
         value, error, method = _given(form), 0.0, "exact"
     else:
         value, error = _integrate(form)
-        method = "quadrature"
-    error += ROUNDING * max(1.0, abs(value))
     if not free:
-        error = 0.0
+        return _bounds(target, posterior, generator, (value, 0.0), method, quantity)
+    return _by_quadrature(target, posterior, generator, (value, error), quantity)
+
+
+def _by_quadrature(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    found: tuple[float, float],
+    quantity: str,
+) -> EvidenceBounds:
+    value, error = found
+    error += ROUNDING * max(1.0, abs(value))
+    given = target, posterior, generator, (value, error)
+    return _bounds(*given, "quadrature", quantity)
+
+
+def _bounds(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    found: tuple[float, float],
+    method: str,
+    quantity: str,
+) -> EvidenceBounds:
+    """Bounds that differ by the error of a value."""
+    value, error = found
     elbo = elbo_row(lower_bound(target, posterior, generator))
     is_good = error <= MAX_ERROR
-    says = f"to {error:.0e} nats, from quadrature" if free else "exact up to rounding"
+    says = f"to {error:.0e} nats, from quadrature" if error else "exact up to rounding"
     row = NamedBound(value, 0.0, "estimate", says, holds=ALWAYS if is_good else NEVER)
     reason = _REASONS[method if is_good else "inaccurate"].format(error=error)
     return EvidenceBounds(
@@ -71,6 +100,63 @@ def conjugate_evidence(
         quantity=quantity,
         table=BoundsTable({"ELBO of q": elbo, method: row}),
     )
+
+
+class _FineNodes(WhitenedNodes):
+    """Nodes of a fine lattice, out to where next to nothing is left."""
+
+    share, fall, most, left_out = 0.6, 10.0, 3000, 1e-8
+
+
+class _CoarseNodes(_FineNodes):
+    """The same at longer steps."""
+
+    share = 0.75
+
+
+# Nats at the end of the nodes by which what lies beyond is judged.
+LAST_NATS = 1.5
+
+
+@torch.no_grad()
+def nodes_evidence(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    quantity: str = "log evidence",
+) -> EvidenceBounds | None:
+    """Log evidence of a regression with several unknown scales, in nats.
+
+    At known scales of the prior and of normal noise it is exact. Over these it is a sum
+    over the nodes of a fit, at finer steps, and its error the difference from another
+    sum at longer ones. What is beyond the last nodes is less than what their last 1.5
+    nats add, where the integrand falls exponentially. None for other targets.
+    """
+    plain, numbers = numbers_of(target)
+    first = getattr(posterior, "likeliest", posterior)
+    is_several = sum(isinstance(number, Scale) for number in numbers) > 1
+    is_normal = plain.likelihood_spec.is_normal and plain.loss.is_log_loss
+    if not (is_several and is_normal) or first.is_diagonal:
+        return None
+    problem = Problem(target, ELBO(), KLDivergence(), first, None)
+    (coarse, _), (fine, beyond) = (
+        _sum_over(kind(problem, SolverOptions(tol=1e-6)))
+        for kind in (_CoarseNodes, _FineNodes)
+    )
+    found = fine, abs(fine - coarse) + beyond
+    return _by_quadrature(target, posterior, generator, found, quantity)
+
+
+def _sum_over(nodes: WhitenedNodes) -> tuple[float, float]:
+    """Log of an integral, and at most the share of it beyond the nodes."""
+    if nodes.run().interrupted:
+        raise KeyboardInterrupt
+    values = np.array([fit.value for fit in nodes.fits.values()])
+    whole = float(np.logaddexp.reduce(values))
+    least = values.max() - nodes.fall - FALL_EACH * (len(nodes.numbers) - 2)
+    last = values[values < least + LAST_NATS]
+    beyond = float(np.logaddexp.reduce([-math.inf, *last, *nodes.lost]))
+    return whole + nodes.log_cell, math.exp(beyond - whole)
 
 
 _REASONS = {

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from skvi._estimator._regressors import names_of_units, noise_in, units_of
 from skvi.evidence._bounds import bound_evidence
-from skvi.evidence._conjugate import conjugate_evidence
+from skvi.evidence._conjugate import conjugate_evidence, nodes_evidence
 from skvi.evidence._table import elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
@@ -317,7 +317,8 @@ class GaussianRegression(BayesianLinearModel):
         found = None
         if method in ("auto", "exact"):
             quantity = options["quantity"]
-            found = conjugate_evidence(target, posterior, generator, quantity)
+            given = target, self.posterior_, generator, quantity
+            found = conjugate_evidence(*given) or nodes_evidence(*given)
         if method == "exact" and found is None:
             raise IncompatibleComponentsError(
                 "method='exact'",

@@ -52,6 +52,8 @@ class WhitenedNodes(Nodes):
     middle: np.ndarray
     curvature: np.ndarray
     widths: np.ndarray
+    #: Step, in that of a fit, how far nodes reach, most of them, and what is left out.
+    share, fall, most, left_out = 1.0, FALL, MAX_FITS, LEFT_OUT
 
     def __init__(
         self, problem: Problem, options: SolverOptions, parts: Parts | None = None
@@ -97,7 +99,7 @@ class WhitenedNodes(Nodes):
             new = dict(zip(some, found, strict=True))
             self.lattice = self.fits | new, steps
         values = [fit.value for fit in self.fits.values()]
-        least = float(np.logaddexp.reduce(values)) + math.log(LEFT_OUT)
+        least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
         kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
         self.lattice = kept, steps
 
@@ -105,7 +107,7 @@ class WhitenedNodes(Nodes):
     def n_most(self) -> int:
         """Most nodes that are fitted."""
         size = self.fits[self.zero].precision.numel()
-        return min(MAX_FITS, max(MAX_STORED // size, 1))
+        return min(self.most, max(MAX_STORED // size, 1))
 
     def _finish(self) -> Solution:
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
@@ -156,7 +158,7 @@ class WhitenedNodes(Nodes):
         self.widths = np.minimum(self.curvature.diagonal() ** -0.5, WIDEST)
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
-        step = STEP + GROWTH * max(len(near) - 4, 0)
+        step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))
         return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
     def _place(self, index: Index) -> tuple[float, ...]:
@@ -193,7 +195,7 @@ class WhitenedNodes(Nodes):
         """Nodes to be added: their values at most, fits beside them, likely values."""
         size, found = len(self.numbers), dict[Index, tuple[float, Fit, float]]()
         least = max(fit.value for fit in self.fits.values())
-        least -= FALL + FALL_EACH * (size - 2)
+        least -= self.fall + FALL_EACH * (size - 2)
         moves = [tuple(m) for m in (2 * np.eye(size, dtype=int)).tolist()]
         moves += [tuple(-x for x in m) for m in moves]
         moves += list(product((-1, 1), repeat=size))

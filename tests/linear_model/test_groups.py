@@ -28,7 +28,7 @@ def grouped(n=32):
 
 
 def test_scales_and_noise_are_integrated_out():
-    """Against a grid. Wrong variants: one node in a cell; plugged in; one scale."""
+    """Against a grid. Wrong variants: a cell for one node; plugged in; one scale."""
     X, y = grouped()
     known = {"fit_intercept": False, "normalize_y": False, "prior": {"coef": Normal()}}
     model = BayesianLinearRegression(column_groups=GROUPS, **known).fit(X, y)
@@ -52,6 +52,10 @@ def test_scales_and_noise_are_integrated_out():
     std = np.sqrt(w @ (variance + (mean - expected) ** 2))
     # The error of the lattice is a percent of the integral.
     assert model.lower_bound_ == pytest.approx(evidence, abs=0.02)
+    bounds = model.evidence_bounds(X, y)
+    assert bounds.reliable
+    assert bounds.method == "quadrature"
+    assert bounds.lower - 0.01 < evidence < bounds.upper + 0.01
     assert model.coef_ == pytest.approx(expected, abs=0.02 * std.min())
     assert model.coef_std_ == pytest.approx(std, rel=0.01)
 
