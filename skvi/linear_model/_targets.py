@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from skvi._estimator._model import Numbers, Response
 from skvi._estimator._parts import AMOUNTS, POSITIVE, RATES
 from skvi.divergences import Divergence
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import Likelihood
 from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.linear_model._base import BayesianLinearModel
@@ -36,6 +36,14 @@ from skvi.priors import HalfCauchy, Prior
 from skvi.solvers import Solver
 from skvi.utils._blocks import by_blocks
 from skvi.utils._validation import Interval, StrOptions, as_tensor
+
+# Distance of a power from 1.5 at which it is at its limits, 1.01 and 1.99.
+AT_LIMIT = 0.485
+POWER_AT_LIMIT = (
+    "the likeliest power is {:.2f}, where the distribution ends: near 1 amounts are "
+    "multiples of one size, as counts are, see BayesianPoissonRegressor; near 2 a Gamma "
+    "distribution has no zeros. Or there are too few positive amounts: give power=1.5"
+)
 
 
 class TargetRegressor(
@@ -530,6 +538,12 @@ class BayesianTweedieRegressor(TargetRegressor):
         self._check_variation(data)
         is_free = isinstance(self.likelihood, str) and self.power == "auto"
         if not self._continues:
+            if self.power != "auto" and not isinstance(self.likelihood, str):
+                raise IncompatibleComponentsError(
+                    f"power={self.power!r}",
+                    "a likelihood by its name; an object has its own power",
+                    "power='auto', or likelihood='tweedie'",
+                )
             given = self.power if isinstance(self.likelihood, str) else None
             given = getattr(self.likelihood, "power", given)
             self.power_ = self._likeliest_power(data) if is_free else given
@@ -558,4 +572,7 @@ class BayesianTweedieRegressor(TargetRegressor):
             return -float(likelihood._total_log_prob(*given))
 
         best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", tol=1e-4).x
-        return 1.5 + 0.49 * math.tanh(best[0])
+        found = 1.5 + 0.49 * math.tanh(best[0])
+        if abs(found - 1.5) > AT_LIMIT:
+            self._warn(POWER_AT_LIMIT.format(found), SkviWarning)
+        return found
