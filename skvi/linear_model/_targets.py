@@ -41,8 +41,8 @@ from skvi.utils._validation import Interval, StrOptions, as_tensor
 AT_LIMIT = 0.485
 POWER_AT_LIMIT = (
     "the likeliest power is {:.2f}, where the distribution ends: near 1 amounts are "
-    "multiples of one size, as counts are, see BayesianPoissonRegressor; near 2 a Gamma "
-    "distribution has no zeros. Or there are too few positive amounts: give power=1.5"
+    "multiples of one size, as counts are, see BayesianPoissonRegressor; near 2 a "
+    "Gamma distribution has no zeros. Or too few amounts are positive: give power=1.5"
 )
 
 
