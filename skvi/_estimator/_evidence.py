@@ -292,7 +292,8 @@ def evidence_bounds(
         of their values. Bounds that it cuts short are wider, and otherwise as
         valid; if too little time is left to assess them, ``reliable`` is False, and
         without any bounds ``method`` is "none". None is no limit, but 120 seconds for
-        the tempering of ``method="auto"``.
+        the tempering of ``method="auto"``. ``verbose=1`` of the estimator shows the
+        progress.
     random_state : int, RandomState instance or None, default=None
 
     Returns

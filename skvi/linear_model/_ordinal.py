@@ -226,6 +226,10 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         prior = prior if isinstance(prior, dict) else {"coef": prior}
         return {**prior, "distance": Normal(DISTANCE_SCALE)}
 
+    def _is_normal_by_rows(self):
+        """Not: effects depend on each other by the cutpoints as well."""
+        return False
+
     def _assemble(self, data, labels):
         n_levels, predictor = len(labels.classes), None
         if n_levels > 2:

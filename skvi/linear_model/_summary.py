@@ -259,7 +259,7 @@ def summary(
 
 def _of_group(estimator, table, name):
     """Rows of the coefficients of one group, in ascending order."""
-    if name not in estimator.column_groups_:
+    if not isinstance(name, str) or name not in estimator.column_groups_:
         raise ValueError(
             f"groups={name!r} is none of the column_groups of the fit, "
             f"{list(estimator.column_groups_)}; True shows their scales."

@@ -95,7 +95,8 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
     Attributes
     ----------
     inclusion_ : ndarray of shape (n_features,)
-        Posterior probability that a column belongs to the model.
+        Posterior probability that a column belongs to the model. Under the default
+        `model_prior` it is 0.5 before the data.
     inclusion_se_ : ndarray of shape (n_features,)
         Its standard error, from differences between the chains, rough where it is
         near 0 or 1; 0 after enumeration, where that of the quadrature is about 1e-7.
@@ -105,7 +106,8 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
     intercept_ : float
     results_ : dict of str to ndarray
         The most probable subsets, at most 1,000, ready for `pandas.DataFrame`:
-        "columns", "log_evidence" in nats, "probability".
+        "columns", which are positions, "log_evidence" in nats, without `model_prior`,
+        and "probability", with it.
     n_models_ : int
         Number of different subsets that were kept, with a probability.
     n_features_in_ : int
