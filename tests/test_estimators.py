@@ -208,6 +208,8 @@ def checks(estimators, chosen=None):
             )
             if is_network and name == "check_class_weight_classifiers":
                 marks.append(pytest.mark.slow)  # it sets max_iter=1000
+            if type(estimator) is BayesianMLPRegressor and name in OF_PARTS:
+                marks.append(pytest.mark.slow)  # by default it chooses the weight
             options = [f"{key}={value}" for key, value in check.keywords.items()]
             label = "-".join([f"{type(estimator).__name__}{i}", name, *options])
             yield pytest.param(one, check, id=label, marks=marks)

@@ -256,7 +256,9 @@ class Banana(Target):
         return -0.5 * squares - math.log(math.pi) - 3
 
 
-@pytest.mark.parametrize("gradient", ["auto", "score"])
+@pytest.mark.parametrize(
+    "gradient", ["auto", pytest.param("score", marks=pytest.mark.slow)]
+)
 def test_density_without_prior_and_rows(gradient):
     """The best normal is known: independent, of variances v and 1/4.
 

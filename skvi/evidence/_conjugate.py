@@ -17,6 +17,7 @@ from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import Target
 from skvi.targets._numbers import Scale, numbers_of
 from skvi.targets._precisions import ConjugateForm, Precision, find_nodes
+from skvi.utils._interrupts import Clock, OutOfTime
 from skvi.utils._tensors import CPU, LOG_2PI
 
 # Two rules over the precisions, whose difference is the error of the coarser one.
@@ -124,13 +125,15 @@ def nodes_evidence(
     posterior: Posterior,
     generator: torch.Generator,
     quantity: str = "log evidence",
+    max_seconds: float | None = None,
 ) -> EvidenceBounds | None:
     """Log evidence of a regression with several unknown scales, in nats.
 
     At known scales of the prior and of normal noise it is exact. Over these it is a sum
     over the nodes of a fit, at finer steps, and its error the difference from another
     sum at longer ones. What is beyond the last nodes is less than what their last 1.5
-    nats add, where the integrand falls exponentially. None for other targets.
+    nats add, where the integrand falls exponentially. None for other targets, and if
+    half of the seconds are over before.
     """
     plain, numbers = numbers_of(target)
     first = getattr(posterior, "likeliest", posterior)
@@ -139,10 +142,13 @@ def nodes_evidence(
     if not (is_several and is_normal) or first.is_diagonal:
         return None
     problem = Problem(target, ELBO(), KLDivergence(), first, None)
-    (coarse, _), (fine, beyond) = (
-        _sum_over(kind(problem, SolverOptions(tol=1e-6)))
-        for kind in (_CoarseNodes, _FineNodes)
-    )
+    kinds, options = (_CoarseNodes, _FineNodes), SolverOptions(tol=1e-6)
+    try:
+        with Clock(None if max_seconds is None else 0.5 * max_seconds).enforced():
+            sums = [_sum_over(kind(problem, options)) for kind in kinds]
+    except OutOfTime:
+        return None
+    (coarse, _), (fine, beyond) = sums
     found = fine, abs(fine - coarse) + beyond
     return _by_quadrature(target, posterior, generator, found, quantity)
 

@@ -88,7 +88,7 @@ converged_
     >>> from skvi.gaussian_process import DeepGaussianProcessClassifier
     >>> X = np.linspace(-2, 2, 60)[:, None]
     >>> model = DeepGaussianProcessClassifier(
-    ...     n_inducing=10, max_iter=100, random_state=0
+    ...     n_inducing=10, max_iter=30, random_state=0
     ... ).fit(X, np.abs(X[:, 0]) > 1)
     >>> model.predict([[0.0], [1.9]])
     array([False,  True])

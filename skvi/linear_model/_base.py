@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import csr_matrix
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import _check_feature_names_in
 
@@ -398,6 +399,12 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             self._effects = found
             border = np.setdiff1d(np.arange(size), found[0])
             self.posterior_family_ = BorderedNormal(tuple(border.tolist()))
+
+    def _hold_out(self, data):
+        """As for every estimator; columns of labels take no products with zeros."""
+        if self._effects is not None and isinstance(data.X, np.ndarray):
+            data = replace(data, X=csr_matrix(data.X))
+        return super()._hold_out(data)
 
     def _is_normal_by_rows(self):
         """Whether coefficients given scales depend on each other by rows alone."""

@@ -318,7 +318,9 @@ class GaussianRegression(BayesianLinearModel):
         if method in ("auto", "exact"):
             quantity = options["quantity"]
             given = target, self.posterior_, generator, quantity
-            found = conjugate_evidence(*given) or nodes_evidence(*given)
+            found = conjugate_evidence(*given)
+            seconds = options["max_seconds"]
+            found = found or nodes_evidence(*given, max_seconds=seconds)
         if method == "exact" and found is None:
             raise IncompatibleComponentsError(
                 "method='exact'",

@@ -47,7 +47,7 @@ def bounds_from_the_first(target, seed, method):
 
 @pytest.mark.parametrize(
     ("distance", "method"),
-    [(6.0, "importance"), (14.0, "auto")],
+    [pytest.param(6.0, "importance", marks=pytest.mark.slow), (14.0, "auto")],
 )
 def test_two_modes_of_which_q_has_one(distance, method):
     """Chains from the prior find the other: reported, or right.

@@ -121,6 +121,7 @@ def two_modes(p):
     return 1.0 + torch.logaddexp(left + math.log(0.3), right + math.log(0.7))
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_modes_that_starts_find():
     """Weights of the masses, an ELBO of log Z, bounds of the evidence around it.
 

@@ -162,6 +162,7 @@ def test_ctrl_c_keeps_the_scores_so_far(owner, method, number, message, monkeypa
 
 
 @unix
+@pytest.mark.slow
 def test_searches_at_random_moments():
     """Scores, or no search. Wrong variants: those of the test above."""
     X, y = waves()

@@ -374,11 +374,11 @@ def test_average_is_the_mixture(model, y, grid):
 
 def test_average_with_trials_and_offset():
     """Fails where trials or offset do not reach the evidence."""
-    X, trials = np.random.default_rng(1).normal(size=(40, 1)), np.arange(40) % 5 + 1
-    rows = {"n_trials": trials, "offset": np.linspace(-2, 2, 40)}
+    X, trials = np.random.default_rng(1).normal(size=(20, 1)), np.arange(20) % 5 + 1
+    rows = {"n_trials": trials, "offset": np.linspace(-2, 2, 20)}
     grid, y = {"prior__scale": [0.3, 1.0]}, trials // 2
     model = BayesianBinomialRegressor(prior="normal")
-    search = EvidenceSearch(model, grid, refit="average", random_state=0)
+    search = EvidenceSearch(model, grid, refit="average", precision=0.5)
     search.fit(X, y, **rows)
     fit = clone(model).set_params(prior__scale=0.3).fit(X, y, **rows)
     lower = search.results_["lower"][

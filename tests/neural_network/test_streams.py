@@ -120,6 +120,7 @@ def test_points_have_no_posterior():
     model.set_params(deterministic=()).partial_fit(*numbers()).partial_fit(*numbers())
 
 
+@pytest.mark.slow
 def test_evidence_is_that_of_the_last_batch():
     """Given the ones before: of a single row, whose predictive density it is."""
     X, y = numbers()
