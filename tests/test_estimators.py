@@ -66,7 +66,6 @@ DEFAULTS = [
     QUICK,
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
-    BayesianGammaRegressor(prior="normal", likelihood=GammaLikelihood(0.5)),
     GroupedFeatures(),
     BayesianMLPRegressor(divergence="kl", **CHEAP),
     BayesianMLPClassifier(
@@ -86,7 +85,7 @@ DEFAULTS = [
         error_score="raise",
     ),
     SubsetSearch(
-        BayesianLinearRegression(noise_scale=0.5, normalize_y=False),
+        BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         n_sweeps=2,
         random_state=0,
     ),
@@ -105,7 +104,7 @@ PARTS = [
     for model in [BayesianLogisticRegression(), *PROBLEMS.values()]
 ]
 PARTS.append(BayesianLogisticRegression(column_groups={"a": [0]}))
-PARTS.append(BayesianTweedieRegressor(prior="normal"))
+PARTS.append(BayesianGammaRegressor(prior="normal", likelihood=GammaLikelihood(0.5)))
 PARTS.append(BayesianPoissonRegressor(likelihood="zero_inflated_poisson"))
 PARTS.append(Trials())
 PARTS.append(BayesianOrdinalClassifier(prior="normal"))
@@ -116,6 +115,7 @@ PARTS.append(
 )
 # The objective of many draws, a robust loss of several classes, and a search.
 SLOW = [
+    BayesianTweedieRegressor(prior="normal"),
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),
     BayesianLogisticRegression(
         loss=GammaLoss(gamma=1.3), posterior="mean_field", prior="normal"

@@ -115,6 +115,7 @@ json.dump([key for key in before if before[key] != after[key]], sys.stdout)
 DEPENDENCIES = {"torch", "sklearn", "numpy", "scipy", "joblib", "threadpoolctl"}
 
 
+@pytest.mark.slow
 def test_import_changes_nothing():
     """In a new process, where what skvi itself imports is imported beforehand."""
     for info in pkgutil.walk_packages(skvi.__path__, "skvi."):
