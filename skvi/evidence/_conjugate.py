@@ -115,8 +115,9 @@ class _CoarseNodes(_FineNodes):
     share = 0.75
 
 
-# Nats at the end of the nodes by which what lies beyond is judged.
-LAST_NATS = 1.5
+# Nats at the end of the nodes by which what lies beyond is judged, and seconds after
+# which draws are tried instead.
+LAST_NATS, MOST_SECONDS = 1.5, 40.0
 
 
 @torch.no_grad()
@@ -133,7 +134,7 @@ def nodes_evidence(
     over the nodes of a fit, at finer steps, and its error the difference from another
     sum at longer ones. What is beyond the last nodes is less than what their last 1.5
     nats add, where the integrand falls exponentially. None for other targets, and if
-    half of the seconds are over before.
+    half of the seconds, or 40, are over before.
     """
     plain, numbers = numbers_of(target)
     first = getattr(posterior, "likeliest", posterior)
@@ -144,7 +145,9 @@ def nodes_evidence(
     problem = Problem(target, ELBO(), KLDivergence(), first, None)
     kinds, options = (_CoarseNodes, _FineNodes), SolverOptions(tol=1e-6)
     try:
-        with Clock(None if max_seconds is None else 0.5 * max_seconds).enforced():
+        with Clock(
+            MOST_SECONDS if max_seconds is None else 0.5 * max_seconds
+        ).enforced():
             sums = [_sum_over(kind(problem, options)) for kind in kinds]
     except OutOfTime:
         return None

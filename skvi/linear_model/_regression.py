@@ -39,6 +39,7 @@ from skvi.solvers._hyper import check_noise
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets._numbers import numbers_of
 from skvi.targets._precisions import Hyperprior
+from skvi.utils._interrupts import Clock
 
 # Hyperprior of the scale of the noise, in units of the target's deviation.
 NOISE_HYPERPRIOR = HalfCauchy()
@@ -314,13 +315,12 @@ class GaussianRegression(BayesianLinearModel):
         prior = self._coef_prior()
         warn_of_vague(prior, self.n_features_in_)
         posterior, method = with_plain_normals(self.posterior_), options["method"]
-        found = None
+        found, clock = None, Clock(options["max_seconds"])
         if method in ("auto", "exact"):
             quantity = options["quantity"]
             given = target, self.posterior_, generator, quantity
             found = conjugate_evidence(*given)
-            seconds = options["max_seconds"]
-            found = found or nodes_evidence(*given, max_seconds=seconds)
+            found = found or nodes_evidence(*given, max_seconds=clock.left())
         if method == "exact" and found is None:
             raise IncompatibleComponentsError(
                 "method='exact'",
@@ -329,6 +329,7 @@ class GaussianRegression(BayesianLinearModel):
                 "method='auto'",
             )
         if found is None or not (found.reliable or method == "exact"):
+            options["max_seconds"] = clock.left()
             found = bound_evidence(target, posterior, generator, **options)
         if not self.lower_bound_se_:  # the fit's own bound has no Monte Carlo noise
             row = elbo_row((self.lower_bound_, 0.0))
