@@ -411,6 +411,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return (
             self.divergence_.kl_weight is not None
             and self.objective_.kind == "expectation"
+            and self.device in ("auto", "cpu")  # where sparse rows are
             and isinstance(self.prior_, dict)
             and all(
                 isinstance(prior, Normal) and not isinstance(prior.scale, str)

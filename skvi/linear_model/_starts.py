@@ -78,7 +78,7 @@ def start_at_normal(problem):
 def with_plain_normals(posterior):
     """Normals whose precisions have a border as those of a usual family."""
     first = getattr(posterior, "likeliest", posterior)
-    if getattr(first, "border", None) is None:
+    if first.border is None:
         return posterior
     like = normal_family(posterior.layout).build(posterior.layout)
     like.units = posterior.units

@@ -286,9 +286,6 @@ class _LowRankPosterior(NormalPosterior):
     step has the same relative size for narrow and for wide parameters.
     """
 
-    #: Positions that a precision is not diagonal in; None if it has no such form.
-    border: torch.Tensor | None = None
-
     def __init__(self, layout: Layout, rank: int) -> None:
         self.rank = rank
         super().__init__(layout)

@@ -45,6 +45,8 @@ class Posterior(Movable):
     side: Side = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
+    #: Positions that a normal's precision is not diagonal in; None if it has no border.
+    border: torch.Tensor | None = None
     #: Whether `log_prob_terms` is available: q is a product over coordinates or groups.
     has_log_prob_terms = False
     #: Whether draws move with all of `params`: not with the weights of a mixture, for

@@ -123,7 +123,7 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
     if not (divergence.has_closed_form(prior) or divergence.has_nodes(normal, prior)):
         return f"{divergence!r} has no closed form for this prior"
     if normal.factor is not None:
-        if getattr(problem.posterior, "border", None) is None:
+        if problem.posterior.border is None:
             return "the posterior family has covariances of low rank only"
         if divergence.kl_weight is None or prior.as_normal() is None:
             return "the posterior family needs a KL divergence from a normal prior"

@@ -318,7 +318,7 @@ def structure_of(posterior: Posterior, target: SupervisedTarget) -> Structure:
     """The structure of the precisions of a family of normals."""
     if posterior.is_diagonal:
         return Diagonal()
-    border = getattr(posterior, "border", None)
+    border = posterior.border
     return _full if border is None else Bordered(target, border)
 
 
