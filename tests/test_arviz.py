@@ -11,6 +11,7 @@ from sklearn.base import is_classifier
 
 from skvi.inference import VariationalInference
 from skvi.linear_model import (
+    BayesianBinomialRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
@@ -23,6 +24,8 @@ F = X[:, 0] + 0.5
 Y = 50 + 20 * (F + 0.5 * RNG.normal(size=60))
 CLASSES = np.digitize(F + RNG.normal(size=60), [0, 1])
 COUNTS = RNG.poisson(EXPOSURE * np.exp(F))
+TRIALS = RNG.integers(2, 9, 60)
+SUCCESSES = RNG.binomial(TRIALS, 1 / (1 + np.exp(-F)))
 NETWORK = {"hidden_layer_sizes": 2, "max_iter": 9, "n_predict_draws": 4000}
 
 
@@ -39,9 +42,10 @@ def groups(monkeypatch):
         (BayesianLinearRegression(), np.column_stack([Y, F + EXPOSURE]), {}),
         (BayesianLogisticRegression(), CLASSES, {}),
         (BayesianPoissonRegressor(), COUNTS, {"exposure": EXPOSURE}),
+        (BayesianBinomialRegressor(), SUCCESSES, {"n_trials": TRIALS}),
         (BayesianMLPRegressor(**NETWORK, random_state=0), Y, {}),
     ],
-    ids=["numbers", "classes", "counts", "network"],
+    ids=["numbers", "classes", "counts", "trials", "network"],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_groups_agree_with_predictions(model, y, rows, groups):
@@ -57,7 +61,11 @@ def test_groups_agree_with_predictions(model, y, rows, groups):
     assert abs(ratio.mean() - model.lower_bound_) < 5 * error + 1e-6
     new = tree["posterior_predictive"]["y"].reshape(S, *y.shape)
     is_number = not is_classifier(model)
-    mean = model.predict(X, **rows) if is_number else model.predict_proba(X) @ range(3)
+    mean = (
+        model.predict(X, **rows) * rows.get("n_trials", 1)
+        if is_number
+        else model.predict_proba(X) @ range(3)
+    )
     assert (abs(new.mean(0) - mean) < 6 * new.std(0) / np.sqrt(S)).all()
 
 

@@ -19,9 +19,9 @@ def to_arviz(
     y: Any,
     *,
     sample_weight: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
     n_draws: int = 1000,
     random_state: int | np.random.RandomState | None = None,
+    **row_data: ArrayLike | None,
 ) -> Any:
     """Draws of the posterior for the tables, plots and comparisons of ArviZ.
 
@@ -33,11 +33,12 @@ def to_arviz(
         The training target.
     sample_weight : array-like of shape (n_samples,), default=None
         Needed if the fit had weights.
-    exposure : array-like of shape (n_samples,), default=None
-        Of counts alone; needed if the fit had it.
     n_draws : int, default=1000
         If it is a multiple of four, the independent draws are four chains.
     random_state : int, RandomState instance or None, default=None
+    **row_data : array-like of shape (n_samples,)
+        Further data of the rows that the fit had: ``exposure`` of counts, ``offset``,
+        ``n_trials``.
 
     Returns
     -------
@@ -65,7 +66,7 @@ def to_arviz(
     ``arviz_stats.loo_approximate_posterior(tree, stats["log_p"], stats["log_q"])``.
     """
     check_is_fitted(self)
-    rows = {"sample_weight": sample_weight, "exposure": exposure}
+    rows = {"sample_weight": sample_weight, **row_data}
     random_state = check_random_state(random_state)
     groups = self._arviz_groups(X, y, rows, n_draws, random_state)
     posterior = groups["posterior"]
@@ -86,7 +87,7 @@ def draws_of(
     hyper = torch.from_numpy(estimator._hyper.copy())
     target = estimator._model.target(data).at(hyper).frozen()
     draw = estimator.posterior_.draw(n_draws, make_generator(random_state))
-    exposure = None if data.offset is None else np.exp(data.offset)
+    own = estimator._row_data_of(data)
     with limit_threads(n_draws * len(data.y) * target.layout.size):
         parts = [target._losses(draw.theta, p) for p in target._parts(n_draws)]
         log_p = target.log_joint_batched(draw.theta)
@@ -95,7 +96,7 @@ def draws_of(
         log_density -= estimator._model.log_units(data.y)
     if data.weight is not None:
         log_density *= data.weight
-    new = estimator._observations(data.X, draw.theta, random_state, exposure)
+    new = estimator._observations(data.X, draw.theta, random_state, **own)
     return {
         "posterior": estimator._in_units(draw.theta),
         "log_likelihood": {"y": log_density},

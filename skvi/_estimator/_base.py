@@ -1,5 +1,6 @@
 """The base class of estimators: a fit on one page, and queries of its result."""
 
+from collections.abc import Mapping
 from functools import cache
 from numbers import Integral, Real
 from typing import Any
@@ -60,6 +61,8 @@ from skvi.utils._validation import (
     warn_user,
 )
 
+# A fit with X, y and weights alone.
+NO_ROW_DATA: Mapping[str, Any] = {}
 NOTHING = "Ctrl-C before there was a posterior: nothing is fitted yet"
 
 
@@ -94,8 +97,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     _input: dict = {"dtype": [np.float64, np.float32]}
     #: Further arguments of `validate_data` if there is a target.
     _input_with_target: dict = {}
-    #: What evidences need besides X and y, for messages; their methods.
-    _row_data = " and sample_weight"
+    #: Further data of rows, such as an exposure: arguments of methods that take rows.
+    _row_data: tuple[str, ...] = ()
+    #: Methods of evidences.
     _evidence_methods = frozenset({"auto", "importance", "tempering"})
 
     _doc_link_module = "skvi"
@@ -149,9 +153,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Whether the fit goes on with the posterior of the last batch."""
         return self._stream is not None and self._stream.posterior is not None
 
-    def _learn_batch(self, X, y, sample_weight=None, exposure=None, **options):
+    def _learn_batch(self, X, y, sample_weight=None, rows=NO_ROW_DATA, **options):
         """Fit one more batch; see `learn_batch`."""
-        return learn_batch(self, X, y, sample_weight, exposure, **options)
+        return learn_batch(self, X, y, sample_weight, rows, **options)
 
     def _posterior_to_continue(self):
         """The prior of the next batch."""
@@ -160,11 +164,11 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _check_stream(self):
         """Raise if a posterior of these parameters cannot be the next prior."""
 
-    def _fit(self, X, y, sample_weight=None, exposure=None):
+    def _fit(self, X, y, sample_weight=None, rows=NO_ROW_DATA):
         """Fit: validate, assemble, solve, set attributes."""
         with raising_interrupts(NOTHING):
             before = self._forget()
-            target, data = self._make_target(X, y, sample_weight, exposure)
+            target, data = self._make_target(X, y, sample_weight, rows)
             with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
                 problem, solver = self._pose(target)
                 file = self._checkpoint_file(target, problem, before)
@@ -179,20 +183,20 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             progress.finish(self.lower_bound_)
         return self
 
-    def _make_target(self, X, y, sample_weight=None, exposure=None):
+    def _make_target(self, X, y, sample_weight=None, rows=NO_ROW_DATA):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
-        blocks = self._find_blocks(X, y, sample_weight, exposure)
+        blocks = self._find_blocks(X, y, sample_weight, rows)
         if blocks is not None:
             X, y, sample_weight = blocks.first()
-        y = as_numpy(y)
+        y = as_numpy(self._with_row_data(y, rows))
         if is_regressor(self):
             refuse_dates_as_target(y)
         elif is_classifier(self):
             refuse_label_matrix(y)
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         sample_weight = self._check_weights(X, sample_weight)
-        self._choose_parts(X, y, sample_weight, exposure)
+        self._choose_parts(X, y, sample_weight, rows)
         response = self._response(y if blocks is None else blocks.look.values)
         self.objective_ = self._resolve("objective")
         self.loss_function_ = self._resolve("loss")
@@ -201,7 +205,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self.divergence_ = self._resolve_divergence(X, y, sample_weight)
         for part in (self.divergence_, self.loss_function_, self.posterior_family_):
             part.validate()
-        offset = self._check_exposure(X, exposure)
+        offset = self._offset_of(rows, X.shape[0])
         data = TrainingData.gather(response, X, y, sample_weight, offset)
         if blocks is not None:
             data = data.over(blocks)
@@ -217,10 +221,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         if self._continues:
             self._total_weight += self._stream.total_weight
         self._had_weights = sample_weight is not None
-        self._had_exposure = offset is not None and bool(offset.any())
+        self._had_offset = offset is not None and bool(offset.any())
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 
-    def _find_blocks(self, X, y, sample_weight, exposure):
+    def _find_blocks(self, X, y, sample_weight, rows):
         """Rows in blocks of dask; None for arrays, and where they are refused."""
         return None
 
@@ -232,7 +236,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """The object that a parameter stands for."""
         return resolve(name, getattr(self, name))
 
-    def _choose_parts(self, X: Any, y: Any, sample_weight: Any, exposure: Any) -> None:
+    def _choose_parts(self, X: Any, y: Any, sample_weight: Any, rows: Any) -> None:
         """Choose parts that are "auto" by the rows, before they are resolved."""
 
     def _resolve_divergence(self, X: Any, y: Any, sample_weight: Any) -> Divergence:
@@ -282,11 +286,22 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             )
         return sample_weight
 
-    def _check_exposure(self, X, exposure):
-        """Offset of f, the log of the exposure; None if there is none."""
-        if exposure is not None:
-            raise TypeError(f"{type(self).__name__} takes no exposure; counts do.")
+    def _with_row_data(self, y, rows):
+        """The target with what `rows` has of it; TypeError for unknown names."""
+        if unknown := sorted(set(rows) - set(self._row_data)):
+            raise TypeError(
+                f"{type(self).__name__} takes no {unknown[0]!r}. Data of rows are "
+                f"{', '.join(('sample_weight', *self._row_data))}."
+            )
+        return y
+
+    def _offset_of(self, rows, n_rows):
+        """What is added to f, (n_rows,); None if there is nothing."""
         return None
+
+    def _row_data_of(self, data):
+        """The further data of rows of a fit, as methods take them."""
+        return {}
 
     def _trained_rows(self, data):
         """The training rows among the rows of the fit: all of them by default."""

@@ -338,7 +338,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         found = {"entropy": entropy, "mutual_information": gain}
         return {name: values.astype(dtype) for name, values in found.items()}
 
-    def _observations(self, X, theta, random_state, exposure=None):
+    def _observations(self, X, theta, random_state):
         """One position in `classes_` given each draw, (n, S)."""
 
         def of_block(f):

@@ -60,8 +60,8 @@ def learn_batch(
     estimator: Any,
     X: Any,
     y: Any,
-    sample_weight: Any = None,
-    exposure: Any = None,
+    sample_weight: Any,
+    rows: Any,
     *,
     response: Response | None = None,
     forgetting: float = 1.0,
@@ -81,7 +81,7 @@ def learn_batch(
                 past = estimator._with_new_classes(past, response)
             response = response or estimator._model.response
             estimator._stream = _stream_of(estimator, past, response, forgetting)
-        estimator._fit(X, y, sample_weight, exposure)
+        estimator._fit(X, y, sample_weight, rows)
         del estimator._stream
         found = _past_of(estimator)
         remember(estimator, found if past is None else past.and_then(found))

@@ -239,12 +239,12 @@ def evidence_bounds(
     y: Any,
     *,
     sample_weight: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
     method: str = "auto",
     n_draws: int | None = None,
     precision: float | None = None,
     max_seconds: float | None = None,
     random_state: int | np.random.RandomState | None = None,
+    **row_data: ArrayLike | None,
 ) -> EvidenceBounds:
     """Bound the log evidence log p(D) of the model from below and above.
 
@@ -263,8 +263,6 @@ def evidence_bounds(
         Needed if the fit had weights. Integer weights count repeated rows; with
         others the evidence is a generalized one. Class weights are added by the
         estimator.
-    exposure : array-like of shape (n_samples,), default=None
-        Of counts alone; needed if the fit had it.
     method : {"auto", "exact", "importance", "tempering"}, default="auto"
         "exact", of linear regression: closed forms, with quadrature over at most
         two precisions with hyperpriors. "importance": importance sampling from a
@@ -295,6 +293,9 @@ def evidence_bounds(
         the tempering of ``method="auto"``. ``verbose=1`` of the estimator shows the
         progress.
     random_state : int, RandomState instance or None, default=None
+    **row_data : array-like of shape (n_samples,)
+        Further data of the rows that the fit had: ``exposure`` of counts, ``offset``,
+        ``n_trials``.
 
     Returns
     -------
@@ -335,14 +336,14 @@ def evidence_bounds(
     check_is_fitted(self)
     options = {"method": method, "n_draws": n_draws, "precision": precision}
     options["max_seconds"] = max_seconds
-    rows = {"sample_weight": sample_weight, "exposure": exposure}
+    rows = {"sample_weight": sample_weight, **row_data}
     return self._evidence(X, y, rows, random_state, options)
 
 
 def evidence_of(
     estimator: Any, X: Any, y: Any, rows: dict, random_state: Any, options: dict
 ) -> EvidenceBounds:
-    """Bounds of a fitted estimator; `rows` are "sample_weight" and "exposure"."""
+    """Bounds of a fitted estimator; `rows` are weights and further data of rows."""
     positive = [None, Interval(Real, 0, None, closed="neither")]
     allowed = {
         "method": [StrOptions(estimator._evidence_methods)],
@@ -377,10 +378,11 @@ def evidence_of(
 
 
 def data_of_fit(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, exposure: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, **rows: Any
 ) -> TrainingData:
     """The training data again; ValueError if they are different."""
     options = {**estimator._input, **estimator._input_with_target, "reset": False}
+    y = estimator._with_row_data(y, rows)
     X, y = validate_data(estimator, X, y, **options)
     n_rows = estimator._fingerprint[0]
     if X.shape[0] != n_rows:
@@ -394,12 +396,13 @@ def data_of_fit(
             "pass the same sample_weight again."
         )
     sample_weight = estimator._check_weights(X, sample_weight)
-    offset = estimator._check_exposure(X, exposure)
+    offset = estimator._offset_of(rows, X.shape[0])
     response = estimator._model.response
     data = TrainingData.gather(response, X, y, sample_weight, offset)
     if data.fingerprint != estimator._fingerprint:
+        *first, last = "X", "y", "sample_weight", *estimator._row_data
         raise ValueError(
-            f"Give the X, y{estimator._row_data} of the fit; these "
+            f"Give the {', '.join(first)} and {last} of the fit; these "
             "differ. For other data use predict_log_density."
         )
     return estimator._trained_rows(data)

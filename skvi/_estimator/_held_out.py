@@ -81,7 +81,7 @@ def choose_parts(
     X: Any,
     y: np.ndarray,
     sample_weight: np.ndarray | None,
-    exposure: Any = None,
+    rows: Any,
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Loss and divergence by parameter, and mean scores of the candidates of each.
 
@@ -95,7 +95,7 @@ def choose_parts(
         name: PATHS[name][0] if name in names else estimator._resolve(name)
         for name in PATHS
     }
-    judge = _Judge(estimator, X, y, sample_weight, exposure)
+    judge = _Judge(estimator, X, y, sample_weight, rows)
     judge.excepts_outliers = "loss" in names or not parts["loss"].is_log_loss
     report: dict[str, dict[str, float]] = {}
     for name in names if judge.splits else ():
@@ -110,13 +110,17 @@ class _Judge:
     excepts_outliers = False
 
     def __init__(
-        self, estimator: Any, X: Any, y: np.ndarray, weight: Any, exposure: Any
+        self, estimator: Any, X: Any, y: np.ndarray, weight: Any, rows: Any
     ) -> None:
         weight = np.ones(len(y)) if weight is None else weight
         keep = np.flatnonzero(weight)
         self.estimator, self.X, self.y = estimator, X[keep], y[keep]
         self.weight = weight[keep]
-        self.exposure = None if exposure is None else np.asarray(exposure)[keep]
+        self.rows = {
+            name: np.broadcast_to(values, len(y))[keep]
+            for name, values in rows.items()
+            if values is not None
+        }
         values = np.unique(self.y)
         self.splits = split_rows(estimator, self.y) if len(values) > 1 else []
         self.n_values = len(values)
@@ -183,9 +187,10 @@ class _Judge:
         model = clone(self.estimator).set_params(
             **parts, warm_start=False, verbose=0, random_state=seed_of(self.estimator)
         )
-        rows = [{}, {}]
-        if self.exposure is not None:
-            rows = [{"exposure": self.exposure[part]} for part in (train, test)]
+        rows = [
+            {name: values[part] for name, values in self.rows.items()}
+            for part in (train, test)
+        ]
         given = None if (weight == 1).all() else weight
         try:
             with warnings.catch_warnings():  # the fit itself will say it of all rows

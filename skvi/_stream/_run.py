@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.metrics import log_predictive_density_scorer
 from skvi.plotting._rows import COLORS, check_matplotlib, make_axes
 from skvi.utils._tables import MAX_PRINTED, as_html
+from skvi.utils._validation import ROW_DATA
 
 
 class Chunk(NamedTuple):
@@ -264,8 +265,6 @@ def _line(name: str, n_rows: int, seconds: float, *scores: float) -> str:
 
 
 SECONDS_BETWEEN_LINES = 1.0
-#: Arguments of `partial_fit` that scorers have, too.
-ROW_DATA = ("sample_weight", "exposure")
 
 
 def stream(
@@ -292,9 +291,9 @@ def stream(
         before is kept, and after an error, or Ctrl-C, it has learned all chunks before.
     chunks : iterable of (X, y) or (X, y, dict), or of tables, or path
         Arrays or tables; the dict has more arguments of `partial_fit` for this chunk.
-        ``sample_weight`` and ``exposure`` are for its scores as well. With `target`
-        chunks are tables of pandas, polars or pyarrow (record batches), or the path is
-        that of a parquet file, which pyarrow reads batch after batch.
+        ``sample_weight``, ``exposure`` and the like are for its scores as well. With
+        `target` chunks are tables of pandas, polars or pyarrow (record batches), or the
+        path is that of a parquet file, which pyarrow reads batch after batch.
     target : str, default=None
         Name of the column of y in tables; all others are features.
     scoring : str, callable, or dict of str to str or callable, default=None

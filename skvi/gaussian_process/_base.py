@@ -202,7 +202,7 @@ class SparseGaussianProcess(BaseVariational):
         """
         return self._fit(X, y, sample_weight)
 
-    def _choose_parts(self, X, y, sample_weight, exposure):
+    def _choose_parts(self, X, y, sample_weight, rows):
         """Nothing is chosen by held-out rows; refuse what asks for that."""
         if getattr(self.divergence, "weight", None) == "auto":
             raise IncompatibleComponentsError(

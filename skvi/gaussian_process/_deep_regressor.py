@@ -178,9 +178,9 @@ converged_
             found["kernel_"] = found["kernel_"] + WhiteKernel(scale**2)
         return found
 
-    def _observations(self, X, theta, random_state, exposure=None):
+    def _observations(self, X, theta, random_state):
         if self._layers is None:
-            return super()._observations(X, theta, random_state, exposure)
+            return super()._observations(X, theta, random_state)
         model, generator = self._model, make_generator(random_state)
         rows = as_tensor(X).double()
         f = self._layers.sample(theta, rows, generator)

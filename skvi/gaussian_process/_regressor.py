@@ -422,7 +422,7 @@ converged_
         found["_rows_of_fit"] = [part.numpy().copy() for part in parts]
         return found
 
-    def _observations(self, X, theta, random_state, exposure=None):
+    def _observations(self, X, theta, random_state):
         """One new target of each of S functions, (n, S)."""
         model, n_draws = self._model, len(theta)
         mean = self._coefficients.functions(X, self.n_jobs)[0]

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import _check_feature_names_in
 
-from skvi._estimator._base import BaseVariational
+from skvi._estimator._base import NO_ROW_DATA, BaseVariational
 from skvi._estimator._continual import check_next_prior
 from skvi._estimator._held_out import choose_parts
 from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS, resolve
@@ -208,24 +208,25 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
 
-    def _find_blocks(self, X, y, sample_weight, exposure):
+    def _find_blocks(self, X, y, sample_weight, rows):
         """As of dask arrays and data frames, in a fit."""
         if not is_dask(X) or self._stream is not None:
             return None
-        weights = getattr(self, "class_weight", None)
-        if exposure is not None or weights is not None:
+        given = [name for name, values in rows.items() if values is not None]
+        given += ["class_weight"] * (getattr(self, "class_weight", None) is not None)
+        if given:
             raise IncompatibleComponentsError(
-                "class_weight" if exposure is None else "exposure",
+                given[0],
                 "rows in memory, and X is in blocks of dask",
                 "sample_weight, or arrays, as of X.compute()",
             )
         return Blocks(X, y, sample_weight, is_classifier(self))
 
-    def _make_target(self, X, y, sample_weight=None, exposure=None):
+    def _make_target(self, X, y, sample_weight=None, rows=NO_ROW_DATA):
         """As for every estimator; warns of features that the prior does not suit."""
         self._X = X  # as it was given
         try:
-            target, data = super()._make_target(X, y, sample_weight, exposure)
+            target, data = super()._make_target(X, y, sample_weight, rows)
         finally:
             del self._X
         if (relative_to := self._relative_to()) in (None, "all"):
@@ -349,7 +350,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
                 f"fit, or the {name}_ that a fit to a first batch has chosen",
             )
 
-    def _choose_parts(self, X, y, sample_weight, exposure):
+    def _choose_parts(self, X, y, sample_weight, rows):
         if not self._continues:
             self.column_groups_ = self._find_groups(self._X)
         self._chosen, self._held_out_scores = {}, {}
@@ -360,7 +361,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             raise IncompatibleComponentsError(
                 "divergence='auto'", "objective='elbo'", "divergence='kl'"
             )
-        given = X, y, sample_weight, exposure
+        given = X, y, sample_weight, rows
         self._chosen, self._held_out_scores = choose_parts(self, *given)
 
     def _judge_fit(self, target):

@@ -1,40 +1,31 @@
 """Bayesian regression of numbers of successes."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import xlogy
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples
 
 from skvi._estimator._model import Response, check_numbers
-from skvi._predictive._mixtures import (
-    DrawnPredictive,
-    Predictive,
-    QuadraturePredictive,
-)
-from skvi.base._layout import Units
-from skvi.evidence import EvidenceBounds
+from skvi._predictive._mixtures import Predictive
 from skvi.likelihoods._binomial import BinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._row_predictions import RowPredictionMixin, column_of_rows
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import Solver
+from skvi.utils._blocks import by_blocks
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import (
     _fit_context,
     as_tensor,
-    check_levels,
     column_or_1d,
-    interval_levels,
 )
-
-UNITS = Units(0.0, 1.0)
 
 
 class Successes(Response):
@@ -76,15 +67,8 @@ def _with_trials(y: Any, n_trials: Any) -> Any:
 
 def _check_trials(n_trials: Any, n_rows: int) -> np.ndarray:
     """One number of trials for each row; None is 1."""
-    if np.ndim(n_trials) == 0:
-        return np.full(n_rows, 1.0 if n_trials is None else float(n_trials))
-    trials = column_or_1d(check_numbers(n_trials))
-    if len(trials) != n_rows:
-        raise ValueError(
-            f"n_trials must have one number for each of the {n_rows} rows. Got "
-            f"{len(trials)} numbers."
-        )
-    return trials
+    given = 1.0 if n_trials is None else n_trials
+    return column_of_rows("n_trials", given, n_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +77,13 @@ class TrialsPredictive(Predictive):
 
     inner: Predictive
     trials: np.ndarray
+
+    @classmethod
+    def of(cls, new: Predictive, trials: np.ndarray) -> "TrialsPredictive":
+        """Return the distributions of these numbers of trials, of those of one."""
+        likelihood = cast(BinomialLikelihood, new.likelihood).of(as_tensor(trials))
+        inner = replace(new, likelihood=likelihood)
+        return cls(likelihood, new.units, inner, trials)
 
     def by_rows(self, function: Any, *columns: np.ndarray) -> np.ndarray:
         """Apply a function to all rows; see `Predictive.by_rows`."""
@@ -105,7 +96,9 @@ class TrialsPredictive(Predictive):
         return self.inner.by_rows(of_rows, self.trials, *columns)
 
 
-class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
+class BayesianBinomialRegressor(
+    RowPredictionMixin, RegressorMixin, BayesianLinearModel
+):
     """Logistic regression of y successes of `n_trials`, with a posterior.
 
     Each row has its own number of trials, all with the same probability, such as sick
@@ -205,7 +198,7 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         self.random_state = random_state
 
     _input_with_target = {"multi_output": True}
-    _row_data = ", n_trials, sample_weight and offset"
+    _row_data = ("n_trials", "offset")
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -235,68 +228,14 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         -------
         self
         """
-        return self._fit(X, _with_trials(y, n_trials), sample_weight, offset)
+        rows = {"n_trials": n_trials, "offset": offset}
+        return self._fit(X, y, sample_weight, rows)
 
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None = None,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        forgetting: float = 1.0,
-    ) -> Self:
-        """Learn from a batch: the current posterior is the prior for the next batch.
+    def _with_row_data(self, y, rows):
+        return _with_trials(super()._with_row_data(y, rows), rows.get("n_trials"))
 
-        As `BayesianLinearModel.partial_fit`, with the trials and offset of `fit`.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        sample_weight : array-like of shape (n_samples,), default=None
-        n_trials : int or array-like of shape (n_samples,), default=None
-        offset : array-like of shape (n_samples,), default=None
-        forgetting : float, default=1.0
-            Power, in (0, 1], of the posterior so far.
-
-        Returns
-        -------
-        self
-        """
-        y = _with_trials(y, n_trials)
-        options = {"exposure": offset, "forgetting": forgetting}
-        return self._learn_batch(X, y, sample_weight, **options)
-
-    def evidence_bounds(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        sample_weight: ArrayLike | None = None,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-        **options: Any,
-    ) -> EvidenceBounds:
-        """Bound the log evidence log p(D) of the model from below and above.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        sample_weight, n_trials, offset : array-like, default=None
-            Those of the fit.
-        **options : dict
-            As of `BayesianLogisticRegression.evidence_bounds`.
-
-        Returns
-        -------
-        EvidenceBounds
-        """
-        rows = {"sample_weight": sample_weight, "exposure": offset}
-        return super().evidence_bounds(X, _with_trials(y, n_trials), **rows, **options)
+    def _row_data_of(self, data):
+        return {"n_trials": data.y[:, 1], "offset": data.offset}
 
     def _response(self, y):
         return Successes()
@@ -311,49 +250,32 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         known = weight.sum() > 0
         return super()._find_units(replace(data, weight=weight) if known else data)
 
-    def _check_exposure(self, X, offset):
-        """The offset, (n,)."""
-        if offset is None:
-            return None
-        offset = column_or_1d(check_numbers(offset))
-        if len(offset) != X.shape[0]:
-            raise ValueError(
-                f"offset must have one number for each of the {X.shape[0]} rows. Got "
-                f"{len(offset)} numbers."
-            )
-        return offset
+    def _arviz_groups(self, *given):
+        groups = super()._arviz_groups(*given)
+        groups["observed_data"]["y"] = groups["observed_data"]["y"][:, 0]
+        return groups
 
-    def _posterior_attributes(self, state):
-        found = super()._posterior_attributes(state)
-        for name in ("coef_", "coef_std_"):
-            found[name] = found[name][0]
-        for name in ("intercept_", "intercept_std_"):
-            found[name] = float(found[name][0])
-        return found
+    def _dense_targets(self, y, name):
+        return super()._dense_targets(y, name)[:, 0]
 
-    def _of_rows(self, X, n_trials, offset, function, *columns):
-        """What a function gives for the distributions of new successes."""
-        check_is_fitted(self)
-        X = self._check_X(X)
-        trials, likelihood = _check_trials(n_trials, X.shape[0]), self._model.likelihood
-        offset = self._model.offset(self._check_exposure(X, offset), X.shape[0])
-        if self._is_drawn():
-            drawn = DrawnPredictive(likelihood, UNITS, self._drawn(), X, offset)
-            new = TrialsPredictive(likelihood, UNITS, drawn, trials)
-            return function(new, *columns).astype(X.dtype)
+    def _of_rows(self, X, rows, function, *columns):
+        trials = _check_trials(rows.get("n_trials"), _num_samples(X))
 
-        def of_chunk(mean, variance, offset, trials, *some):
-            own = likelihood.of(as_tensor(trials))
-            normals = mean + as_tensor(offset), variance.sqrt(), self._log_weights
-            inner = QuadraturePredictive(own, UNITS, *normals)
-            return function(TrialsPredictive(own, UNITS, inner, trials), *some)
+        def of_chunk(new, trials, *some):
+            return function(TrialsPredictive.of(new, trials), *some)
 
-        offset = np.zeros(X.shape[0]) if offset is None else offset
-        found = self._in_chunks(X, of_chunk, offset, trials, *columns)
-        return found.astype(X.dtype)
+        return super()._of_rows(X, rows, of_chunk, trials, *columns)
 
+    def _observations(self, X, theta, random_state, **rows):
+        trials = _check_trials(rows.get("n_trials"), X.shape[0])
+        drawn = self._from_draws(X, theta, self._offset(X, rows))
+        generator = make_generator(random_state)
+        draw = lambda p, _, f: p.sample(f, generator).T
+        return TrialsPredictive.of(drawn, trials).by_rows(draw).astype(X.dtype)
+
+    @by_blocks
     def predict(
-        self, X: Any, return_std: bool = False, offset: ArrayLike | None = None
+        self, X: Any, return_std: bool = False, **row_data: ArrayLike | None
     ) -> Any:
         """Predict the rate, the probability of success of a trial.
 
@@ -362,7 +284,8 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         X : array-like or sparse matrix of shape (n_samples, n_features)
         return_std : bool, default=False
             Whether to return posterior standard deviations of the rates as well.
-        offset : array-like of shape (n_samples,), default=None
+        **row_data : array-like of shape (n_samples,)
+            An ``offset``; ``n_trials`` makes no difference.
 
         Returns
         -------
@@ -371,131 +294,16 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``.
         """
-        rate, _, std = self._of_rows(X, None, offset, lambda new: new.parts()).T
+        rows = {**row_data, "n_trials": None}
+        rate, _, std = self._of_rows(X, rows, lambda new: new.parts()).T
         return (rate, std) if return_std else rate
-
-    def predict_quantiles(
-        self,
-        X: Any,
-        quantiles: ArrayLike,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-    ) -> np.ndarray:
-        """Predict quantiles of a new number of successes.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        quantiles : float or array-like of shape (n_quantiles,)
-            Probabilities in (0, 1).
-        n_trials : int or array-like of shape (n_samples,), default=None
-            None is one trial.
-        offset : array-like of shape (n_samples,), default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_quantiles)
-            The smallest numbers whose cumulative probability reaches these values.
-        """
-        levels = check_levels(quantiles)
-        return self._of_rows(X, n_trials, offset, lambda new: new.quantiles(levels))
-
-    def _cumulative(self, X, n_trials=None, offset=None):
-        """Distribution function of new numbers of successes in rows of X."""
-        return lambda y: self._of_rows(X, n_trials, offset, lambda p, y: p.cdf(y), y)
-
-    def predict_interval(
-        self,
-        X: Any,
-        coverage: float = 0.9,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-    ) -> np.ndarray:
-        """Predict a central interval for a new number of successes.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        coverage : float, default=0.9
-            Minimum probability of the interval, in (0, 1).
-        n_trials : int or array-like of shape (n_samples,), default=None
-            None is one trial.
-        offset : array-like of shape (n_samples,), default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples, 2)
-            Lower and upper end; both belong to the interval.
-        """
-        levels = interval_levels(type(self).__name__, coverage)
-        return self.predict_quantiles(X, levels, n_trials, offset)
-
-    def predict_log_density(
-        self,
-        X: Any,
-        y: Any,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-    ) -> np.ndarray:
-        """Log predictive mass of each number: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        n_trials : int or array-like of shape (n_samples,), default=None
-        offset : array-like of shape (n_samples,), default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            In nats, each row given the training data alone.
-        """
-        y, trials = Successes().encode(_with_trials(y, n_trials)).T
-        return self._of_rows(X, trials, offset, lambda new, y: new.log_density(y), y)
-
-    def sample_y(
-        self,
-        X: Any,
-        n_draws: int = 1,
-        random_state: int | np.random.RandomState | None = None,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
-    ) -> np.ndarray:
-        """Draw new numbers of successes from the posterior predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        n_draws : int, default=1
-        random_state : int, RandomState instance or None, default=None
-        n_trials : int or array-like of shape (n_samples,), default=None
-        offset : array-like of shape (n_samples,), default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_draws)
-            Every column uses one draw of the coefficients, the same for all rows.
-        """
-        X = self._check_X(X)
-        random_state = check_random_state(random_state)
-        theta = self._draw(n_draws, random_state)
-        generator = make_generator(random_state)
-        trials = _check_trials(n_trials, X.shape[0])
-        offset = self._model.offset(self._check_exposure(X, offset), X.shape[0])
-        drawn = self._drawn(theta)
-        inner = DrawnPredictive(self._model.likelihood, UNITS, drawn, X, offset)
-        new = TrialsPredictive(self._model.likelihood, UNITS, inner, trials)
-        draw = lambda p, _, f: p.sample(f, generator).T
-        return new.by_rows(draw).astype(X.dtype)
 
     def score(
         self,
         X: Any,
         y: Any,
         sample_weight: ArrayLike | None = None,
-        n_trials: ArrayLike | None = None,
-        offset: ArrayLike | None = None,
+        **row_data: ArrayLike | None,
     ) -> float:
         """Fraction of the binomial deviance explained, D^2.
 
@@ -504,8 +312,8 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
         X : array-like or sparse matrix of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
-        n_trials : int or array-like of shape (n_samples,), default=None
-        offset : array-like of shape (n_samples,), default=None
+        **row_data : array-like of shape (n_samples,)
+            ``n_trials`` and ``offset``, as of `fit`.
 
         Returns
         -------
@@ -513,8 +321,8 @@ class BayesianBinomialRegressor(RegressorMixin, BayesianLinearModel):
             1 - deviance / null deviance; the null model has one rate. At most 1; 0 if
             all predicted rates are equal.
         """
-        rate = self.predict(X, offset=offset).astype(np.float64)
-        y, m = Successes().encode(_with_trials(y, n_trials)).T
+        rate = self.predict(X, **row_data).astype(np.float64)
+        y, m = Successes().encode(self._with_row_data(y, row_data)).T
         weight = self._check_weights(rate[:, None], sample_weight)
         weight = np.ones(len(y)) if weight is None else weight
 

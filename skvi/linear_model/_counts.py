@@ -11,12 +11,8 @@ from skvi._estimator._parts import COUNTS, ZEROS
 from skvi.divergences import Divergence
 from skvi.likelihoods import Likelihood
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._count_predictions import (
-    CountPredictionMixin,
-    Counts,
-    check_likelihood,
-    log_exposure,
-)
+from skvi.linear_model._count_responses import Counts, check_likelihood, log_exposure
+from skvi.linear_model._row_predictions import RowPredictionMixin
 from skvi.losses import Loss
 from skvi.objectives.base import Objective
 from skvi.posteriors import Family, Posterior
@@ -26,9 +22,7 @@ from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
 
-class BayesianPoissonRegressor(
-    CountPredictionMixin, RegressorMixin, BayesianLinearModel
-):
+class BayesianPoissonRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
     """Regression of counts with a posterior over its coefficients.
 
     A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and a Poisson
@@ -238,7 +232,8 @@ default="auto"
         self.verbose = verbose
         self.random_state = random_state
 
-    _row_data = ", sample_weight and exposure"
+    _row_data = ("exposure",)
+    _no_offset, _score_power = 1, 1
 
     def __sklearn_tags__(self):
         """Declare that targets are not negative."""
@@ -282,39 +277,7 @@ default="auto"
             On Ctrl-C. The best posterior so far is kept, if there is one, with all
             attributes; otherwise the estimator is not fitted.
         """
-        return self._fit(X, y, sample_weight, exposure)
-
-    @with_callbacks
-    @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        forgetting: float = 1.0,
-    ) -> Self:
-        """Learn from a batch: the current posterior is the prior for the next batch.
-
-        As `BayesianLinearModel.partial_fit`, with the exposure of `fit`.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        sample_weight : array-like of shape (n_samples,), default=None
-        exposure : array-like of shape (n_samples,), default=None
-            Positive; None is 1 for every row.
-        forgetting : float, default=1.0
-            Power, in (0, 1], of the posterior so far, for data that drift; the rest is
-            the first prior.
-
-        Returns
-        -------
-        self
-        """
-        options = {"exposure": exposure, "forgetting": forgetting}
-        return self._learn_batch(X, y, sample_weight, **options)
+        return self._fit(X, y, sample_weight, {"exposure": exposure})
 
     def _response(self, y):
         return Counts.find(y)
@@ -330,8 +293,12 @@ default="auto"
         check_likelihood(likelihood)
         return self._number_of(likelihood)
 
-    def _check_exposure(self, X, exposure):
-        return None if exposure is None else log_exposure(exposure, X.shape[0])
+    def _offset_of(self, rows, n_rows):
+        exposure = rows.get("exposure")
+        return None if exposure is None else log_exposure(exposure, n_rows)
+
+    def _row_data_of(self, data):
+        return {"exposure": None if data.offset is None else np.exp(data.offset)}
 
     def _n_beside(self):
         """One column of f for zeros apart."""
@@ -346,7 +313,10 @@ default="auto"
     def _group_labels(self):
         return ["count", "zero"]
 
+    def _dense_targets(self, y, name):
+        return self._model.response.check_counts(y, name)
+
     def _evidence(self, X, y, *options):
         self._check_X(X)
-        self._model.response.check_counts(y, "evidence_bounds")
+        self._dense_targets(y, "evidence_bounds")
         return super()._evidence(X, y, *options)

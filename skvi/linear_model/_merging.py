@@ -165,16 +165,14 @@ def join_independent(forms: list[NormalForm]) -> NormalForm:
 class MergingMixin:
     """Mixin: with normal noise, batches are merged instead of their posteriors."""
 
-    def _learn_batch(self, X, y, sample_weight=None, exposure=None, forgetting=1.0):
+    def _learn_batch(self, X, y, sample_weight=None, forgetting=1.0):
         """As for every estimator; exact where the sums of rows are sufficient."""
         self._check_stream()
         is_first = not self.__sklearn_is_fitted__()
         past = None if is_first else self._merged_past()
         merges = self._needs_sums_only(X) if is_first else past is not None
         if not merges:
-            return super()._learn_batch(
-                X, y, sample_weight, exposure, forgetting=forgetting
-            )
+            return super()._learn_batch(X, y, sample_weight, forgetting=forgetting)
         check_forgetting(self, forgetting)
         with unchanged_by_errors(self), raising_interrupts():
             rows = self._checked_rows(X, y, sample_weight, is_first)

@@ -106,12 +106,10 @@ class OneOutputMixin:
             mean[lacks], std[lacks] = rows.quantiles(np.array([0.5]))[:, 0], np.inf
         return np.stack([mean, std, np.broadcast_to(lacks, mean.shape)], 1)
 
-    def _warned_moments(self, found, return_std):
-        """Results of `_moments_or_medians` as `predict` returns them."""
-        mean, std, lacks = found.T
+    def _warn_of_medians(self, lacks):
+        """Warn of rows without a mean."""
         if (n_lacking := int(lacks.sum())) > 0:
             warn_user(NO_MEAN.format(type(self).__name__, n_lacking), SkviWarning)
-        return (mean, std) if return_std else mean
 
     def _lacks_mean(self, predictive):
         """Rows in which next to no values of exp(f) reach their mean."""
@@ -130,10 +128,6 @@ class OneOutputMixin:
         lacks = self._lacks_mean(predictive)
         parts = predictive.uncertainty().values()
         return np.stack([np.where(lacks, np.inf, part) for part in parts], 1)
-
-    def _parts_apart(self, found):
-        """Results of `_deviations` as `predict_uncertainty` returns them."""
-        return dict(zip(("noise_std", "function_std"), found.T, strict=True))
 
     def _number_of(self, likelihood):
         """The likelihood; a learned number is that of the first batch of a stream."""

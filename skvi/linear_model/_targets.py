@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from scipy.special import logit
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import TweedieRegressor
-from sklearn.metrics import d2_tweedie_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -27,18 +26,18 @@ from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.likelihoods import Likelihood
 from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._one_output import OneOutputMixin
-from skvi.linear_model._target_predictions import TargetPredictionMixin
+from skvi.linear_model._row_predictions import RowPredictionMixin
 from skvi.losses import Loss
 from skvi.objectives.base import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import HalfCauchy, Prior
 from skvi.solvers import Solver
-from skvi.utils._blocks import by_blocks
-from skvi.utils._validation import Interval, StrOptions, as_tensor
+from skvi.utils._interrupts import with_callbacks
+from skvi.utils._validation import Interval, StrOptions, _fit_context, as_tensor
 
-# Distance of a power from 1.5 at which it is at its limits, 1.01 and 1.99.
-AT_LIMIT = 0.485
+# Power of a first fit of the means, and distance from it at which another one is at
+# its limits, 1.01 and 1.99.
+START_POWER, AT_LIMIT = 1.5, 0.485
 POWER_AT_LIMIT = (
     "the likeliest power is {:.2f}, where the distribution ends: near 1 amounts are "
     "multiples of one size, as counts are, see BayesianPoissonRegressor; near 2 a "
@@ -46,21 +45,16 @@ POWER_AT_LIMIT = (
 )
 
 
-class TargetRegressor(
-    TargetPredictionMixin, OneOutputMixin, RegressorMixin, BayesianLinearModel
-):
+class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
     """Base class: numbers of a distribution whose mean is a function of X'coef.
 
     A subclass names its likelihoods, of which the first is "auto", and how targets are
-    checked; `_origin(mean)` are units in which a constant f of 0 has the mean of y.
+    checked; `_with_origin(units, mean)` are units in which f = 0 has the mean of y.
     """
 
     _names: dict[str, Callable[[], Likelihood]] = {}
     _checks: type[Response]
-    #: Power of the mean in the variance, for the deviance of `score`; None is R^2.
-    _score_power: Any = None
     _are_positive = False
-    _n_columns = 0
 
     def __init__(
         self,
@@ -105,6 +99,34 @@ class TargetRegressor(
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = self._are_positive
         return tags
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            As of `BayesianPoissonRegressor.fit`.
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
+        offset : array-like of shape (n_samples,), default=None
+            Added to ``X @ coef_ + intercept_``, such as the log of an exposure to which
+            the mean is proportional. None is 0.
+
+        Returns
+        -------
+        self
+        """
+        return self._fit(X, y, sample_weight, {"offset": offset})
 
     def _response(self, y):
         return self._checks()
@@ -169,81 +191,7 @@ class TargetRegressor(
         units = super()._find_units(data)
         if isinstance(self.prior_, Posterior) or not self.fit_intercept:
             return units
-        return replace(units, **self._origin(self._mean_of(data)))
-
-    def _predicted(self, X, function, *columns):
-        return self._of_offset(
-            X, self._model.offset(None, X.shape[0]), function, *columns
-        )
-
-    def _from_draws(self, X, theta, offset=None):
-        offset = self._model.offset(None, X.shape[0])
-        return super()._from_draws(X, theta, offset)
-
-    @by_blocks
-    def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predict the mean of the target, averaged over the posterior.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        return_std : bool, default=False
-            Whether to return standard deviations of a new observation as well.
-
-        Returns
-        -------
-        mean : ndarray of shape (n_samples,)
-            That of the predictive distribution, and not of the likelihood at the
-            posterior mean. Where it comes from means that have a posterior probability
-            below 1 %, or does not exist, the median of a new observation, with a
-            `SkviWarning`.
-        std : ndarray of shape (n_samples,)
-            Only with ``return_std=True``; noise included, infinite without a mean.
-        """
-        found = self._predicted(self._check_X(X), self._moments_or_medians)
-        return self._warned_moments(found, return_std)
-
-    def predict_uncertainty(self, X: Any) -> dict[str, np.ndarray]:
-        """Predict how uncertain a new observation is, for both reasons apart.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-
-        Returns
-        -------
-        dict of str to ndarray of shape (n_samples,)
-            Standard deviations: "noise_std" of observations around their mean
-            ("aleatoric"), and "function_std" of the mean ("epistemic"), which more rows
-            would reduce. Their squares sum to that of ``predict(X, return_std=True)``.
-        """
-        return self._parts_apart(self._predicted(self._check_X(X), self._deviations))
-
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Fraction of the deviance, or for rates of the variance, explained.
-
-        The same for every likelihood, so that different ones can be compared.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        sample_weight : array-like of shape (n_samples,), default=None
-
-        Returns
-        -------
-        float
-            At most 1; D^2 as of scikit-learn's regressor of the same target
-            (`sklearn.metrics.d2_tweedie_score`), and R^2 for rates.
-        """
-        if self._score_power is None:
-            return super().score(X, y, sample_weight)
-        given = self._model.response.encode(y), self.predict(X)
-        return float(
-            d2_tweedie_score(
-                *given, sample_weight=sample_weight, power=self._score_power
-            )
-        )
+        return self._with_origin(units, self._mean_of(data))
 
 
 class PositiveNumbers(Numbers):
@@ -361,8 +309,8 @@ default="auto"
     }
     _names, _checks = POSITIVE, PositiveNumbers
 
-    def _origin(self, mean):
-        return {"log_unit": math.log(mean)}
+    def _with_origin(self, units, mean):
+        return replace(units, log_unit=math.log(mean))
 
     _score_power, _are_positive = 2, True
 
@@ -426,8 +374,8 @@ class BayesianBetaRegressor(TargetRegressor):
     }
     _names, _checks = RATES, Rates
 
-    def _origin(self, mean):
-        return {"f_mean": -float(logit(mean))}
+    def _with_origin(self, units, mean):
+        return replace(units, f_mean=units.f_mean - float(logit(mean)))
 
 
 class BayesianTweedieRegressor(TargetRegressor):
@@ -476,8 +424,10 @@ class BayesianTweedieRegressor(TargetRegressor):
 
     Notes
     -----
-    There is no exposure: its logarithm can be a column of X. Quantiles and intervals
-    can take a tenth of a second for each row; quantiles of `sample_y` are quicker.
+    The logarithm of an exposure is an ``offset`` of `fit` and the predictions: a policy
+    of half a year has half of the claims of a year, and with that offset their mean,
+    but not quite their distribution. Quantiles and intervals can take a tenth of a
+    second for each row; quantiles of `sample_y` are quicker.
 
     Examples
     --------
@@ -500,7 +450,7 @@ class BayesianTweedieRegressor(TargetRegressor):
         "power": [Interval(Real, 1, 2, closed="neither"), StrOptions({"auto"})],
     }
     _names, _checks = AMOUNTS, Amounts
-    _origin = BayesianGammaRegressor._origin
+    _with_origin = BayesianGammaRegressor._with_origin
     _are_positive = True
 
     def __init__(
@@ -558,26 +508,31 @@ class BayesianTweedieRegressor(TargetRegressor):
 
     def _likeliest_power(self, data):
         """Power of the largest likelihood, together with a dispersion."""
-        y, n = data.y / self._mean_of(data), data.total_weight
+        y, weight, n = data.y / self._mean_of(data), data.weight, data.total_weight
+        offset = 0.0 if data.offset is None else data.offset - data.offset.mean()
+        if data.offset is not None:  # y over its unit u has u ** (p - 2) the variance
+            own = np.exp((2 - START_POWER) * offset)
+            weight = own if weight is None else own * weight
         means = make_pipeline(
             StandardScaler(with_mean=not issparse(data.X)),
-            TweedieRegressor(power=1.5, link="log", alpha=1 / n, max_iter=1000),
+            TweedieRegressor(power=START_POWER, link="log", alpha=1 / n, max_iter=1000),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             names = "standardscaler", "tweedieregressor"
-            weights = {f"{name}__sample_weight": data.weight for name in names}
-            means.fit(data.X, y, **weights)
-        f = torch.from_numpy(np.log(means.predict(data.X)))[None, :, None].double()
+            weights = {f"{name}__sample_weight": weight for name in names}
+            means.fit(data.X, y / np.exp(offset), **weights)
+        f = np.log(means.predict(data.X)) + offset
+        f = torch.from_numpy(f)[None, :, None].double()
         given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
 
         def loss(x):
-            power, dispersion = 1.5 + 0.49 * math.tanh(x[0]), math.exp(x[1])
+            power, dispersion = START_POWER + 0.49 * math.tanh(x[0]), math.exp(x[1])
             likelihood = TweedieLikelihood(power, dispersion)
             return -float(likelihood._total_log_prob(*given))
 
         best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", tol=1e-4).x
-        found = 1.5 + 0.49 * math.tanh(best[0])
-        if abs(found - 1.5) > AT_LIMIT:
+        found = START_POWER + 0.49 * math.tanh(best[0])
+        if abs(found - START_POWER) > AT_LIMIT:
             self._warn(POWER_AT_LIMIT.format(found), SkviWarning)
         return found

@@ -13,6 +13,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 
 from skvi.utils._forecasts import find_forecast
 from skvi.utils._validation import (
+    ROW_DATA,
     Interval,
     check_sample_weight,
     row_chunks,
@@ -317,7 +318,7 @@ class Scorer:
 class RowScorer(Scorer):
     """A mean over rows: a subclass must implement `_rows`, and name its `method`."""
 
-    metadata: ClassVar[tuple[str, ...]] = ("sample_weight", "exposure")
+    metadata: ClassVar[tuple[str, ...]] = ROW_DATA
     #: Required method of the estimator, and the alternative if it is missing.
     method: ClassVar[str]
     otherwise: ClassVar[str]
@@ -328,7 +329,7 @@ class RowScorer(Scorer):
         X: Any,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
+        **row_data: ArrayLike | None,
     ) -> float:
         """Score a fitted estimator.
 
@@ -340,9 +341,9 @@ class RowScorer(Scorer):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), default=None
             Nonnegative; a row with weight 2 counts twice.
-        exposure : array-like of shape (n_samples,), default=None
-            Passed to the estimator, for `BayesianPoissonRegressor`, which warns if its
-            fit had one and the score has none.
+        **row_data : array-like of shape (n_samples,)
+            Passed to the estimator: ``exposure`` of counts, ``offset``, ``n_trials``.
+            An estimator warns if its fit had an exposure and the score has none.
 
         Returns
         -------
@@ -365,8 +366,7 @@ class RowScorer(Scorer):
         found, X = find_forecast(
             estimator, X, self.method, f"{ADVICE}; {self.otherwise}."
         )
-        options = {} if exposure is None else {"exposure": exposure}
-        rows = self._rows(found, X, y, options)
+        rows = self._rows(found, X, y, row_data)
         if rows.ndim > 1:
             rows = rows.mean(1)
         return _mean(rows, sample_weight)

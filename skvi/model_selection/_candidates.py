@@ -21,7 +21,7 @@ from skvi._estimator._parts import SHORTHANDS
 from skvi.evidence._fitted import evidence_bounds
 from skvi.posteriors import Posterior
 from skvi.utils._interrupts import UNLIMITED, Clock
-from skvi.utils._validation import warn_user
+from skvi.utils._validation import ROW_DATA, warn_user
 from skvi.utils._wrappers import refuse_samplers, refuse_supervised
 
 # Parameters of inference, which do not define the model.
@@ -210,8 +210,6 @@ def log_prior(
 
 # Fraction of `max_seconds` that all fits may take.
 OF_FITS = 0.5
-# Parameters of `fit` that belong to the data, and therefore to the evidence.
-DATA = ("sample_weight", "exposure", "n_trials", "offset")
 
 
 @dataclass
@@ -353,13 +351,13 @@ def evidence_data(estimator: Any, params: dict, routed: bool) -> dict[str, Any]:
     Without scikit-learn's metadata routing (`routed`) a pipeline takes
     ``step__sample_weight``.
     """
-    names = {name: name for name in DATA}
+    names = {name: name for name in ROW_DATA}
     if routed:
         requests = get_routing_for_object(final_step(estimator)).fit.requests
-        names = {name: _source(name, requests.get(name)) for name in DATA}
+        names = {name: _source(name, requests.get(name)) for name in ROW_DATA}
     else:
         prefix = _prefix(estimator)
-        names = {name: prefix + name for name in DATA}
+        names = {name: prefix + name for name in ROW_DATA}
     found = {name: params.get(source) for name, source in names.items()}
     return {name: value for name, value in found.items() if value is not None}
 

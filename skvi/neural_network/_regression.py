@@ -521,7 +521,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
         random_state = check_random_state(random_state)
         return self._observations(X, self._draw(n_draws, random_state), random_state)
 
-    def _observations(self, X, theta, random_state, exposure=None):
+    def _observations(self, X, theta, random_state):
         """One new target given each network, (n, S) or (n, K, S)."""
         predictive = self._predictive(X, theta)
         device = predictive.draws.theta.device

@@ -44,6 +44,8 @@ __all__ = [
 
 Method = TypeVar("Method", bound=Callable)
 
+#: Data of rows beside X and y, by the names that methods take.
+ROW_DATA = ("sample_weight", "exposure", "offset", "n_trials")
 # Beginnings of the names of types in NumPy, pandas and polars, in lower case.
 DATE_TYPES = ("date", "timedelta", "duration", "period")
 SEVERAL_LABELS = (

@@ -77,7 +77,7 @@ def test_exposure_is_an_offset_of_the_log_rate():
     [
         (Y - 1, None, "Negative values in y"),
         (Y, -T, "one positive number for each"),
-        (Y, 0 * T, "smallest 0"),
+        (Y, 0 * T, "smallest is 0"),
         (Y, T[:10], "Got 10 numbers"),
         (Y, np.where(T > 3, np.nan, T), "NaN"),
     ],

@@ -98,7 +98,11 @@ def test_binomial_offset_and_targets():
     plain = model.fit(X, Y, n_trials=TRIALS).predict(X)
     model.fit(X, Y, n_trials=TRIALS, offset=offset)
     assert model.predict(X, offset=offset) == pytest.approx(plain, abs=1e-3)
-    assert (model.predict(X) < plain).all()
+    assert (model.predict(X, offset=0) < plain).all()
+    with pytest.warns(SkviWarning, match="the fit had an offset"):
+        model.predict(X)
+    with pytest.raises(TypeError, match="takes no 'exposure'"):
+        model.predict(X, exposure=2)
     with pytest.raises(ValueError, match="more successes than trials"):
         model.fit(X, Y)
     with pytest.raises(ValueError, match="must be counts"):

@@ -5,7 +5,9 @@ import pytest
 import torch
 from scipy import special, stats
 from scipy.integrate import quad
+from sklearn.base import clone
 
+from skvi.exceptions import SkviWarning
 from skvi.likelihoods import BetaLikelihood, GammaLikelihood, Likelihood
 from skvi.likelihoods._positive import InverseGaussianLikelihood, LogNormalLikelihood
 from skvi.likelihoods._tweedie import TweedieLikelihood
@@ -182,3 +184,43 @@ def test_impossible_targets():
     X, y = np.arange(6.0)[:, None], np.arange(6.0)
     with pytest.raises(ValueError, match="impossible"):
         BayesianTweedieRegressor(likelihood=GammaLikelihood(0.5)).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (BayesianGammaRegressor(), Y),
+        (BayesianTweedieRegressor(), np.where(Y < 20, 0.0, Y)),
+        (BayesianBetaRegressor(), RATES),
+    ],
+)
+def test_offset(model, y):
+    """A constant moves the intercept; wrong variants: no offset, or of wrong sign."""
+    given, two = clone(model).fit(X, y, offset=2), np.full(60, 2.0)
+    model.fit(X, y)
+    assert given.coef_ == pytest.approx(model.coef_, abs=1e-9)
+    assert given.intercept_ == pytest.approx(model.intercept_ - 2, abs=1e-9)
+    assert given.predict(X, offset=two) == pytest.approx(model.predict(X))
+    found = given.predict_log_density(X, y, offset=two)
+    assert found == pytest.approx(model.predict_log_density(X, y))
+    assert given.score(X, y, offset=2) == pytest.approx(model.score(X, y))
+    with pytest.warns(
+        SkviWarning, match="the fit had an offset and this call has none"
+    ):
+        given.predict_interval(X[:1])
+
+
+def test_offset_is_the_log_of_a_size():
+    """Means per unit; wrong variant: a mean offset that is left out."""
+    size = RNG.uniform(0.2, 5, size=60)
+    per_unit = BayesianGammaRegressor().fit(X, Y)
+    model = BayesianGammaRegressor().fit(X, Y * size, offset=np.log(size))
+    # Nodes over the dispersion are placed around another start.
+    error = 1e-3 * per_unit.coef_std_
+    assert (abs(model.coef_ - per_unit.coef_) < error).all()
+    assert model.intercept_ == pytest.approx(per_unit.intercept_, abs=1e-3)
+    found = model.predict(X, offset=np.log(size))
+    assert found == pytest.approx(per_unit.predict(X) * size, rel=1e-3)
+    assert model.lower_bound_ == pytest.approx(
+        per_unit.lower_bound_ - np.log(size).sum(), abs=1e-3
+    )
