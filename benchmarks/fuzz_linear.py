@@ -3,7 +3,7 @@
     python benchmarks/fuzz_linear.py [n_cases] [kind ...] [--seed FIRST]
     python benchmarks/fuzz_linear.py check
 
-Kinds are "classes", "counts" and "regression"; a case is one seed, from which all of it
+Kinds are those of targets, see `KINDS`; a case is one seed, from which all of it
 follows. Each is fitted, predicts with deviations and intervals (in-sample and at new
 rows), scores its targets, and sometimes bounds its evidence. A failure is an exception
 that is not a reasoned refusal, a number that is not finite where it should be, or more
@@ -19,15 +19,20 @@ import warnings
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
-import skvi
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError
 from skvi.linear_model import (
+    BayesianBetaRegressor,
+    BayesianBinomialRegressor,
+    BayesianGammaRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianOrdinalClassifier,
     BayesianPoissonRegressor,
+    BayesianTweedieRegressor,
 )
 
-KINDS = ("classes", "counts", "regression")
+KINDS = ("classes", "counts", "regression")  # seeds begin with the place
+KINDS += ("positive", "rates", "amounts", "ordered", "trials")
 PRIORS = ("auto", "normal", "laplace", "student_t", "horseshoe", "ard")
 REFUSALS = (ValueError, IncompatibleComponentsError, NoOptimumError)
 SECONDS, CHECKED = 10.0, 12
@@ -83,8 +88,29 @@ def targets(kind, X, rng):
         if what == 2:
             y = np.floor(y * 10.0 ** rng.uniform(0, 13))
         return y
+    if kind == "ordered":
+        y = np.digitize(f + rng.logistic(size=n), np.sort(rng.normal(0, 2, 4)))
+        y[0] += n < 2 or (y == y[0]).all()
+        return y
+    if kind == "trials":
+        return rng.binomial(trials(n), 1 / (1 + np.exp(-f - rng.choice([-4, 0, 9]))))
+    if kind == "rates":
+        spread = rng.choice([0.5, 10.0, 1e6])
+        mean = 1 / (1 + np.exp(-f))
+        y = rng.beta(spread * mean, spread * (1 - mean))
+        return np.clip(y, rng.choice([1e-300, 1e-9]), 1 - 2e-16)
+    if kind in ("positive", "amounts"):
+        y = np.exp(f + rng.choice([0.1, 1.0, 4.0]) * rng.standard_normal(n))
+        if kind == "amounts":
+            y *= rng.uniform(size=n) < rng.choice([0.1, 0.5, 1.0])
+        return y * units(rng, None)
     y = f + rng.choice([0.0, 0.1, 1.0]) * rng.standard_normal(n)
     return y * units(rng, None) + rng.choice([0.0, 0.0, 1.0, 1e6])
+
+
+def trials(n):
+    """Numbers of trials of rows, some of them none."""
+    return np.arange(n) % 7 * 10 ** (np.arange(n) % 3)
 
 
 def estimator(kind, rng):
@@ -97,6 +123,19 @@ def estimator(kind, rng):
     if kind == "counts":
         likelihood = str(rng.choice(["poisson", "negative_binomial"]))
         return BayesianPoissonRegressor(likelihood=likelihood, **own)
+    if kind == "positive":
+        words = ["gamma", "lognormal", "inverse_gaussian"]
+        return BayesianGammaRegressor(likelihood=str(rng.choice(words)), **own)
+    others = {
+        "rates": BayesianBetaRegressor,
+        "amounts": BayesianTweedieRegressor,
+        "ordered": BayesianOrdinalClassifier,
+        "trials": BayesianBinomialRegressor,
+    }
+    if kind == "ordered":
+        del own["fit_intercept"]
+    if kind in others:
+        return others[kind](**own)
     what = rng.integers(4)
     if what == 0:
         own["noise_scale"] = "learn"
@@ -125,7 +164,10 @@ def case(kind, seed):
 
 def numbers(model, X, y, weight, new, is_bounded):
     """Names and values of all that is asked of a model."""
-    model.fit(X, y, sample_weight=weight)
+    rows, given = {}, {}
+    if isinstance(model, BayesianBinomialRegressor):
+        rows["n_trials"], given["n_trials"] = trials(len(y)), trials(3)[: len(y)]
+    model.fit(X, y, sample_weight=weight, **rows)
     yield from ((k, getattr(model, k)) for k in ("coef_", "coef_std_", "lower_bound_"))
     some = slice(0, min(3, len(y)))
     if hasattr(model, "predict_proba"):
@@ -135,7 +177,7 @@ def numbers(model, X, y, weight, new, is_bounded):
     else:
         mean, std = model.predict(new, return_std=True)
         interval = model.predict_interval(new)
-        if isinstance(model, BayesianPoissonRegressor):
+        if not isinstance(model, BayesianLinearRegression):
             # A count without a mean has no deviation, and a median that may exceed the
             # range of floats, as those of new rows may.
             is_open = (std == np.inf) | (np.arange(len(std)) >= len(y[:3]))
@@ -144,9 +186,9 @@ def numbers(model, X, y, weight, new, is_bounded):
         elif np.sum(np.ones(len(y)) if weight is None else weight) <= 2:
             std[std == np.inf] = 0  # the noise of one or two rows has no variance
         yield from (("predict", mean), ("std", std), ("predict_interval", interval))
-    yield "log_density", model.predict_log_density(new[some], y[some])
+    yield "log_density", model.predict_log_density(new[some], y[some], **given)
     if is_bounded and weight is None:
-        found = skvi.evidence_bounds(model, X, y, max_seconds=5)
+        found = model.evidence_bounds(X, y, max_seconds=5, **rows)
         yield "evidence", np.where(np.isnan([found.lower, found.upper]), np.nan, 0)
 
 

@@ -33,6 +33,9 @@ CHUNK_ELEMENTS = 2**20
 # Components with a smaller probability are ignored in the choice of nodes, and by
 # scores that do not depend on far tails.
 NEGLIGIBLE = 1e-8
+# Components of one row, and nodes for each width of the distribution of y. Normals that
+# are wider have nodes farther apart, which all of them fill.
+MOST_COMPONENTS, N_PER_WIDTH = 2**17, 12
 # Points of several f: of all normals, and the fewest of one.
 N_POINTS, LEAST_POINTS = 2048, 64
 
@@ -337,7 +340,8 @@ class QuadraturePredictive(Predictive):
         self, width: float
     ) -> tuple[Likelihood, torch.Tensor, torch.Tensor]:
         """Likelihood with a parameter value for each component, nodes, log weights."""
-        nodes, weights = normal_rule(width)
+        most = MOST_COMPONENTS / (N_PER_WIDTH * len(self.log_shares))
+        nodes, weights = normal_rule(min(width, most))
         log_f = (self.log_shares[:, None] + weights.log()).flatten()
         if self.hyper is None:
             return self.likelihood, nodes, log_f

@@ -17,6 +17,7 @@ from skvi.likelihoods import (
     Likelihood,
     RoundedLikelihood,
 )
+from skvi.likelihoods._log_mean import LogMeanLikelihood
 from skvi.likelihoods._tweedie import TweedieLikelihood
 from skvi.predictors.base import Predictor
 from skvi.utils._interrupts import limit_threads
@@ -26,6 +27,8 @@ from skvi.utils._validation import as_tensor
 
 # Relative error of quantiles, and of the probability of their tails.
 ROUNDING = 1e-15
+# Range of positive quantiles, and of lengths in their logs.
+FLOATS, LOG_UNITS = (1e-300, 1e300), (1e-9, 1e3)
 # Smallest deviation, whose square is not 0.
 TINY = 1e-150
 
@@ -80,9 +83,18 @@ def mixture_quantiles(
     w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
     # A mixture's quantile lies between those of its components.
     own = [likelihood.quantile(f, level) for level in levels.tolist()]
+    # Logs where they may span all floats.
+    in_logs = isinstance(likelihood, LogMeanLikelihood)
+    to_y = torch.exp if in_logs else torch.clone
+    if in_logs:
+        own = [y.clamp(*FLOATS).log() for y in own]
     # Lengths over which the probability of a tail changes.
-    density = torch.stack([w @ likelihood.log_prob(f, y).exp() for y in own])
-    unit = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f) / density
+    slope = lambda z: z if in_logs else 0
+    density = [w @ (likelihood.log_prob(f, to_y(z)) + slope(z)).exp() for z in own]
+    tail = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f)
+    unit = tail / torch.stack(density)
+    if in_logs:
+        unit = unit.nan_to_num(1.0).clamp(*LOG_UNITS)
     # The bracket may be many orders wider: by powers of it, around a likely place.
     middle = torch.stack([x[w.argmax()] for x in own])
     low, high = (
@@ -93,7 +105,7 @@ def mixture_quantiles(
 
     def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
         found.flat[index] = x
-        y = middle + torch.from_numpy(found).to(unit).sinh() * unit
+        y = to_y(middle + torch.from_numpy(found).to(unit).sinh() * unit)
         cdf = torch.stack([w @ likelihood.cdf(f, row) for row in y])
         value = (cdf.cpu().numpy() - levels[:, None]).flat[index]
         # Rounding must not take the root out of its bracket.
@@ -103,9 +115,8 @@ def mixture_quantiles(
     tolerances = {"xatol": ROUNDING, "xrtol": ROUNDING}
     index = np.arange(len(low))
     root = find_root(excess, (low, high), args=(index,), tolerances=tolerances)
-    return (
-        middle + torch.from_numpy(root.x.reshape(unit.shape)).to(unit).sinh() * unit
-    ).T
+    x = torch.from_numpy(root.x.reshape(unit.shape)).to(unit)
+    return to_y(middle + x.sinh() * unit).T
 
 
 def normal_mixture_quantiles(
