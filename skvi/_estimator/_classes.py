@@ -383,4 +383,6 @@ def class_divergences(f: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 
 def divergence(p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """KL(p | q) over the last axis."""
-    return -(torch.special.entr(p) + p * log_q).sum(-1)
+    # Beside a probability of 0 there is no other.
+    cross = (p * log_q).where(p > 0, 0.0)
+    return -(torch.special.entr(p) + cross).sum(-1)

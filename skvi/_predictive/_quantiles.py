@@ -1,8 +1,9 @@
 """Predictions from draws, and quantiles of mixtures."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from skvi.expectations._poisson import smallest_counts
 from skvi.likelihoods import (
+    BetaLikelihood,
     GaussianLikelihood,
     HurdleLikelihood,
     Likelihood,
@@ -27,8 +29,6 @@ from skvi.utils._validation import as_tensor
 
 # Relative error of quantiles, and of the probability of their tails.
 ROUNDING = 1e-15
-# Range of positive quantiles, and of lengths in their logs.
-FLOATS, LOG_UNITS = (1e-300, 1e300), (1e-9, 1e3)
 # Smallest deviation, whose square is not 0.
 TINY = 1e-150
 
@@ -83,18 +83,13 @@ def mixture_quantiles(
     w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
     # A mixture's quantile lies between those of its components.
     own = [likelihood.quantile(f, level) for level in levels.tolist()]
-    # Logs where they may span all floats.
-    in_logs = isinstance(likelihood, LogMeanLikelihood)
-    to_y = torch.exp if in_logs else torch.clone
-    if in_logs:
-        own = [y.clamp(*FLOATS).log() for y in own]
+    scale = _scale_of(likelihood)
+    own = [scale.to_z(y.clamp(*scale.ends)) for y in own]
     # Lengths over which the probability of a tail changes.
-    slope = lambda z: z if in_logs else 0
-    density = [w @ (likelihood.log_prob(f, to_y(z)) + slope(z)).exp() for z in own]
+    log_density = lambda z: likelihood.log_prob(f, scale.to_y(z)) + scale.log_slope(z)
+    density = torch.stack([w @ log_density(z).exp() for z in own])
     tail = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f)
-    unit = tail / torch.stack(density)
-    if in_logs:
-        unit = unit.nan_to_num(1.0).clamp(*LOG_UNITS)
+    unit = (tail / density).nan_to_num(1.0).clamp(*scale.lengths)
     # The bracket may be many orders wider: by powers of it, around a likely place.
     middle = torch.stack([x[w.argmax()] for x in own])
     low, high = (
@@ -105,7 +100,7 @@ def mixture_quantiles(
 
     def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
         found.flat[index] = x
-        y = to_y(middle + torch.from_numpy(found).to(unit).sinh() * unit)
+        y = scale.to_y(middle + torch.from_numpy(found).to(unit).sinh() * unit)
         cdf = torch.stack([w @ likelihood.cdf(f, row) for row in y])
         value = (cdf.cpu().numpy() - levels[:, None]).flat[index]
         # Rounding must not take the root out of its bracket.
@@ -116,7 +111,35 @@ def mixture_quantiles(
     index = np.arange(len(low))
     root = find_root(excess, (low, high), args=(index,), tolerances=tolerances)
     x = torch.from_numpy(root.x.reshape(unit.shape)).to(unit)
-    return to_y(middle + x.sinh() * unit).T
+    return scale.to_y(middle + x.sinh() * unit).T
+
+
+class Scale(NamedTuple):
+    """A function of y in whose units its quantiles are found, and limits of both."""
+
+    to_z: Callable = torch.clone
+    to_y: Callable = torch.clone
+    log_slope: Callable = torch.zeros_like  # of y
+    ends: tuple[float, float] = (-math.inf, math.inf)
+    lengths: tuple[float, float] = (0.0, math.inf)
+
+
+# Quantiles of positive numbers and of rates may span all floats.
+LENGTHS = (1e-9, 1e3)
+LOGS = Scale(torch.log, torch.exp, torch.clone, (1e-300, 1e300), LENGTHS)
+LOG_ODDS = Scale(
+    torch.logit,
+    torch.sigmoid,
+    lambda z: z + 2 * logsigmoid(-z),
+    (1e-300, 1 - 2.0**-53),
+    LENGTHS,
+)
+
+
+def _scale_of(likelihood: Likelihood) -> Scale:
+    if isinstance(likelihood, BetaLikelihood):
+        return LOG_ODDS
+    return LOGS if isinstance(likelihood, LogMeanLikelihood) else Scale()
 
 
 def normal_mixture_quantiles(

@@ -22,6 +22,8 @@ N_NODES, EMPTY = 128, 40.0
 # How much finer steps in f are for terms that curve twice as fast.
 N_FINER = 3
 SMALLEST = torch.finfo(torch.float64).tiny
+# Logs of numbers whose inverses are floats, too.
+LOGS = (-690.0, 690.0)
 
 #: Of a log density in f: constant, slope, and pairs (c, k) of terms -c exp(k f).
 Terms = tuple[
@@ -83,12 +85,14 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n), by a search for its logarithm."""
         # Almost all of y is within factors of its squared coefficient of variation.
-        width = torch.log1p(self.variance(f) / self.mean(f).square()) + BEYOND
+        powers = [(c, safe_exp((k - 2) * f[..., 0])) for c, k in self._variance_terms()]
+        width = torch.log1p(_sum([c * power for c, power in powers])) + BEYOND
         center, found = f[..., 0], torch.zeros_like(width)
 
         def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
             found.view(-1)[index] = torch.as_tensor(x).to(found)
-            value = self.cdf(f, (center + found * width).exp()) - level
+            y = (center + found * width).clamp(*LOGS).exp()
+            value = self.cdf(f, y) - level
             excess = value.cpu().numpy().ravel()[index]
             # Beside a probability of 0 a quantile may lie below all lengths.
             excess = np.where(x <= -2, np.minimum(excess, 0), excess)
@@ -282,10 +286,12 @@ class InverseGaussianLikelihood(ExponentialTermsLikelihood):
         """Probability of less than y, (S, n)."""
         mean = safe_exp(f[..., 0])
         y = y.clamp(min=SMALLEST)
-        root = (self._rate / y).sqrt()
-        second = torch.special.log_ndtr(-root * (y / mean + 1)) + 2 * self._rate / mean
-        first = torch.special.ndtr(root * (y / mean - 1))
-        return (first + second.exp()).clamp(max=1.0)
+        root, ratio = (self._rate / y).sqrt(), y / mean
+        z = root * (ratio - 1)
+        # Of two exponentials whose logs cancel where the rate is above the mean.
+        scaled = torch.special.erfcx(root * (ratio + 1) / math.sqrt(2))
+        second = 0.5 * scaled * torch.exp(-0.5 * z.square())
+        return (torch.special.ndtr(z) + second).clamp(max=1.0)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw targets, (S, n), by a normal and a choice (Michael et al. 1976)."""
