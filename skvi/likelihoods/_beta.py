@@ -11,6 +11,8 @@ from skvi.likelihoods._dispersed import DispersedLikelihood
 # Smallest dispersion from which a fit starts.
 MIN_START = 1e-4
 SMALLEST, LARGEST = torch.finfo(torch.float64).tiny, 1 - 2.0**-53
+# Logs of shapes that scipy takes.
+LOGS = (-690.0, 690.0)
 
 
 class BetaLikelihood(DispersedLikelihood):
@@ -71,7 +73,8 @@ class BetaLikelihood(DispersedLikelihood):
     def _resolution(self, f: torch.Tensor) -> torch.Tensor:
         """Deviation of y in f, at most `_length_scale`, (S, n)."""
         slope = torch.sigmoid(f[..., 0]) * torch.sigmoid(-f[..., 0])
-        ratio = self.variance(f).sqrt() / slope.clamp(min=SMALLEST)
+        share = self._alpha / (1 + self._alpha)
+        ratio = (share / slope.clamp(min=SMALLEST)).sqrt()
         return ratio.clamp(max=self._length_scale)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -117,13 +120,13 @@ class BetaLikelihood(DispersedLikelihood):
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of less than y, (S, n)."""
-        shapes = (x.exp().cpu().numpy() for x in self._shapes(f))
+        shapes = (x.clamp(*LOGS).exp().cpu().numpy() for x in self._shapes(f))
         found = betainc(*shapes, y.clamp(0, 1).double().cpu().numpy())
         return torch.from_numpy(np.asarray(found)).to(f.device)
 
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n)."""
-        shapes = (x.exp().cpu().numpy() for x in self._shapes(f))
+        shapes = (x.clamp(*LOGS).exp().cpu().numpy() for x in self._shapes(f))
         found = betaincinv(
             *shapes, torch.as_tensor(level, dtype=torch.float64).cpu().numpy()
         )
