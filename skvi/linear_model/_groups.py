@@ -19,8 +19,14 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
 
     X is as the user gave it, and its numbers and names of columns are known.
     """
-    if (groups := estimator.column_groups) is None:
+    if (given := estimator.column_groups) is None:
         return {}
+    pairs = correlated_groups(given)
+    groups = {k: columns for k, columns in given.items() if k not in pairs}
+    for name in pairs:
+        if again := [part for part in given[name] if part in groups]:
+            raise ValueError(f"column_groups has the name {again[0]!r} twice.")
+        groups |= given[name]
     n_features, names = estimator.n_features_in_, vars(estimator)
     labels = list(names["feature_names_in_"]) if "feature_names_in_" in names else None
     found: dict[str, np.ndarray] = {}
@@ -45,7 +51,31 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
                     "column can be in one."
                 )
         found[name] = columns
+    for name, both in pairs.items():
+        sizes = [len(found[part]) for part in both]
+        if len(both) != 2 or sizes[0] != sizes[1] or sizes[0] < 2:
+            raise ValueError(
+                f"column_groups[{name!r}] is a dict, whose groups are correlated column "
+                "by column: it needs two, with as many columns, and two at least. They "
+                f"have {dict(zip(both, sizes, strict=True))}."
+            )
     return found
+
+
+def correlated_groups(given: dict[str, Any] | None) -> dict[str, list[str]]:
+    """Names of the groups that are correlated, by that of both."""
+    pairs = (given or {}).items()
+    return {name: list(part) for name, part in pairs if isinstance(part, dict)}
+
+
+def with_columns(
+    given: dict[str, Any] | None, found: dict[str, np.ndarray]
+) -> dict[str, Any] | None:
+    """`column_groups` with positions of columns, for rows that have no names."""
+    return {
+        name: {key: found[key] for key in part} if isinstance(part, dict) else found[name]
+        for name, part in (given or {}).items()
+    } or None
 
 
 def _columns_of(

@@ -386,6 +386,7 @@ class CoefficientsMixin(FunctionsMixin):
     def _scales_by_group(self, found, unit):
         """Scale of each group, and those of the columns in none, for the data."""
         own, learned = found["_coefficients"].named_scales(), found.get("prior_scale_")
+        own = {name: pair for name, pair in own.items() if not name.startswith("corr(")}
         scales = {name: math.exp(float(w @ z)) for name, (z, w) in own.items()}
         if learned is not None:
             if not isinstance(learned, dict):

@@ -147,6 +147,9 @@ class BuiltPrior(Movable):
     #: Parts of it, by their numbers, that integrate out the scale of a normal each.
     unknown_scales: tuple[int, ...] = ()
 
+    #: Parts of it that are numbers of correlated pairs.
+    paired: tuple[int, ...] = ()
+
     @property
     def n_unknown_scales(self) -> int:
         """How many scales of normals it integrates out."""
@@ -182,6 +185,23 @@ class BuiltPrior(Movable):
         -------
         Tensor of the same shape
             In nats.
+        """
+        raise NotImplementedError
+
+    def slope_of_log_prob(self, normal: NormalForm, part: int) -> float:
+        """Slope of the expected log density in the log of a number of a pair.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            Under which it is expected.
+        part : int
+            One of `paired`; all others have the values of this prior.
+
+        Returns
+        -------
+        float
+            Without the density of the number.
         """
         raise NotImplementedError
 

@@ -131,6 +131,17 @@ class Scale(Number):
         return (high - low) / (2 * CLOSE), (high - 2 * mid + low) / CLOSE**2
 
 
+class PairedScale(Scale):
+    """A scale of two groups that are correlated, or what tells their correlation."""
+
+    def slope(
+        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
+    ) -> float:
+        """Beside the numbers of the target, which has this one."""
+        own = target.prior.slope_of_log_prob(normal, cast(int, self.part))
+        return own + self._own(z)[0]
+
+
 class CarriedScale(Scale):
     """The scale of a prior that is the posterior of other data, at its nodes."""
 
@@ -183,7 +194,11 @@ def numbers_of(target: Target) -> tuple[SupervisedTarget, tuple[Number, ...]]:
     if isinstance(plain.prior, MixtureAsPrior):
         found = (CarriedScale(plain),)
     elif plain.prior is not None:
-        found = tuple(Scale(plain, part) for part in plain.prior.unknown_scales)
+        paired = plain.prior.paired
+        found = tuple(
+            (PairedScale if part in paired else Scale)(plain, part)
+            for part in plain.prior.unknown_scales
+        )
     return plain, found if own is None else (*found, LikelihoodNumber(plain, own))
 
 
