@@ -329,6 +329,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         units, found = np.asarray(self._model.units.x_scale), {}
         parts = zip(prior.named_scales().items(), place, strict=False)
         for (name, part), z in parts:
+            if name in self._correlations:
+                continue
             own = units[self._columns_of(name)] if self.column_groups_ else units
             found[name] = Normal(math.exp(z) * prior.unit_of_scale(part) / own)
         has_blocks = isinstance(self.prior_, dict)
@@ -559,7 +561,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _built(self, prior, layout):
         """A prior over the parameters, with groups that are correlated."""
         prior = build_prior(prior, layout, self.column_groups_)
-        return correlated(prior, correlated_groups(self.column_groups))
+        return correlated(prior, self._correlations)
+
+    @property
+    def _correlations(self):
+        """Pairs of groups that are correlated, by the names of their correlations."""
+        pairs = correlated_groups(self.column_groups)
+        return {f"corr({name})": both for name, both in pairs.items()}
 
     def _generalized_linear(self, data, response, likelihood, predictor=None):
         """Return the model of log odds, or a log rate, that are linear in X."""

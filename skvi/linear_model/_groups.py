@@ -73,7 +73,9 @@ def with_columns(
 ) -> dict[str, Any] | None:
     """`column_groups` with positions of columns, for rows that have no names."""
     return {
-        name: {key: found[key] for key in part} if isinstance(part, dict) else found[name]
+        name: {key: found[key] for key in part}
+        if isinstance(part, dict)
+        else found[name]
         for name, part in (given or {}).items()
     } or None
 

@@ -3,7 +3,7 @@
 from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from itertools import chain
+from itertools import accumulate, chain
 from numbers import Real
 from typing import Any, cast
 
@@ -39,8 +39,6 @@ class _BuiltBlocks(BuiltPrior):
         if not all(isinstance(place, slice) for place in places):
             self.order = torch.argsort(torch.cat(self.positions()))
         self._normal, self._learns = None, any(p.learned for p in priors)
-        if not self._learns:
-            self._normal = self._concatenate([p.as_normal() for p in priors])
 
     def positions(self) -> list[torch.Tensor]:
         """Where the parameters of each prior are."""
@@ -57,16 +55,18 @@ class _BuiltBlocks(BuiltPrior):
         return whole if self.order is None else whole[..., self.order]
 
     def _concatenate(self, forms: list[NormalForm | None]) -> NormalForm | None:
-        known = [form for form in forms if form is not None and form.factor is None]
+        known = [form for form in forms if form is not None]
         if len(known) < len(forms):
             return None
         mean = self._join(form.mean for form in known)
         if all(form.is_diagonal for form in known):
             return NormalForm(mean, self._join(form.scale for form in known))
-        covariance = torch.block_diag(*(form.covariance() for form in known))
+        scale = torch.block_diag(*(_as_matrix(form.scale) for form in known))
         if self.order is not None:
-            covariance = covariance[self.order][:, self.order]
-        return NormalForm(mean, torch.linalg.cholesky(covariance))
+            scale = scale[self.order][:, self.order]
+            if bool(scale.triu(1).any()):  # columns of the second group come first
+                scale = torch.linalg.cholesky(scale @ scale.mT)
+        return NormalForm(mean, scale)
 
     def named_scales(self) -> dict[str, int]:
         """Entries whose scales are unknown, and their parts."""
@@ -81,8 +81,8 @@ class _BuiltBlocks(BuiltPrior):
     @property
     def _starts(self) -> list[int]:
         """Number of the first part of each prior."""
-        sizes = [len(prior.paired) or 1 for prior in self.priors]
-        return [sum(sizes[:k]) for k in range(len(sizes))]
+        sizes = (len(prior.paired) or 1 for prior in self.priors)
+        return [0, *accumulate(sizes)][:-1]
 
     @property
     def paired(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -137,15 +137,16 @@ class _BuiltBlocks(BuiltPrior):
     @property
     def unknown_scales(self) -> tuple[int, ...]:  # type: ignore[override]
         # Known scales make the whole prior normal only if all others are.
-        if not all(p.n_unknown_scales or p.as_normal() for p in self.priors):
+        parts = list(zip(self.priors, self._starts, strict=True))
+        if not all(p.n_unknown_scales or p.as_normal() for p, _ in parts):
             return ()
-        parts = zip(self.priors, self._starts, strict=True)
         return tuple(start + k for prior, start in parts for k in prior.unknown_scales)
 
     def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
-        (k, own), priors = self._owner(part), list(self.priors)
-        priors[k] = priors[k].given_scale(scale, own)
-        return _BuiltBlocks(self.places, priors, self.entries)
+        (k, own), found = self._owner(part), copy(self)
+        found.priors = [*self.priors]
+        found.priors[k] = self.priors[k].given_scale(scale, own)
+        return found
 
     def _owner(self, part: int | None) -> tuple[int, int]:
         """The prior that has a part, and its number there."""
@@ -195,8 +196,8 @@ class _BuiltBlocks(BuiltPrior):
         return all(p.is_log_concave for p in self.priors)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        if self._normal is not None:
-            return self._normal.log_prob(theta)
+        if (normal := self.as_normal()) is not None:
+            return normal.log_prob(theta)
         parts = zip(self.places, self.priors, strict=True)
         return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)
 
@@ -208,6 +209,8 @@ class _BuiltBlocks(BuiltPrior):
         return self._join(p.sample(n_draws, generator) for p in self.priors)
 
     def as_normal(self) -> NormalForm | None:
+        if self._normal is None and not (self._learns or self.n_unknown_scales):
+            self._normal = self._concatenate([p.as_normal() for p in self.priors])
         return self._normal
 
     def tail_precision(self) -> torch.Tensor | None:
@@ -216,8 +219,8 @@ class _BuiltBlocks(BuiltPrior):
         return self._join(known) if len(known) == len(parts) else None
 
     def matching_normal(self) -> NormalForm | None:
-        if self._normal is not None:
-            return self._normal
+        if (normal := self.as_normal()) is not None:
+            return normal
         return self._concatenate([p.matching_normal() for p in self.priors])
 
     @property
@@ -256,6 +259,10 @@ def _name_in(entry: str, name: str) -> str:
     """Name of what the prior of an entry learns: "scale[coef]", or "scale[coef, 0]"."""
     name, _, row = name.partition("[")
     return f"{name}[{entry}, {row}" if row else f"{name}[{entry}]"
+
+
+def _as_matrix(scale: torch.Tensor) -> torch.Tensor:
+    return torch.diag(scale) if scale.ndim == 1 else scale
 
 
 def _scale_weights(

@@ -19,16 +19,16 @@ from skvi.priors._blocks import _BuiltBlocks
 from skvi.priors._normal import (
     LARGEST_SCALE,
     _BuiltHalfCauchy,
-    log_density,
     scale_nodes,
 )
 from skvi.priors.base import BuiltPrior
 from skvi.utils._tensors import LOG_2PI, rand, randn
 
-# Of the nodes of one scale, those that two at once need; nodes of the slope of one
-# coefficient on the other, in deviations; draws whose densities are computed at once.
-STRIDE, SLOPES, CHUNK = 4, (-7.5, 7.5, 21), 32
-# Least sums of squares, relative to their own size, beside rounding.
+# Of the nodes of one scale, each of which two at once need; nodes of the slope of one
+# coefficient on the other, their reach in deviations, and the farthest x, where cosh^-2
+# is none; draws whose densities are computed at once.
+STRIDE, N_SLOPES, REACH, FARTHEST, CHUNK = 4, 21, 7.0, 12.0, 32
+# Least sums of squares, in squares of the units: rounding, where pairs are proportional.
 LEAST = 1e-14
 
 
@@ -48,6 +48,7 @@ class BuiltCorrelated(BuiltPrior):
         log_ratio: float | None = None,
     ) -> None:
         self.parts, self.names, self.log_ratio = list(parts), tuple(names), log_ratio
+        self._normal: NormalForm | None = None
 
     def named_scales(self) -> dict[str, int]:
         return {name: k for k, name in enumerate(self.names)}
@@ -90,15 +91,14 @@ class BuiltCorrelated(BuiltPrior):
         return NormalForm(mean, scale)
 
     def as_normal(self) -> NormalForm | None:
-        if self.unknown_scales:
-            return None
-        known, half = self.matching_normal(), len(self.parts[0].matching_normal().mean)
-        r, root = self._correlation()
-        scale = torch.diag(known.scale)
-        first = torch.arange(half, device=scale.device)
-        own = known.scale[half:]
-        scale[first + half, first], scale[first + half, first + half] = r * own, root * own
-        return NormalForm(known.mean, scale)
+        if self._normal is None and not self.unknown_scales:
+            known = self.matching_normal()
+            scale, half = torch.diag(known.scale), known.size // 2
+            r, root = self._correlation()
+            scale[half:, :half].diagonal().copy_(r * known.scale[half:])
+            scale[half:, half:] *= root
+            self._normal = NormalForm(known.mean, scale)
+        return self._normal
 
     def _correlation(self) -> tuple[float, float]:
         """The correlation, and the root of 1 minus its square."""
@@ -155,38 +155,43 @@ class BuiltCorrelated(BuiltPrior):
     def _log_marginal(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density without the numbers: a sum over nodes of three.
 
-        Given the scale s of a, b is normal around ``c a`` with a deviation d. Neither
-        the likelihood of s depends on d and c, nor that of d on c; the priors of s, t
-        and r couple them, and are smooth.
+        Given the scale s of a, b is normal around ``c a`` with a deviation d, so that
+        ``t = d cosh(x)`` where ``c s = d sinh(x)``. The likelihood is a product of
+        functions of s, d and c, and the densities of t and r are smooth in x.
         """
         unit = self.matching_normal().scale
         a, b = (theta / unit).chunk(2, 1)
         size, A, B, C = a.shape[1], (a * a).sum(1), (b * b).sum(1), (a * b).sum(1)
-        A = A.clamp(min=LEAST * LEAST)
-        rest = torch.maximum(B - C.square() / A, LEAST * B).clamp(min=LEAST * LEAST)
-        logs, widths = [], []
+        A = A.clamp(min=LEAST)
+        rest = torch.maximum(B - C.square() / A, LEAST * (1 + B))
+        logs, scales = [], []
         for squares in (A, rest):
-            precisions, weights = scale_nodes(squares.detach(), size)
-            p, w = precisions[..., ::STRIDE], weights[..., ::STRIDE]
-            logs.append(w - 0.5 * squares[:, None] * p + math.log(STRIDE))
-            widths.append(-0.5 * p.log())
-        e = torch.linspace(*SLOPES, dtype=theta.dtype, device=theta.device)
-        step = (SLOPES[1] - SLOPES[0]) / (SLOPES[2] - 1)
-        s, d = widths[0][:, :, None, None], widths[1][:, None, :, None]
-        root = A.sqrt()[:, None, None, None]
-        c = (C / A)[:, None, None, None] + e * d.exp() / root
-        t = 0.5 * torch.logaddexp(2 * d, 2 * s + c.square().clamp(min=1e-300).log())
-        total = logs[0][:, :, None, None] + logs[1][:, None, :, None]
-        # p(t) for the density of d in its weights; that of r, by the Jacobian from
-        # (t, artanh r) to (d, c); and c by e.
-        total = total + log_density(t) - log_density(d) + 3 * d + s - 3 * t
-        total = total - root.log() - 0.5 * e.square() + math.log(step / 2)
-        constant = size * LOG_2PI + unit.log().sum()
+            nodes, weights = scale_nodes(squares.detach(), size)
+            precisions, weights = nodes[:, ::STRIDE], weights[:, ::STRIDE]
+            logs.append(weights - 0.5 * squares[:, None] * precisions)
+            scales.append(precisions.rsqrt())
+        s, d = scales[0][:, :, None], scales[1][:, None]
+        root = A.sqrt()[:, None, None] / s  # c has the deviation (d / s) / root
+        middle = (C / A.sqrt())[:, None, None] / d
+        ends = [
+            torch.asinh((middle + e) / root).clamp(-FARTHEST, FARTHEST).detach()
+            for e in (-REACH, REACH)
+        ]
+        line = torch.linspace(0, 1, N_SLOPES, dtype=theta.dtype, device=theta.device)
+        x = torch.lerp(ends[0][..., None], ends[1][..., None], line)
+        e, ratio = root[..., None] * x.sinh() - middle[..., None], x.cosh()
+        t = d[..., None] * ratio
+        # The density of log t for that of log d, which is in its weights.
+        inner = torch.exp(-0.5 * e.square()) / (ratio.square() * (t + 1 / t))
+        step = (ends[1] - ends[0]) / (N_SLOPES - 1) * (d + 1 / d)
+        inner = (inner.sum(-1) * step).log()
+        total = logs[0][:, :, None] + logs[1][:, None] + inner
+        constant = size * LOG_2PI + unit.log().sum() - math.log(STRIDE**2 / 2)
         return total.flatten(1).logsumexp(1) - constant
 
 
 def correlated(prior: BuiltPrior, pairs: Mapping[str, Sequence[str]]) -> BuiltPrior:
-    """The prior of blocks where pairs of entries, by their names, are correlated."""
+    """The prior where pairs of entries are correlated, by names of correlations."""
     for name, both in pairs.items():
         prior = _with_pair(cast(_BuiltBlocks, prior), name, *both)
     return prior
@@ -197,13 +202,13 @@ def _with_pair(prior: _BuiltBlocks, name: str, *both: str) -> BuiltPrior:
     parts = [prior.priors[k] for k in (first, second)]
     if not all(isinstance(part, _BuiltHalfCauchy) for part in parts):
         raise IncompatibleComponentsError(
-            f"The correlated groups {name!r}",
+            f"The correlated groups {both[0]!r} and {both[1]!r}",
             "scales that are unknown, under Normal(HalfCauchy())",
-            f"{both[0]!r} and {both[1]!r} as groups of their own in column_groups",
+            "column_groups without a dict in it: independent groups",
         )
     places, priors, entries = prior.positions(), list(prior.priors), list(prior.entries)
     places[first] = torch.cat([places[first], places[second]])
-    priors[first] = BuiltCorrelated(parts, (*both, f"corr({name})"))
+    priors[first] = BuiltCorrelated(parts, (*both, name))
     entries[first] = name
     for found in (places, priors, entries):
         del found[second]
