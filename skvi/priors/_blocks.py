@@ -38,7 +38,8 @@ class _BuiltBlocks(BuiltPrior):
         self.order = None
         if not all(isinstance(place, slice) for place in places):
             self.order = torch.argsort(torch.cat(self.positions()))
-        self._normal, self._learns = None, any(p.learned for p in priors)
+        self._normal: NormalForm | None = None
+        self._learns = any(p.learned for p in priors)
 
     def positions(self) -> list[torch.Tensor]:
         """Where the parameters of each prior are."""
