@@ -221,7 +221,9 @@ def summary(
         None is the names of the fit, or x0, x1, ... if it had none.
     groups : bool or str, default=False
         True for the scales of `column_groups`, which are the deviations of their
-        coefficients, and that of the noise, if it is inferred. The name of a group for
+        coefficients, that of the noise, if it is inferred, and correlations; below are
+        the expected shares of groups and noise in the sum of their variances (those of
+        what they add to f, averaged over the rows). The name of a group for
         its coefficients alone, in ascending order of their means.
 
     Returns

@@ -199,7 +199,7 @@ def _with_pair(prior: _BuiltBlocks, name: str, *both: str) -> BuiltPrior:
     halves = [part for part in parts if isinstance(part, _BuiltHalfCauchy)]
     if len(halves) < 2:
         raise IncompatibleComponentsError(
-            f"The correlated groups {both[0]!r} and {both[1]!r}",
+            f"A correlation of the groups {both[0]!r} and {both[1]!r}",
             "scales that are unknown, under Normal(HalfCauchy())",
             "column_groups without a dict in it: independent groups",
         )

@@ -81,15 +81,15 @@ def test_groups_have_no_units():
         model.set_params(column_groups={"a": "z*"}).fit(moved, y > 0)
 
 
-def test_pairs_are_correlated():
-    """Against a grid. Wrong variants: no density, or slope, of r; the sign of r."""
+def pairs_on_a_grid():
+    """Effects and slopes, and their posterior by a grid of scales and correlation."""
     X, y = grouped()
     X = X[:, 1:]
     X[:, 4:] += X[:, :4]  # effects are those at another zero of x: r is negative
     groups = {"level": slice(0, 4), "slope": slice(4, None)}
     known = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
     model = BayesianLinearRegression(column_groups={"g": groups}, **known).fit(X, y)
-    z = np.meshgrid(np.r_[-7:6:0.4], np.r_[-7:6:0.4], np.r_[-4:4:0.3])
+    z = np.meshgrid(np.r_[-7:6:0.4], np.r_[-7:6:0.4], np.r_[-4:4:0.4])
     z = np.stack(z, -1).reshape(-1, 3)
     first, second = (np.sqrt(np.mean(X[:, c] ** 2, 0).sum()) for c in groups.values())
     root, k, r = np.zeros((len(z), 8, 8)), np.arange(4), np.tanh(z[:, 2:])
@@ -100,30 +100,44 @@ def test_pairs_are_correlated():
     covariance = np.linalg.inv(np.eye(8) + A.mT @ A)
     mean = (root @ covariance @ (A.mT @ y)[..., None])[..., 0]
     log_p = 0.5 * (np.linalg.slogdet(covariance)[1] + (X.T @ y * mean).sum(1) - y @ y)
-    log_p -= 0.5 * len(y) * np.log(2 * np.pi) - np.log(0.4 * 0.4 * 0.3)
-    log_p -= np.log(np.pi * np.cosh(z[:, :2])).sum(1) + np.log(
-        2 * np.cosh(z[:, 2]) ** 2
-    )
+    log_p -= 0.5 * len(y) * np.log(2 * np.pi) - 3 * np.log(0.4)
+    log_p -= np.log(np.pi * np.cosh(z[:, :2])).sum(1)
+    log_p -= np.log(2 * np.cosh(z[:, 2]) ** 2)
+    variance = (root @ covariance @ root.mT).diagonal(0, 1, 2)
+    return X, y, model, log_p, r[:, 0], mean, variance
+
+
+def test_pairs_are_correlated():
+    """Against a grid. Wrong variants: no density, or slope, of r; the sign of r."""
+    X, y, model, log_p, r, mean, variance = pairs_on_a_grid()
     evidence = np.logaddexp.reduce(log_p)
-    w, variance = np.exp(log_p - evidence), root @ covariance @ root.mT
+    w = np.exp(log_p - evidence)
     expected = w @ mean
-    std = np.sqrt(w @ (variance.diagonal(0, 1, 2) + (mean - expected) ** 2))
-    bounds = model.evidence_bounds(X, y)
-    assert bounds.method == "quadrature"
-    assert bounds.lower - 0.005 < evidence < bounds.upper + 0.005
+    std = np.sqrt(w @ (variance + (mean - expected) ** 2))
     assert model.lower_bound_ == pytest.approx(evidence, abs=0.02)
     assert model.coef_ == pytest.approx(expected, abs=0.02 * std.min())
     assert model.coef_std_ == pytest.approx(std, rel=0.02)
     table = model.summary(groups=True)
     assert table.names == ("level", "slope", "corr(g)")
-    assert table.mean[2] == pytest.approx(w @ np.tanh(z[:, 2]), abs=0.02)
-    other = clone(model).set_params(
-        column_groups={"g": {"level": slice(4, None), "slope": slice(0, 4)}}
-    )
+    assert table.mean[2] == pytest.approx(w @ r, abs=0.02)
+    assert sum(table.numbers.values()) == pytest.approx(1.0)
+    turned = {"level": slice(4, None), "slope": slice(0, 4)}  # no lower triangle
+    other = clone(model).set_params(column_groups={"g": turned})
     other.fit(X[:, np.r_[4:8, 0:4]], y)
     assert other.lower_bound_ == pytest.approx(model.lower_bound_, abs=1e-6)
-    with pytest.raises(ValueError, match="two, with as many columns"):
+    with pytest.raises(ValueError, match="at least two"):
         model.set_params(column_groups={"g": {"a": [0, 1], "b": [2]}}).fit(X, y)
+
+
+@pytest.mark.slow
+def test_evidence_of_pairs():
+    """Against a grid. Wrong variant: a density of r in the ELBO of twice its height."""
+    X, y, model, log_p, *_ = pairs_on_a_grid()
+    evidence, bounds = np.logaddexp.reduce(log_p), model.evidence_bounds(X, y)
+    assert bounds.method == "quadrature"
+    assert bounds.lower - 0.005 < evidence < bounds.upper + 0.005
+    elbo = bounds.table["ELBO of q"]
+    assert elbo.value == pytest.approx(evidence, abs=0.02 + 4 * elbo.standard_error)
 
 
 def by_labels(n_labels=200, n=600):
