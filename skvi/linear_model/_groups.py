@@ -156,7 +156,8 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     Features are centered so that nothing changes if a feature is moved: the effects of
     the labels are those at its mean. Effects and slopes of a label are correlated if
     their groups are in one dict: ``column_groups={"region": {"level": "region_*",
-    "slope": "year:region_*"}}``; as two groups they are independent. ValueError if a label is missing: leave these rows out, or give them a label.
+    "slope": "year:region_*"}}``; as two groups they are independent. ValueError if a
+    label is missing: leave these rows out, or give them a label.
 
     Examples
     --------

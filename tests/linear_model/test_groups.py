@@ -3,15 +3,20 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import sparse
 from sklearn.base import clone
 
+from skvi.base import Layout
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     GroupedFeatures,
 )
-from skvi.priors import Normal
+from skvi.priors import HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
+from skvi.priors._correlated import correlated
+from skvi.utils._tensors import randn
 
 KNOWN = {"coef": Normal(), "g": Normal()}
 GROUPS = {"level": slice(1, 5), "slope": slice(5, None)}
@@ -131,13 +136,40 @@ def test_pairs_are_correlated():
 
 @pytest.mark.slow
 def test_evidence_of_pairs():
-    """Against a grid. Wrong variant: a density of r in the ELBO of twice its height."""
+    """Against a grid. Wrong variant: nodes without the density of r."""
     X, y, model, log_p, *_ = pairs_on_a_grid()
     evidence, bounds = np.logaddexp.reduce(log_p), model.evidence_bounds(X, y)
     assert bounds.method == "quadrature"
     assert bounds.lower - 0.005 < evidence < bounds.upper + 0.005
-    elbo = bounds.table["ELBO of q"]
-    assert elbo.value == pytest.approx(evidence, abs=0.02 + 4 * elbo.standard_error)
+
+
+def test_density_without_scales_and_correlation():
+    """Against a grid. Wrong variants: the density of d for that of t; r's without 1/2.
+
+    Draws have r uniform: by the variance of the mean sign of ``a_k b_k``; not r = 0.
+    """
+    layout = Layout({"coef": (1, 8)})
+    groups = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}
+    priors = {"a": Normal(HalfCauchy()), "b": Normal(HalfCauchy(0.5))}
+    built = correlated(build_prior(priors, layout, groups), {"r": ["a", "b"]})
+    theta = randn(torch.Generator().manual_seed(0), 2, 8)
+    z, w = np.meshgrid(np.r_[-12:12:0.25], np.r_[-6:6:0.25])
+    for k, size in enumerate((1.0, 0.1)):
+        theta[k] *= size
+        a, b = theta[k, :4].numpy(), 2 * theta[k, 4:].numpy()
+        found = []
+        for s in np.exp(np.r_[-12:12:0.25]):
+            t, r, c = np.exp(z), np.tanh(w), np.cosh(w) ** 2
+            squares = a @ a / s**2 - 2 * r * (a @ b) / (s * t) + b @ b / t**2
+            terms = 2 * np.log(c) - 4 * np.log(s * t) - 0.5 * c * squares
+            terms -= np.log(np.pi**2 * (s + 1 / s) * (t + 1 / t) / 4) + np.log(2 * c)
+            found.append(np.logaddexp.reduce(terms.ravel()))
+        exact = np.logaddexp.reduce(found) + 3 * np.log(0.25)
+        exact -= 4 * np.log(2 * np.pi) + 4 * np.log(0.5)
+        assert float(built.log_prob(theta)[k]) == pytest.approx(exact, abs=1e-4)
+    a, b = built.sample(10_000, torch.Generator().manual_seed(0)).chunk(2, 1)
+    expected = 0.25 + 0.75 * (1 - 8 / np.pi**2)
+    assert float((a * b).sign().mean(1).var()) == pytest.approx(expected, abs=0.03)
 
 
 def by_labels(n_labels=200, n=600):
