@@ -90,11 +90,9 @@ class _BuiltBlocks(BuiltPrior):
         parts = zip(self.priors, self._starts, strict=True)
         return tuple(start + k for prior, start in parts for k in prior.paired)
 
-    def slope_of_log_prob(self, normal: NormalForm, part: int) -> float:
+    def pair_at(self, part: int) -> tuple[Any, int, torch.Tensor]:
         k, own = self._owner(part)
-        place = self.positions()[k].to(normal.mean.device)
-        whole = NormalForm(normal.mean[place], normal.scale[place], normal.factor)
-        return self.priors[k].slope_of_log_prob(whole, own)
+        return self.priors[k], own, self.positions()[k]
 
     @property
     def _first(self) -> dict[str, BuiltPrior]:

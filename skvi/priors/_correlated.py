@@ -15,7 +15,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.priors._blocks import _BuiltBlocks
+from skvi.priors._blocks import _as_matrix, _BuiltBlocks
 from skvi.priors._normal import (
     LARGEST_SCALE,
     _BuiltHalfCauchy,
@@ -110,19 +110,50 @@ class BuiltCorrelated(BuiltPrior):
             self._normal = NormalForm(torch.zeros_like(own), scale)
         return self._normal
 
-    def slope_of_log_prob(self, normal: NormalForm, part: int) -> float:
-        """By the expected squares and products of pairs, in units of deviations."""
-        own, half, (r, root) = self._deviations, len(self.scale) // 2, self._correlation
-        moved = normal.mean / own
-        squares = moved.square() + normal.variance / own.square()
-        product = moved[:half] * moved[half:]
-        if not normal.is_diagonal:
-            rows = normal.scale / own[:, None]
-            product = product + (rows[:half] * rows[half:]).sum(1)
-        first, second, both = (float(x.sum()) for x in (*squares.chunk(2), product))
-        if part < 2:
-            return ((first, second)[part] - r * both) / root**2 - half
-        return half * r + both - r * (first + second - 2 * r * both) / root**2
+    def slope(self, normal: NormalForm, part: int) -> float:
+        """Slope of the expected log density in the log of a number."""
+        squares, first = self._in_deviations(normal)[2], self._changes(part)[0]
+        return float(self._changes(part)[2][0] - 0.5 * (first * squares).sum())
+
+    def curvature(self, normal: NormalForm, part: int) -> float:
+        """Minus the second derivative of the log integral over the coefficients.
+
+        The losses are quadratic, and `normal` is the posterior: it is that of the log
+        density, less the variance of its slope.
+        """
+        moved, roots, squares = self._in_deviations(normal)
+        first, second, logs = self._changes(part)
+        turned = torch.einsum("ij,jkp->ikp", first, roots).flatten(0, 1)
+        inner, outer = roots.flatten(0, 1).T @ turned, turned.T @ moved.flatten()
+        variance = 0.5 * inner.square().sum() + outer.square().sum()
+        return float(0.5 * (second * squares).sum() - logs[1] - variance)
+
+    def _in_deviations(self, normal: NormalForm) -> tuple[torch.Tensor, ...]:
+        """Means, (2, K), roots, (2, K, P), and expected squares and products, (2, 2)."""
+        own = self._deviations
+        means = (normal.mean / own).reshape(2, -1)
+        roots = (_as_matrix(normal.scale) / own[:, None]).reshape(*means.shape, -1)
+        flat = roots.flatten(1)
+        return means, roots, means @ means.T + flat @ flat.T
+
+    def _changes(self, part: int) -> tuple[torch.Tensor, ...]:
+        """Derivatives of the precision of a pair, in deviations, and of the normalizers.
+
+        The first and the second ones, (2, 2), and both of the logs of all pairs, (2,).
+        """
+        r, root = self._correlation
+        if part == 2:
+            sinh, cosh = 2 * r / root**2, (1 + r * r) / root**2  # of 2 z
+            first, second = [sinh, -cosh, sinh], [2 * cosh, -2 * sinh, 2 * cosh]
+            logs = [r, root * root]
+        else:
+            ends = [(1 - part) / root**2, part / root**2]
+            first = [-2 * ends[0], r / root**2, -2 * ends[1]]
+            second = [4 * ends[0], -r / root**2, 4 * ends[1]]
+            logs = [-1.0, 0.0]
+        like = self.scale.new_tensor
+        forms = (like([[a, b], [b, c]]) for a, b, c in (first, second))
+        return (*forms, len(self.scale) / 2 * like(logs))
 
     def marginal(self, where: torch.Tensor) -> BuiltPrior:
         return BuiltCorrelated(self.scale[where], self.names, self.logs)

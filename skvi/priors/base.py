@@ -2,6 +2,7 @@
 
 import math
 from numbers import Real
+from typing import Any
 
 import torch
 
@@ -188,20 +189,21 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    def slope_of_log_prob(self, normal: NormalForm, part: int) -> float:
-        """Slope of the expected log density in the log of a number of a pair.
+    def pair_at(self, part: int) -> tuple[Any, int, torch.Tensor]:
+        """Return the prior of a correlated pair.
 
         Parameters
         ----------
-        normal : NormalForm
-            Under which it is expected.
         part : int
-            One of `paired`; all others have the values of this prior.
+            One of `paired`.
 
         Returns
         -------
-        float
-            Without the density of the number.
+        prior : BuiltCorrelated
+        part : int
+            Which of its numbers that is.
+        where : Tensor of int of shape (p,)
+            Its parameters.
         """
         raise NotImplementedError
 

@@ -134,14 +134,31 @@ class Scale(Number):
 
 
 class PairedScale(Scale):
-    """A scale of two groups that are correlated, or what tells their correlation."""
+    """A scale of two groups that are correlated, or what tells their correlation.
+
+    The others of its pair are those of the target.
+    """
 
     def slope(
         self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
     ) -> float:
-        """Beside the numbers of the target, which has this one."""
-        own = target.prior.slope_of_log_prob(normal, cast(int, self.part))
-        return own + self._own(z)[0]
+        """By the expected squares and products of pairs."""
+        pair, *given = self._of_pair(target, normal)
+        return float(pair.slope(*given)) + self._own(z)[0]
+
+    def curvature(
+        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
+    ) -> float:
+        """As if the losses were quadratic."""
+        pair, *given = self._of_pair(target, normal)
+        return float(pair.curvature(*given)) - self._own(z)[1]
+
+    def _of_pair(
+        self, target: SupervisedTarget, normal: NormalForm
+    ) -> tuple[Any, NormalForm, int]:
+        pair, part, where = target.prior.pair_at(cast(int, self.part))
+        where = where.to(normal.mean.device)
+        return pair, NormalForm(normal.mean[where], normal.scale[where]), part
 
 
 class CarriedScale(Scale):
