@@ -129,7 +129,7 @@ class BuiltCorrelated(BuiltPrior):
         return float(0.5 * (second * squares).sum() - logs[1] - variance)
 
     def _in_deviations(self, normal: NormalForm) -> tuple[torch.Tensor, ...]:
-        """Means, (2, K), roots, (2, K, P), and expected squares and products, (2, 2)."""
+        """Means, (2, K), roots, (2, K, P), expected squares and products, (2, 2)."""
         own = self._deviations
         means = (normal.mean / own).reshape(2, -1)
         roots = (_as_matrix(normal.scale) / own[:, None]).reshape(*means.shape, -1)
@@ -137,7 +137,7 @@ class BuiltCorrelated(BuiltPrior):
         return means, roots, means @ means.T + flat @ flat.T
 
     def _changes(self, part: int) -> tuple[torch.Tensor, ...]:
-        """Derivatives of the precision of a pair, in deviations, and of the normalizers.
+        """Derivatives of the precision of a pair, in deviations, and of normalizers.
 
         The first and the second ones, (2, 2), and both of the logs of all pairs, (2,).
         """
