@@ -178,7 +178,7 @@ class _Judge:
     ) -> np.ndarray:
         """Log densities of held-out rows, (rows,); -inf where there is no fit."""
         # Held-out rows have no names.
-        groups, weight = self.estimator.column_groups_, self.weight[train]
+        weight, groups = self.weight[train], self.estimator._groups_by_position()
         parts = {**parts, "column_groups": groups} if groups else dict(parts)
         if self.estimator._is_auto("divergence"):
             # The same posterior, which more solvers can find.

@@ -20,7 +20,7 @@ from skvi.divergences import Divergence, KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._exact_coefficients import unscaled_message
-from skvi.linear_model._groups import find_groups
+from skvi.linear_model._groups import correlated_groups, find_groups, with_columns
 from skvi.linear_model._merging import (
     MAX_FULL,
     MAX_QUICK,
@@ -48,6 +48,7 @@ from skvi.posteriors._normal import BorderedNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior
 from skvi.priors._blocks import build_prior
+from skvi.priors._correlated import correlated
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import Problem
@@ -249,6 +250,10 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             )
         return find_groups(self, X)
 
+    def _groups_by_position(self):
+        """`column_groups` for rows without names; None if there are none."""
+        return with_columns(self.column_groups, self.column_groups_)
+
     def _pose(self, target):
         """As for every estimator; other divergences than KL need known numbers."""
         if isinstance(target.prior, MixtureAsPrior):
@@ -325,6 +330,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         units, found = np.asarray(self._model.units.x_scale), {}
         parts = zip(prior.named_scales().items(), place, strict=False)
         for (name, part), z in parts:
+            if name in self._correlations:
+                continue
             own = units[self._columns_of(name)] if self.column_groups_ else units
             found[name] = Normal(math.exp(z) * prior.unit_of_scale(part) / own)
         has_blocks = isinstance(self.prior_, dict)
@@ -393,7 +400,15 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         is_quick = is_quick and self._is_quick(data.X.shape[0], size)
         if size > (MAX_QUICK if is_quick else MAX_FULL):
             self.posterior_family_ = MeanFieldNormal()
-        if n_columns > 1 or size < LEAST_LABELS or not self._is_normal_by_rows():
+        pairs = correlated_groups(self.column_groups)
+        if pairs and size > MAX_FULL:
+            raise IncompatibleComponentsError(
+                f"The correlated groups {list(pairs)}",
+                f"at most {MAX_FULL:,} coefficients; got {size:,}",
+                "column_groups without a dict in it: independent groups",
+            )
+        is_few = n_columns > 1 or size < LEAST_LABELS or pairs
+        if is_few or not self._is_normal_by_rows():
             return
         found = columns_of_labels(data.X, data.weight, self.column_groups_)
         if found is not None and len(found[0]) >= max(LEAST_LABELS, size - MAX_BORDER):
@@ -544,6 +559,17 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return start_at_normal(problem)
         return None
 
+    def _built(self, prior, layout):
+        """A prior over the parameters, with groups that are correlated."""
+        prior = build_prior(prior, layout, self.column_groups_)
+        return correlated(prior, self._correlations)
+
+    @property
+    def _correlations(self):
+        """Pairs of groups that are correlated, by the names of their correlations."""
+        pairs = correlated_groups(self.column_groups)
+        return {f"corr({name})": both for name, both in pairs.items()}
+
     def _generalized_linear(self, data, response, likelihood, predictor=None):
         """Return the model of log odds, or a log rate, that are linear in X."""
         likelihood.validate()
@@ -554,7 +580,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         given = self.prior_
         is_posterior = isinstance(given, Posterior)
         prior = given.real_part() if is_posterior else given
-        prior = build_prior(prior, predictor.layout, self.column_groups_)
+        prior = self._built(prior, predictor.layout)
         if self._continues and isinstance(prior, MixtureAsPrior):
             prior.first = self._stream.prior
         loss, dtype = self.loss_function_, str(data.X.dtype)

@@ -72,7 +72,8 @@ Divergence, default="kl"
         ``Normal(scale=HalfCauchy())``, where 1 is the scale at which the group adds a
         standard deviation of 1 to the log rate; an entry of `prior` changes it, as
         ``prior={"district": Normal(HalfCauchy(2.5))}``. The columns in no group have
-        `prior`, or its entry "coef". See :doc:`/linear_models`.
+        `prior`, or its entry "coef". A dict of two groups, as ``{"shop": {"level": ...,
+        "slope": ...}}``, correlates their k-th columns. See :doc:`/linear_models`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
         exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and

@@ -1,5 +1,6 @@
 """Groups of columns, each with a scale of its own, and columns from labels."""
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from numbers import Integral
 from typing import Any, Self
@@ -19,14 +20,14 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
 
     X is as the user gave it, and its numbers and names of columns are known.
     """
-    if (groups := estimator.column_groups) is None:
+    if (given := estimator.column_groups) is None:
         return {}
     n_features, names = estimator.n_features_in_, vars(estimator)
     labels = list(names["feature_names_in_"]) if "feature_names_in_" in names else None
     found: dict[str, np.ndarray] = {}
     owner: dict[int, str] = {}
-    for name, given in groups.items():
-        columns = _columns_of(given, X, labels, n_features)
+    for name, key in _one_by_one(given):
+        columns = _columns_of(key, X, labels, n_features)
         if name in ("coef", "weight", "intercept") or not isinstance(name, str):
             raise ValueError(
                 f"A group of columns cannot have the name {name!r}, which the prior "
@@ -34,7 +35,7 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
             )
         if not len(columns):
             raise ValueError(
-                f"column_groups[{name!r}] = {given!r} matches no column of X"
+                f"column_groups[{name!r}] = {key!r} matches no column of X"
                 + ("" if labels is None else f", which has {labels[:20]}")
                 + ". Leave it out, or give other names, a pattern or positions."
             )
@@ -45,7 +46,41 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
                     "column can be in one."
                 )
         found[name] = columns
+    for name, both in correlated_groups(given).items():
+        sizes = {part: len(found[part]) for part in both}
+        if len(sizes) != 2 or len(set(sizes.values())) > 1 or 1 in sizes.values():
+            raise ValueError(
+                f"column_groups[{name!r}] is a dict: its groups are correlated column "
+                "by column. It needs two, with as many columns, at least two; they "
+                f"have {sizes}."
+            )
     return found
+
+
+def _one_by_one(given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names of groups and their columns, of correlated ones as of others."""
+    names: set[str] = set()
+    for name, part in given.items():
+        for own, columns in part.items() if isinstance(part, dict) else [(name, part)]:
+            if own in names:
+                raise ValueError(f"column_groups has the name {own!r} twice.")
+            names.add(own)
+            yield own, columns
+
+
+def correlated_groups(given: dict[str, Any] | None) -> dict[str, list[str]]:
+    """Names of the groups that are correlated, by that of both."""
+    pairs = (given or {}).items()
+    return {name: list(part) for name, part in pairs if isinstance(part, dict)}
+
+
+def with_columns(
+    given: dict[str, Any] | None, found: dict[str, np.ndarray]
+) -> dict[str, Any] | None:
+    """`column_groups` with positions of columns, for rows that have no names."""
+    pairs = correlated_groups(given)
+    whole = {name: {key: found[key] for key in both} for name, both in pairs.items()}
+    return {k: whole.get(k, found.get(k)) for k in given} if given else None
 
 
 def _columns_of(
@@ -119,8 +154,10 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     Notes
     -----
     Features are centered so that nothing changes if a feature is moved: the effects of
-    the labels are those at its mean. Effects and slopes are independent before the
-    data. ValueError if a label is missing: leave these rows out, or give them a label.
+    the labels are those at its mean. Effects and slopes of a label are correlated if
+    their groups are in one dict: ``column_groups={"region": {"level": "region_*",
+    "slope": "year:region_*"}}``; as two groups they are independent. ValueError if a
+    label is missing: leave these rows out, or give them a label.
 
     Examples
     --------

@@ -85,7 +85,8 @@ Divergence, default="kl"
         ``Normal(scale=HalfCauchy())``, where 1 is the scale at which the group adds the
         standard deviation of y; an entry of `prior` changes it, as
         ``prior={"district": Normal(HalfCauchy(2.5))}``. The columns in no group have
-        `prior`, or its entry "coef". See :doc:`/linear_models`.
+        `prior`, or its entry "coef". A dict of two groups, as ``{"shop": {"level": ...,
+        "slope": ...}}``, correlates their k-th columns. See :doc:`/linear_models`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the prediction at the means of the features. None is a normal with the
         scale of the target in the units of the fit, which is 1 if it is standardized:

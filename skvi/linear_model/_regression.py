@@ -117,7 +117,7 @@ class GaussianRegression(BayesianLinearModel):
             predictor,
             self._likelihood(noise_in(units, self._noise_to_fix())),
             self.loss_function_,
-            build_prior(prior, predictor.layout, self.column_groups_),
+            self._built(prior, predictor.layout),
             str(data.X.dtype),
             units,
             taken,

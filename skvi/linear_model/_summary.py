@@ -221,7 +221,9 @@ def summary(
         None is the names of the fit, or x0, x1, ... if it had none.
     groups : bool or str, default=False
         True for the scales of `column_groups`, which are the deviations of their
-        coefficients, and that of the noise, if it is inferred. The name of a group for
+        coefficients, that of the noise, if it is inferred, and correlations; below are
+        the expected shares of groups and noise in the sum of their variances (those of
+        what they add to f, averaged over the rows). The name of a group for
         its coefficients alone, in ascending order of their means.
 
     Returns
@@ -284,13 +286,34 @@ def _table_of_scales(estimator, coverage):
             "There are no scales that were inferred: groups=True needs column_groups, "
             "and a fit that averages over their scales."
         )
+    shares = _shares(estimator, found)
+    named = estimator._coefficients.named_scales()
+    found |= {name: named[name] for name in estimator._correlations if name in named}
     levels, rows = [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage], []
-    for z, weights in found.values():
-        mean, second = (float(weights @ torch.exp(k * z)) for k in (1, 2))
-        ends = _smooth_quantiles(z, weights, levels)
-        rows.append([mean, math.sqrt(max(second - mean**2, 0.0)), *np.exp(ends)])
+    for name, (z, weights) in found.items():
+        function = torch.tanh if name in estimator._correlations else torch.exp
+        value, ends = function(z), _smooth_quantiles(z, weights, levels)
+        mean = float(weights @ value)
+        std = math.sqrt(float(weights @ (value - mean).square()))
+        rows.append([mean, std, *function(torch.from_numpy(ends)).tolist()])
     parts = tuple(found), (), "class", *np.array(rows).T, coverage
-    return CoefficientTable(*parts, type(estimator).__name__)
+    return CoefficientTable(*parts, type(estimator).__name__, shares)
+
+
+def _shares(estimator, log_scales):
+    """Expected shares of groups, and noise, in the variance that is theirs.
+
+    The unit of a group is the deviation over the rows of what it adds to f.
+    """
+    unit = np.asarray(estimator._model.units.x_scale)
+    logs = [
+        z + math.log(unit[estimator.column_groups_[name][0]] if name != "noise" else 1)
+        for name, (z, _) in log_scales.items()
+    ]
+    _, weights = next(iter(log_scales.values()))
+    parts = weights @ torch.softmax(2 * torch.stack(logs, 1), 1)
+    pairs = zip(log_scales, parts.tolist(), strict=True)
+    return {f"share of {name}": share for name, share in pairs}
 
 
 def _smooth_quantiles(z, weights, levels):
@@ -386,7 +409,11 @@ class CoefficientsMixin(FunctionsMixin):
     def _scales_by_group(self, found, unit):
         """Scale of each group, and those of the columns in none, for the data."""
         own, learned = found["_coefficients"].named_scales(), found.get("prior_scale_")
-        scales = {name: math.exp(float(w @ z)) for name, (z, w) in own.items()}
+        scales = {
+            name: math.exp(float(w @ z))
+            for name, (z, w) in own.items()
+            if name not in self._correlations
+        }
         if learned is not None:
             if not isinstance(learned, dict):
                 names = (n for n, p in self.prior_.items() if _is_learned(p))

@@ -19,6 +19,7 @@ from skvi._estimator._model import Model
 from skvi._estimator._regressors import LARGEST
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._table import BoundsTable
+from skvi.linear_model._groups import with_columns
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
@@ -476,7 +477,8 @@ class ColumnsMixin:
     def _params_of_output(self, X, k, n_outputs):
         """Parameters of the estimator of one column that differ from those of all."""
         prior = _of_output(self.prior, k, n_outputs)
-        return {"prior": prior, "column_groups": self._find_groups(X) or None}
+        groups = with_columns(self.column_groups, self._find_groups(X))
+        return {"prior": prior, "column_groups": groups}
 
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""

@@ -1,8 +1,9 @@
 """Priors of several blocks, and independent coordinates with scales."""
 
+from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from itertools import chain
+from itertools import accumulate, chain
 from numbers import Real
 from typing import Any, cast
 
@@ -36,12 +37,11 @@ class _BuiltBlocks(BuiltPrior):
         #: From parameters prior by prior to those of the layout; None if they are.
         self.order = None
         if not all(isinstance(place, slice) for place in places):
-            self.order = torch.argsort(torch.cat(self._positions()))
-        self._normal, self._learns = None, any(p.learned for p in priors)
-        if not self._learns:
-            self._normal = self._concatenate([p.as_normal() for p in priors])
+            self.order = torch.argsort(torch.cat(self.positions()))
+        self._normal: NormalForm | None = None
+        self._learns = any(p.learned for p in priors)
 
-    def _positions(self) -> list[torch.Tensor]:
+    def positions(self) -> list[torch.Tensor]:
         """Where the parameters of each prior are."""
         return [
             torch.arange(place.start, place.stop, device=CPU)
@@ -56,16 +56,43 @@ class _BuiltBlocks(BuiltPrior):
         return whole if self.order is None else whole[..., self.order]
 
     def _concatenate(self, forms: list[NormalForm | None]) -> NormalForm | None:
-        known = [form for form in forms if form is not None and form.is_diagonal]
+        known = [form for form in forms if form is not None]
         if len(known) < len(forms):
             return None
         mean = self._join(form.mean for form in known)
-        return NormalForm(mean, self._join(form.scale for form in known))
+        if all(form.is_diagonal for form in known):
+            return NormalForm(mean, self._join(form.scale for form in known))
+        scale = torch.block_diag(*(_as_matrix(form.scale) for form in known))
+        if self.order is not None:
+            scale = scale[self.order][:, self.order]
+            if bool(scale.triu(1).any()):  # columns of the second group come first
+                scale = torch.linalg.cholesky(scale @ scale.mT)
+        return NormalForm(mean, scale)
 
     def named_scales(self) -> dict[str, int]:
         """Entries whose scales are unknown, and their parts."""
-        priors = enumerate(self.priors)
-        return {self.entries[k]: k for k, prior in priors if prior.n_unknown_scales}
+        found: dict[str, int] = {}
+        parts = zip(self.entries, self.priors, self._starts, strict=True)
+        for entry, prior, start in parts:
+            names = prior.named_scales() if prior.paired else {entry: 0}
+            if prior.n_unknown_scales:
+                found |= {name: start + part for name, part in names.items()}
+        return found
+
+    @property
+    def _starts(self) -> list[int]:
+        """Number of the first part of each prior."""
+        sizes = (len(prior.paired) or 1 for prior in self.priors)
+        return [0, *accumulate(sizes)][:-1]
+
+    @property
+    def paired(self) -> tuple[int, ...]:  # type: ignore[override]
+        parts = zip(self.priors, self._starts, strict=True)
+        return tuple(start + k for prior, start in parts for k in prior.paired)
+
+    def pair_at(self, part: int) -> tuple[Any, int, torch.Tensor]:
+        k, own = self._owner(part)
+        return self.priors[k], own, self.positions()[k]
 
     @property
     def _first(self) -> dict[str, BuiltPrior]:
@@ -109,27 +136,33 @@ class _BuiltBlocks(BuiltPrior):
     @property
     def unknown_scales(self) -> tuple[int, ...]:  # type: ignore[override]
         # Known scales make the whole prior normal only if all others are.
-        if not all(p.n_unknown_scales or p.as_normal() for p in self.priors):
+        parts = list(zip(self.priors, self._starts, strict=True))
+        if not all(p.n_unknown_scales or p.as_normal() for p, _ in parts):
             return ()
-        return tuple(k for k, p in enumerate(self.priors) if p.n_unknown_scales)
+        return tuple(start + k for prior, start in parts for k in prior.unknown_scales)
 
     def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
-        part, priors = self._part(part), list(self.priors)
-        priors[part] = priors[part].given_scale(scale)
-        return _BuiltBlocks(self.places, priors, self.entries)
+        (k, own), found = self._owner(part), copy(self)
+        found.priors = [*self.priors]
+        found.priors[k] = self.priors[k].given_scale(scale, own)
+        return found
 
-    def _part(self, part: int | None) -> int:
-        return self.unknown_scales[0] if part is None else part
+    def _owner(self, part: int | None) -> tuple[int, int]:
+        """The prior that has a part, and its number there."""
+        part = self.unknown_scales[0] if part is None else part
+        k = bisect(self._starts, part) - 1
+        return k, part - self._starts[k]
 
     def log_density_of_scale(
         self, log_scale: torch.Tensor, part: int | None = None
     ) -> torch.Tensor:
-        return self.priors[self._part(part)].log_density_of_scale(log_scale)
+        k, own = self._owner(part)
+        return self.priors[k].log_density_of_scale(log_scale, own)
 
     def marginal(self, where: torch.Tensor) -> BuiltPrior:
         places: list[slice | torch.Tensor] = []
         priors, start = [], 0
-        for place, prior in zip(self._positions(), self.priors, strict=True):
+        for place, prior in zip(self.positions(), self.priors, strict=True):
             place = place.to(where.device)
             is_kept = torch.isin(place, where)
             priors.append(prior.marginal(is_kept.nonzero()[:, 0]))
@@ -140,16 +173,18 @@ class _BuiltBlocks(BuiltPrior):
         return _BuiltBlocks(places, priors, self.entries)
 
     def scale_weights(self, part: int | None = None) -> torch.Tensor:
-        return self._join(
-            _scale_weights(p, part is None or k == part)
-            for k, p in enumerate(self.priors)
-        )
+        if part is None:
+            return self._join(_scale_weights(p, True) for p in self.priors)
+        k, own = self._owner(part)
+        every = enumerate(self.priors)
+        return self._join(_scale_weights(p, j == k, own) for j, p in every)
 
     def unit_of_scale(self, part: int | None = None) -> float:
-        return self.priors[self._part(part)].unit_of_scale()
+        k, own = self._owner(part)
+        return self.priors[k].unit_of_scale(own)
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
-        return self.priors[self._part(None)].expected_precision(squares)
+        return self.priors[self._owner(None)[0]].expected_precision(squares)
 
     @property
     def is_proper(self) -> bool:  # type: ignore[override]
@@ -160,8 +195,8 @@ class _BuiltBlocks(BuiltPrior):
         return all(p.is_log_concave for p in self.priors)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        if self._normal is not None:
-            return self._normal.log_prob(theta)
+        if (normal := self.as_normal()) is not None:
+            return normal.log_prob(theta)
         parts = zip(self.places, self.priors, strict=True)
         return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)
 
@@ -173,6 +208,8 @@ class _BuiltBlocks(BuiltPrior):
         return self._join(p.sample(n_draws, generator) for p in self.priors)
 
     def as_normal(self) -> NormalForm | None:
+        if self._normal is None and not (self._learns or self.n_unknown_scales):
+            self._normal = self._concatenate([p.as_normal() for p in self.priors])
         return self._normal
 
     def tail_precision(self) -> torch.Tensor | None:
@@ -181,8 +218,8 @@ class _BuiltBlocks(BuiltPrior):
         return self._join(known) if len(known) == len(parts) else None
 
     def matching_normal(self) -> NormalForm | None:
-        if self._normal is not None:
-            return self._normal
+        if (normal := self.as_normal()) is not None:
+            return normal
         return self._concatenate([p.matching_normal() for p in self.priors])
 
     @property
@@ -223,9 +260,15 @@ def _name_in(entry: str, name: str) -> str:
     return f"{name}[{entry}, {row}" if row else f"{name}[{entry}]"
 
 
-def _scale_weights(prior: BuiltPrior, is_asked: bool) -> torch.Tensor:
+def _as_matrix(scale: torch.Tensor) -> torch.Tensor:
+    return torch.diag(scale) if scale.ndim == 1 else scale
+
+
+def _scale_weights(
+    prior: BuiltPrior, is_asked: bool, part: int | None = None
+) -> torch.Tensor:
     if prior.n_unknown_scales and is_asked:
-        return prior.scale_weights()
+        return prior.scale_weights(part)
     return torch.zeros_like(cast(NormalForm, prior.matching_normal()).scale)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from numbers import Real
+from typing import Any
 
 import torch
 
@@ -147,6 +148,9 @@ class BuiltPrior(Movable):
     #: Parts of it, by their numbers, that integrate out the scale of a normal each.
     unknown_scales: tuple[int, ...] = ()
 
+    #: Parts of it that are numbers of correlated pairs.
+    paired: tuple[int, ...] = ()
+
     @property
     def n_unknown_scales(self) -> int:
         """How many scales of normals it integrates out."""
@@ -182,6 +186,24 @@ class BuiltPrior(Movable):
         -------
         Tensor of the same shape
             In nats.
+        """
+        raise NotImplementedError
+
+    def pair_at(self, part: int) -> tuple[Any, int, torch.Tensor]:
+        """Return the prior of a correlated pair.
+
+        Parameters
+        ----------
+        part : int
+            One of `paired`.
+
+        Returns
+        -------
+        prior : BuiltCorrelated
+        part : int
+            Which of its numbers that is.
+        where : Tensor of int of shape (p,)
+            Its parameters.
         """
         raise NotImplementedError
 

@@ -35,9 +35,9 @@ STEP, GROWTH, LEAST, WIDEST, TAIL = 1.4, 0.1, 0.05, 1.0, 0.5
 FALL, FALL_EACH = 6.5, 0.9
 # Distance in z of the farthest nodes: densities of scales fall like exp(-|z|).
 BEYOND = 30.0
-# Distances in z at which curvatures are found, in deviations; most steps to the top;
-# the tolerance of fits there, in that of the whole.
-NEAR, MAX_STEPS, EXACT = 0.5, 8, 1e-4
+# Distances in z at which curvatures are found, in deviations given all others, and the
+# least; most steps to the top; the tolerance of fits there, in that of the whole.
+NEAR, CLOSEST, MAX_STEPS, EXACT = 0.5, 1e-3, 8, 1e-4
 # Most numbers, most nodes, most elements of their precisions, and the share of nodes
 # that are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
@@ -144,7 +144,7 @@ class WhitenedNodes(Nodes):
     def _axes(self, middle: Fit) -> np.ndarray:
         """Axes of the lattice, by slopes on both sides of the middle."""
         near = [NEAR / math.sqrt(c) for c in self._curvatures(middle)]
-        near = [min(max(d, 0.05), NEAR) for d in near]
+        near = [min(max(d, CLOSEST), NEAR) for d in near]
         signed = [sign * np.diag(near)[k] for k in range(len(near)) for sign in (1, -1)]
         places = [tuple(np.add(middle.z, move).tolist()) for move in signed]
         starts = [middle.toward(self._at(z)) for z in places]
@@ -155,7 +155,8 @@ class WhitenedNodes(Nodes):
         values = np.maximum(values, LEAST)
         self.curvature = (vectors * values) @ vectors.T
         self.middle = np.array(middle.z)
-        self.widths = np.minimum(self.curvature.diagonal() ** -0.5, WIDEST)
+        inverse = (vectors / values) @ vectors.T
+        self.widths = np.minimum(inverse.diagonal() ** 0.5, WIDEST)
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
         step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))

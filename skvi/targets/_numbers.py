@@ -127,8 +127,38 @@ class Scale(Number):
 
     def _own(self, z: float) -> tuple[float, float]:
         """First and second derivative of the log density."""
-        low, mid, high = map(self.log_density, (z - CLOSE, z, z + CLOSE))
+        places = self.weights.new_tensor([z - CLOSE, z, z + CLOSE])
+        density = self.prior.log_density_of_scale(places, self.part)
+        low, mid, high = density.tolist()
         return (high - low) / (2 * CLOSE), (high - 2 * mid + low) / CLOSE**2
+
+
+class PairedScale(Scale):
+    """A scale of two groups that are correlated, or what tells their correlation.
+
+    The others of its pair are those of the target.
+    """
+
+    def slope(
+        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
+    ) -> float:
+        """By the expected squares and products of pairs."""
+        pair, *given = self._of_pair(target, normal)
+        return float(pair.slope(*given)) + self._own(z)[0]
+
+    def curvature(
+        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
+    ) -> float:
+        """As if the losses were quadratic."""
+        pair, *given = self._of_pair(target, normal)
+        return float(pair.curvature(*given)) - self._own(z)[1]
+
+    def _of_pair(
+        self, target: SupervisedTarget, normal: NormalForm
+    ) -> tuple[Any, NormalForm, int]:
+        pair, part, where = target.prior.pair_at(cast(int, self.part))
+        where = where.to(normal.mean.device)
+        return pair, NormalForm(normal.mean[where], normal.scale[where]), part
 
 
 class CarriedScale(Scale):
@@ -183,7 +213,11 @@ def numbers_of(target: Target) -> tuple[SupervisedTarget, tuple[Number, ...]]:
     if isinstance(plain.prior, MixtureAsPrior):
         found = (CarriedScale(plain),)
     elif plain.prior is not None:
-        found = tuple(Scale(plain, part) for part in plain.prior.unknown_scales)
+        paired = plain.prior.paired
+        found = tuple(
+            (PairedScale if part in paired else Scale)(plain, part)
+            for part in plain.prior.unknown_scales
+        )
     return plain, found if own is None else (*found, LikelihoodNumber(plain, own))
 
 

@@ -3,15 +3,20 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import sparse
 from sklearn.base import clone
 
+from skvi.base import Layout
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     GroupedFeatures,
 )
-from skvi.priors import Normal
+from skvi.priors import HalfCauchy, Normal
+from skvi.priors._blocks import build_prior
+from skvi.priors._correlated import correlated
+from skvi.utils._tensors import randn
 
 KNOWN = {"coef": Normal(), "g": Normal()}
 GROUPS = {"level": slice(1, 5), "slope": slice(5, None)}
@@ -79,6 +84,92 @@ def test_groups_have_no_units():
         other.summary(groups="x")
     with pytest.raises(ValueError, match="no column"):
         model.set_params(column_groups={"a": "z*"}).fit(moved, y > 0)
+
+
+def pairs_on_a_grid():
+    """Effects and slopes, and their posterior by a grid of scales and correlation."""
+    X, y = grouped()
+    X = X[:, 1:]
+    X[:, 4:] += X[:, :4]  # effects are those at another zero of x: r is negative
+    groups = {"level": slice(0, 4), "slope": slice(4, None)}
+    known = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
+    model = BayesianLinearRegression(column_groups={"g": groups}, **known).fit(X, y)
+    z = np.meshgrid(np.r_[-7:6:0.4], np.r_[-7:6:0.4], np.r_[-4:4:0.4])
+    z = np.stack(z, -1).reshape(-1, 3)
+    first, second = (np.sqrt(np.mean(X[:, c] ** 2, 0).sum()) for c in groups.values())
+    root, k, r = np.zeros((len(z), 8, 8)), np.arange(4), np.tanh(z[:, 2:])
+    root[:, k, k] = np.exp(z[:, :1]) / first
+    root[:, k + 4, k] = r * np.exp(z[:, 1:2]) / second
+    root[:, k + 4, k + 4] = np.sqrt(1 - r**2) * np.exp(z[:, 1:2]) / second
+    A = X @ root
+    covariance = np.linalg.inv(np.eye(8) + A.mT @ A)
+    mean = (root @ covariance @ (A.mT @ y)[..., None])[..., 0]
+    log_p = 0.5 * (np.linalg.slogdet(covariance)[1] + (X.T @ y * mean).sum(1) - y @ y)
+    log_p -= 0.5 * len(y) * np.log(2 * np.pi) - 3 * np.log(0.4)
+    log_p -= np.log(np.pi * np.cosh(z[:, :2])).sum(1)
+    log_p -= np.log(2 * np.cosh(z[:, 2]) ** 2)
+    variance = (root @ covariance @ root.mT).diagonal(0, 1, 2)
+    return X, y, model, log_p, r[:, 0], mean, variance
+
+
+def test_pairs_are_correlated():
+    """Against a grid. Wrong variants: no density, or slope, of r; the sign of r."""
+    X, y, model, log_p, r, mean, variance = pairs_on_a_grid()
+    evidence = np.logaddexp.reduce(log_p)
+    w = np.exp(log_p - evidence)
+    expected = w @ mean
+    std = np.sqrt(w @ (variance + (mean - expected) ** 2))
+    assert model.lower_bound_ == pytest.approx(evidence, abs=0.02)
+    assert model.coef_ == pytest.approx(expected, abs=0.02 * std.min())
+    assert model.coef_std_ == pytest.approx(std, rel=0.02)
+    table = model.summary(groups=True)
+    assert table.names == ("level", "slope", "corr(g)")
+    assert table.mean[2] == pytest.approx(w @ r, abs=0.02)
+    assert sum(table.numbers.values()) == pytest.approx(1.0)
+    turned = {"level": slice(4, None), "slope": slice(0, 4)}  # no lower triangle
+    other = clone(model).set_params(column_groups={"g": turned})
+    other.fit(X[:, np.r_[4:8, 0:4]], y)
+    assert other.lower_bound_ == pytest.approx(model.lower_bound_, abs=1e-6)
+    with pytest.raises(ValueError, match="at least two"):
+        model.set_params(column_groups={"g": {"a": [0, 1], "b": [2]}}).fit(X, y)
+
+
+@pytest.mark.slow
+def test_evidence_of_pairs():
+    """Against a grid. Wrong variant: nodes without the density of r."""
+    X, y, model, log_p, *_ = pairs_on_a_grid()
+    evidence, bounds = np.logaddexp.reduce(log_p), model.evidence_bounds(X, y)
+    assert bounds.method == "quadrature"
+    assert bounds.lower - 0.005 < evidence < bounds.upper + 0.005
+
+
+def test_density_without_scales_and_correlation():
+    """Against a grid. Wrong variants: the density of d for that of t; r's without 1/2.
+
+    Draws have r uniform: by the variance of the mean sign of ``a_k b_k``; not r = 0.
+    """
+    layout = Layout({"coef": (1, 8)})
+    groups = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}
+    priors = {"a": Normal(HalfCauchy()), "b": Normal(HalfCauchy(0.5))}
+    built = correlated(build_prior(priors, layout, groups), {"r": ["a", "b"]})
+    theta = randn(torch.Generator().manual_seed(0), 2, 8)
+    z, w = np.meshgrid(np.r_[-12:12:0.25], np.r_[-6:6:0.25])
+    for k, size in enumerate((1.0, 0.1)):
+        theta[k] *= size
+        a, b = theta[k, :4].numpy(), 2 * theta[k, 4:].numpy()
+        found = []
+        for s in np.exp(np.r_[-12:12:0.25]):
+            t, r, c = np.exp(z), np.tanh(w), np.cosh(w) ** 2
+            squares = a @ a / s**2 - 2 * r * (a @ b) / (s * t) + b @ b / t**2
+            terms = 2 * np.log(c) - 4 * np.log(s * t) - 0.5 * c * squares
+            terms -= np.log(np.pi**2 * (s + 1 / s) * (t + 1 / t) / 4) + np.log(2 * c)
+            found.append(np.logaddexp.reduce(terms.ravel()))
+        exact = np.logaddexp.reduce(found) + 3 * np.log(0.25)
+        exact -= 4 * np.log(2 * np.pi) + 4 * np.log(0.5)
+        assert float(built.log_prob(theta)[k]) == pytest.approx(exact, abs=1e-4)
+    a, b = built.sample(10_000, torch.Generator().manual_seed(0)).chunk(2, 1)
+    expected = 0.25 + 0.75 * (1 - 8 / np.pi**2)
+    assert float((a * b).sign().mean(1).var()) == pytest.approx(expected, abs=0.03)
 
 
 def by_labels(n_labels=200, n=600):
