@@ -160,7 +160,7 @@ class _Judge:
     def _may_gain(self, name: str, parts: dict[str, Any]) -> bool:
         """Whether the rows of the first fold leave anything to gain by other parts.
 
-        By less weight of the prior at most what the prior costs. By a robust loss
+        By less weight of the prior about what the prior costs. By a robust loss
         nothing, to the first order, if no fraction of outliers increases the score.
         """
         if self._key(parts) not in self.fits:
