@@ -28,9 +28,9 @@ PATHS: dict[str, list] = {
 }
 FIRST = {"divergence": 1, "loss": 2}
 # Folds are added until the gain is this number of paired standard errors above 0, or
-# below what counts. The standard candidate is left for as many, and others for one; all
-# for so many nats per row: neighbors on a path are so alike that differences of no use
-# are certain.
+# below what counts. The standard candidate is left for as many, and others for one, as
+# is a misplaced prior; all for so many nats per row: neighbors on a path are so alike
+# that differences of no use are certain.
 N_ERRORS, LEAST_GAIN = 2.0, 0.01
 # Fractions of the held-out rows that may be outliers; at the last one the model itself
 # is wrong.
@@ -60,7 +60,7 @@ def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
         return []
     n_parts = int(min(N_PARTS, fewest))
     splitter = kind(n_parts, shuffle=True, random_state=seed_of(estimator))
-    n_folds = int(np.clip(ENOUGH_ROWS * n_parts / n_rows, 1, n_parts))
+    n_folds = int(np.clip(np.ceil(ENOUGH_ROWS * n_parts / n_rows), 1, n_parts))
     found = list(splitter.split(y, None if is_number else y))[:n_folds]
     source = np.random.RandomState(seed_of(estimator))
     # Of rows in any order: a file may be sorted.
@@ -90,7 +90,8 @@ def choose_parts(
     A first candidate is compared with the standard one, if that leaves anything to
     gain; stronger ones follow if it is better, else weaker ones, as long as each is
     better than the one before: by more than a standard error of the paired difference,
-    two if that is the standard one, and a hundredth of a nat per row.
+    two if that is the standard one and its prior is not misplaced, and a hundredth of a
+    nat per row.
     """
     names = [name for name in PATHS if estimator._is_auto(name)]
     parts = {
@@ -133,26 +134,28 @@ class _Judge:
         path, first = PATHS[name], FIRST[name]
         tried = [{**parts, name: part} for part in path]
         rows, n_folds, best = {0: self._scores(tried[0], 1)}, 1, 0
-        weight = self._weights(1)
+        weight, others = self._weights(1), range(0)
         if self._may_gain(name, tried[0]):
+            is_misplaced = name == "divergence" and self._is_misplaced(tried[0])
+            n_errors = 1.0 if is_misplaced else N_ERRORS
             for n_folds in range(1, len(self.splits) + 1):
                 weight = self._weights(n_folds)
                 rows = {k: self._scores(tried[k], n_folds) for k in (0, first)}
                 gain, error = paired(rows[first], rows[0], weight)
-                least, most = gain - N_ERRORS * error, gain + N_ERRORS * error
+                least, most = gain - n_errors * error, gain + n_errors * error
                 if least > 0 or most < LEAST_GAIN * weight.sum():
                     break
-            if self._is_better(gain, N_ERRORS * error, weight):
-                best = first
-            others = range(first + 1, len(path)) if best else range(first - 1, 0, -1)
-            for k in others:
-                if best and not self._may_gain(name, tried[best]):
-                    break
-                rows[k] = self._scores(tried[k], n_folds)
-                gain, error = paired(rows[k], rows[best], weight)
-                if not self._is_better(gain, error, weight):
-                    break
-                best = k
+            best = first if self._is_better(gain, n_errors * error, weight) else 0
+            stronger, weaker = range(first + 1, len(path)), range(first - 1, 0, -1)
+            others = stronger if best else weaker
+        for k in others:
+            if best and not self._may_gain(name, tried[best]):
+                break
+            rows[k] = self._scores(tried[k], n_folds)
+            gain, error = paired(rows[k], rows[best], weight)
+            if not self._is_better(gain, error, weight):
+                break
+            best = k
         total = weight.sum()
         report = {repr(path[k]): float(row @ weight / total) for k, row in rows.items()}
         return path[best], report
@@ -173,6 +176,17 @@ class _Judge:
             # The slope of the mean score in the fraction of outliers, where it is 0.
             odds = np.exp(-scores) / self.n_values
         return bool(odds @ weight > weight.sum())
+
+    def _is_misplaced(self, parts: dict[str, Any]) -> bool:
+        """Whether the prior costs much more than a right one does.
+
+        That costs half a nat per coefficient at most, in the mean.
+        """
+        if self._key(parts) not in self.fits:
+            return False
+        solution = self.fits[self._key(parts)][1]
+        n_params = solution.posterior.layout.size
+        return bool(n_params < cost_of_prior(solution) < np.inf)
 
     @staticmethod
     def _is_better(gain: np.ndarray, error: np.ndarray, weight: np.ndarray) -> bool:

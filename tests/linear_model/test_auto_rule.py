@@ -59,6 +59,15 @@ def test_the_cost_of_a_prior(params):
     assert [len(tried[name]) for name in ("divergence", "loss")] == [1, 1]
 
 
+def test_a_contradicted_prior_is_left_for_one_standard_error():
+    """Wrong: for two, as a prior that may be right."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = X @ COEF + rng.standard_normal(40)
+    model = Linear(divergence="auto", prior=Normal(loc=0.8, scale=0.2), noise_scale=1.0)
+    assert model.fit(X, y).divergence_.weight == 0.1
+
+
 def test_outliers_ask_for_a_robust_loss():
     """Rows without any do not, nor a third of the rows: there the model is wrong."""
     robust = Linear(loss="auto", noise_scale=0.5)
