@@ -48,10 +48,13 @@ def seed_of(estimator: Any) -> int:
     return int(source.randint(2**31 - 1))
 
 
-def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def split_rows(
+    estimator: Any, y: np.ndarray, is_enough: bool = False
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Pairs of training and held-out rows; none if rows, or those of a class, are few.
 
-    Held-out rows are at most a fifth, and as many folds are taken as they need.
+    Held-out rows are at most a fifth, and as many folds are taken as they need; with
+    `is_enough` one more rather than too few.
     """
     n_rows, kind = len(y), StratifiedKFold if is_classifier(estimator) else KFold
     is_number = kind is KFold
@@ -60,7 +63,9 @@ def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
         return []
     n_parts = int(min(N_PARTS, fewest))
     splitter = kind(n_parts, shuffle=True, random_state=seed_of(estimator))
-    n_folds = int(np.clip(np.ceil(ENOUGH_ROWS * n_parts / n_rows), 1, n_parts))
+    n_needed = ENOUGH_ROWS * n_parts / n_rows
+    n_needed = np.ceil(n_needed) if is_enough else n_needed
+    n_folds = int(np.clip(n_needed, 1, n_parts))
     found = list(splitter.split(y, None if is_number else y))[:n_folds]
     source = np.random.RandomState(seed_of(estimator))
     # Of rows in any order: a file may be sorted.
@@ -121,7 +126,7 @@ class _Judge:
         self.weight = weight[keep]
         self.exposure = None if exposure is None else np.asarray(exposure)[keep]
         values = np.unique(self.y)
-        self.splits = split_rows(estimator, self.y) if len(values) > 1 else []
+        self.splits = split_rows(estimator, self.y, True) if len(values) > 1 else []
         self.n_values = len(values)
         if self.splits and not is_classifier(estimator):
             self.n_values = np.ptp(values) + np.diff(values).min()
