@@ -13,7 +13,7 @@ has a uniform density over the range of the targets); and of the rows that are r
 
 On 2026-11-30 the divergence was within .01 of the best fixed weight on 20 of 20 sets,
 and on 19 of 20 under the misplaced prior; the loss on 16 of 20. Seconds were at most
-three times those of the choice in 52 of 60 cases; medians: 2.2, 2.4 and 1.8.
+three times those of the choice in 52 of 60 cases; medians: 2.2, 2.5 and 1.9.
 """
 
 import os
