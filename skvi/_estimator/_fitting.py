@@ -1,5 +1,6 @@
 """The steps of a fit after its model: pose the problem, solve, conclude."""
 
+import math
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -13,15 +14,18 @@ from skvi._estimator._evidence import better_state, cut_short, describe_fit, jud
 from skvi._estimator._progress import FitProgress
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import Posterior
-from skvi.posteriors._mixture import MixtureOverScales
+from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.solvers import Problem, Solver, Stochastic
 from skvi.solvers._checkpoint import CheckpointFile
-from skvi.solvers._exact import ExactSolver
-from skvi.solvers._mode import DENSE_LIMIT
+from skvi.solvers._exact import ExactSolver, MixtureOverPrecisions
+from skvi.solvers._mode import DENSE_LIMIT, solve_newton
 from skvi.solvers._natural_gradient import NaturalGradient, choose_start
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State
 from skvi.targets import SupervisedTarget, Target
-from skvi.targets._blocks import BlockRows
+from skvi.targets._blocks import BlockRows, convex_part
+from skvi.targets._numbers import bound_at, numbers_of
+from skvi.targets._rows import terms_at
+from skvi.utils._interrupts import limit_threads
 from skvi.utils._tensors import CPU, generator_on, make_generator, resolve_device
 
 
@@ -113,6 +117,50 @@ def begin(estimator: Any, problem: Problem, solver: Solver) -> State | None:
     options = estimator._solver_options(problem.target)
     start = estimator._prepare(problem, solver)
     return choose_start(solver, problem, options, start)
+
+
+def fit_likeliest(
+    estimator: Any, X: Any, y: Any, *weights: Any, **rows: Any
+) -> Solution:
+    """Fit for predictions alone, at the likeliest numbers that all rows share."""
+    target, _ = estimator._make_target(X, y, *weights, **rows)
+    with limit_threads(estimator._work(target), estimator.n_jobs):
+        problem, solver = estimator._pose(target)
+        options = replace(estimator._solver_options(target), averages=False)
+        if (start := begin(estimator, problem, solver)) is not None:
+            problem, options = problem.at(start), replace(options, warm_start=True)
+        solution = refine(problem, solver.solve(problem, options))
+    solution.raise_interrupt()
+    vars(estimator).update(estimator._posterior_attributes(solution.state))
+    return solution
+
+
+@torch.no_grad()
+def cost_of_prior(solution: Solution) -> float:
+    """Nats of the rows' loss that a linear model can gain by less weight of the prior.
+
+    By a Newton step for the loss alone, from the posterior mean: half of Rao's score
+    statistic. Infinite if the posterior is not normal given the shared numbers.
+    """
+    posterior, (target, numbers) = solution.posterior, numbers_of(solution.target)
+    z = [number.start for number in numbers]
+    if isinstance(posterior, MixtureOverPrecisions):
+        normal, z[-1] = posterior.matching_normal(), -math.log(posterior.noise_variance)
+    else:
+        if isinstance(posterior, MixtureOverScales):
+            z = posterior.places()[int(posterior.log_weights.argmax())].tolist()
+        found = getattr(posterior, "likeliest", posterior).as_normal()
+        if found is None:
+            return math.inf
+        normal = leading(found, target.layout.size)
+    known = bound_at(target, numbers, z)
+    _, slope, curvature = terms_at(known, normal.mean)
+    gradient = known.predictor.pull_back(known.X, slope)
+    # Next to nothing, where the rows do not say anything of a coefficient.
+    beside, dense = 1e-6 / normal.variance, known.layout.size <= DENSE_LIMIT
+    curvature = convex_part(known, curvature)
+    step = solve_newton(known, curvature, beside, gradient, dense)
+    return 0.5 * float(gradient @ step)
 
 
 def refine(problem: Problem, solution: Solution) -> Solution:

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import check_random_state
 
+from skvi._estimator._fitting import cost_of_prior, fit_likeliest
 from skvi._estimator._progress import write_line
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
@@ -26,9 +27,10 @@ PATHS: dict[str, list] = {
     "loss": [LogLoss(), *(BetaLoss(round(1 + k**-2, 2)) for k in (3.0, 2.0, 1.5))],
 }
 FIRST = {"divergence": 1, "loss": 2}
-# Folds are added until one of both is this number of paired standard errors behind. The
-# standard candidate is left for as many, and others for one; all for so many nats per
-# row: neighbors on a path are so alike that differences of no use are certain.
+# Folds are added until the gain is this number of paired standard errors above 0, or
+# below what counts. The standard candidate is left for as many, and others for one, as
+# is a misplaced prior; all for so many nats per row: neighbors on a path are so alike
+# that differences of no use are certain.
 N_ERRORS, LEAST_GAIN = 2.0, 0.01
 # Fractions of the held-out rows that may be outliers; at the last one the model itself
 # is wrong.
@@ -46,10 +48,13 @@ def seed_of(estimator: Any) -> int:
     return int(source.randint(2**31 - 1))
 
 
-def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def split_rows(
+    estimator: Any, y: np.ndarray, is_enough: bool = False
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Pairs of training and held-out rows; none if rows, or those of a class, are few.
 
-    Held-out rows are at most a fifth, and as many folds are taken as they need.
+    Held-out rows are at most a fifth, and as many folds are taken as they need; with
+    `is_enough` one more rather than too few.
     """
     n_rows, kind = len(y), StratifiedKFold if is_classifier(estimator) else KFold
     is_number = kind is KFold
@@ -58,7 +63,9 @@ def split_rows(estimator: Any, y: np.ndarray) -> list[tuple[np.ndarray, np.ndarr
         return []
     n_parts = int(min(N_PARTS, fewest))
     splitter = kind(n_parts, shuffle=True, random_state=seed_of(estimator))
-    n_folds = int(np.clip(ENOUGH_ROWS * n_parts / n_rows, 1, n_parts))
+    n_needed = ENOUGH_ROWS * n_parts / n_rows
+    n_needed = np.ceil(n_needed) if is_enough else n_needed
+    n_folds = int(np.clip(n_needed, 1, n_parts))
     found = list(splitter.split(y, None if is_number else y))[:n_folds]
     source = np.random.RandomState(seed_of(estimator))
     # Of rows in any order: a file may be sorted.
@@ -85,10 +92,11 @@ def choose_parts(
 ) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
     """Loss and divergence by parameter, and mean scores of the candidates of each.
 
-    A first candidate is compared with the standard one; stronger ones follow if it is
-    better, else weaker ones, as long as each is better than the one before: by more
-    than a standard error of the paired difference, two if that is the standard one, and
-    a hundredth of a nat per row.
+    A first candidate is compared with the standard one, if that leaves anything to
+    gain; stronger ones follow if it is better, else weaker ones, as long as each is
+    better than the one before: by more than a standard error of the paired difference,
+    two if that is the standard one and its prior is not misplaced, and a hundredth of a
+    nat per row.
     """
     names = [name for name in PATHS if estimator._is_auto(name)]
     parts = {
@@ -122,25 +130,36 @@ class _Judge:
             if values is not None
         }
         values = np.unique(self.y)
-        self.splits = split_rows(estimator, self.y) if len(values) > 1 else []
+        self.splits = split_rows(estimator, self.y, True) if len(values) > 1 else []
         self.n_values = len(values)
         if self.splits and not is_classifier(estimator):
             self.n_values = np.ptp(values) + np.diff(values).min()
-        #: Log densities by candidate and fold.
-        self.held: dict[str, list[np.ndarray]] = {}
+        #: Log densities by candidate and fold; fits to the first fold, and its rows.
+        self.held: dict[tuple, list[np.ndarray]] = {}
+        self.fits: dict[tuple, tuple] = {}
 
     def choose(self, name: str, parts: dict[str, Any]) -> tuple[Any, dict[str, float]]:
         """Return the choice, and the mean scores of all that were tried."""
         path, first = PATHS[name], FIRST[name]
         tried = [{**parts, name: part} for part in path]
-        for n_folds in range(1, len(self.splits) + 1):
-            weight = self._weights(n_folds)
-            rows = {k: self._scores(tried[k], n_folds) for k in (0, first)}
-            gain, error = paired(rows[first], rows[0], weight)
-            if abs(gain) > N_ERRORS * error:
+        rows, n_folds, best = {0: self._scores(tried[0], 1)}, 1, 0
+        weight, others = self._weights(1), range(0)
+        if self._may_gain(name, tried[0]):
+            is_misplaced = name == "divergence" and self._is_misplaced(tried[0])
+            n_errors = 1.0 if is_misplaced else N_ERRORS
+            for n_folds in range(1, len(self.splits) + 1):
+                weight = self._weights(n_folds)
+                rows = {k: self._scores(tried[k], n_folds) for k in (0, first)}
+                gain, error = paired(rows[first], rows[0], weight)
+                least, most = gain - n_errors * error, gain + n_errors * error
+                if least > 0 or most < LEAST_GAIN * weight.sum():
+                    break
+            best = first if self._is_better(gain, n_errors * error, weight) else 0
+            stronger, weaker = range(first + 1, len(path)), range(first - 1, 0, -1)
+            others = stronger if best else weaker
+        for k in others:
+            if best and not self._may_gain(name, tried[best]):
                 break
-        best = first if self._is_better(gain, N_ERRORS * error, weight) else 0
-        for k in range(first + 1, len(path)) if best else range(first - 1, 0, -1):
             rows[k] = self._scores(tried[k], n_folds)
             gain, error = paired(rows[k], rows[best], weight)
             if not self._is_better(gain, error, weight):
@@ -150,16 +169,48 @@ class _Judge:
         report = {repr(path[k]): float(row @ weight / total) for k, row in rows.items()}
         return path[best], report
 
+    def _may_gain(self, name: str, parts: dict[str, Any]) -> bool:
+        """Whether the rows of the first fold leave anything to gain by other parts.
+
+        By less weight of the prior about what the prior costs. By a robust loss
+        nothing, to the first order, if no fraction of outliers increases the score.
+        """
+        if self._key(parts) not in self.fits:
+            return True
+        model, solution, weight, own, rows = self.fits[self._key(parts)]
+        if name == "divergence":
+            return bool(cost_of_prior(solution) > LEAST_GAIN * weight.sum())
+        scores = model.predict_log_density(*own, **rows)
+        with np.errstate(over="ignore"):
+            # The slope of the mean score in the fraction of outliers, where it is 0.
+            odds = np.exp(-scores) / self.n_values
+        return bool(odds @ weight > weight.sum())
+
+    def _is_misplaced(self, parts: dict[str, Any]) -> bool:
+        """Whether the prior costs much more than a right one does.
+
+        That costs half a nat per coefficient at most, in the mean.
+        """
+        if self._key(parts) not in self.fits:
+            return False
+        solution = self.fits[self._key(parts)][1]
+        n_params = solution.posterior.layout.size
+        return bool(n_params < cost_of_prior(solution) < np.inf)
+
     @staticmethod
     def _is_better(gain: np.ndarray, error: np.ndarray, weight: np.ndarray) -> bool:
         return bool(gain > max(float(error), LEAST_GAIN * weight.sum()))
+
+    @staticmethod
+    def _key(parts: dict[str, Any]) -> tuple:
+        return tuple(map(id, parts.values()))
 
     def _weights(self, n_folds: int) -> np.ndarray:
         return self.weight[np.concatenate([test for _, test in self.splits[:n_folds]])]
 
     def _scores(self, parts: dict[str, Any], n_folds: int) -> np.ndarray:
         """Scores of the rows held out in so many folds, (rows,)."""
-        held = self.held.setdefault(repr(parts), [])
+        held = self.held.setdefault(self._key(parts), [])
         while len(held) < n_folds:
             held.append(self._fold(parts, *self.splits[len(held)]))
         found = np.concatenate(held[:n_folds])
@@ -177,6 +228,7 @@ class _Judge:
         self, parts: dict[str, Any], train: np.ndarray, test: np.ndarray
     ) -> np.ndarray:
         """Log densities of held-out rows, (rows,); -inf where there is no fit."""
+        key = self._key(parts)
         # Held-out rows have no names.
         weight, groups = self.weight[train], self.estimator._groups_by_position()
         parts = {**parts, "column_groups": groups} if groups else dict(parts)
@@ -184,9 +236,11 @@ class _Judge:
             # The same posterior, which more solvers can find.
             weight = weight / parts["divergence"].weight
             parts["divergence"] = KLDivergence()
-        model = clone(self.estimator).set_params(
-            **parts, warm_start=False, verbose=0, random_state=seed_of(self.estimator)
-        )
+        parts |= {"warm_start": False, "verbose": 0}
+        parts["random_state"] = seed_of(self.estimator)
+        model = clone(self.estimator)
+        known = model.get_params(deep=False)  # some take no divergence
+        model.set_params(**{k: part for k, part in parts.items() if k in known})
         rows = [
             {name: values[part] for name, values in self.rows.items()}
             for part in (train, test)
@@ -196,7 +250,9 @@ class _Judge:
             with warnings.catch_warnings():  # the fit itself will say it of all rows
                 for category in (SkviWarning, ConvergenceWarning):
                     warnings.simplefilter("ignore", category)
-                model.fit(self.X[train], self.y[train], given, **rows[0])
+                own = self.X[train], self.y[train]
+                solution = fit_likeliest(model, *own, given, **rows[0])
+                self.fits.setdefault(key, (model, solution, weight, own, rows[0]))
                 found = model.predict_log_density(self.X[test], self.y[test], **rows[1])
         except IncompatibleComponentsError:
             raise

@@ -62,19 +62,22 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "constant_mean", "known_noise", "autoregression", "vector_autoregression",
         "linear_regression", "linear_trend", "poisson" or "bernoulli", or such objects.
         "auto" is a constant mean and an autoregression, of the series or of their
-        normal scores, whichever have more evidence; with a beta loss, and if more than
-        a tenth of the rows is missing, a constant mean.
+        normal scores, whichever have more evidence; with a beta loss or loss="auto",
+        and if more than a tenth of the rows is missing, a constant mean.
     hazard : float or Hazard, default=100.0
         Prior mean number of rows of a segment; or a `Hazard`, the probability that a
         segment ends as a function of its length.
-    loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
+    loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="log"
         Loss by which parameters are learned from rows. "log" is Bayes' rule. "beta" is
         robust, for regressions: rows farther than 2 standard deviations from their
         prediction have less and less influence; ``BetaLoss(beta)`` sets the order.
+        "auto" runs both, and gives the results of the one that has predicted the rows
+        so far better.
     run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
         Loss by which rows weight the hypotheses about segments; "auto" is `loss`.
         "beta" is ``BetaLoss(1.75)``: a row far from every prediction carries almost no
-        information.
+        information. With ``loss="auto"`` it is "auto", and a beta loss has the same
+        order for both.
     divergence : {"kl"} or KL, default="kl"
         ``KLDivergence(weight=w)`` gives each row the weight 1/w in learning parameters.
     model_prior : array-like of shape (n_models,), default=None
@@ -146,7 +149,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     location_, scale_ : ndarray of shape (n_series,)
         Units of the models.
     models_, hazard_, model_prior_, loss_function_, run_length_loss_, divergence_
-        Resolved values of the parameters.
+        Resolved values of the parameters; with ``loss="auto"`` losses may change with
+        every row, and all results with them.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -168,6 +172,11 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     are normal inverse gamma distributions that minimize the expected beta loss plus
     the divergence from the prior, and hypotheses are weighted by the beta loss of their
     predictions. The most probable segmentation is that of the joint posterior.
+
+    ``loss="auto"`` compares errors of the predictions, row by row, as in [4]_, from a
+    few candidates instead of by gradients. An error counts up to 2 standard deviations
+    of the noise, so that outliers do not decide; rows before the last `history` ones
+    hardly count.
 
     Only the Kullback-Leibler divergence is offered: with any other, rows could not be
     processed one at a time. The beta loss takes densities in units of the noise of the
@@ -213,7 +222,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     _parameter_constraints: dict = {
         "models": [str, SegmentModel, "array-like"],
         "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
-        "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
+        "loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
         "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
         "divergence": [StrOptions({"kl"}), KLDivergence],
         "model_prior": ["array-like", None],
@@ -447,8 +456,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             self._settings = found = Settings.of(self, X[:, self._series])
             self.models_, self.hazard_ = found.models, found.hazard
             self.model_prior_, self.divergence_ = found.model_prior, found.divergence
-            self.loss_function_ = found.loss
-            self.run_length_loss_ = found.run_length_loss
         series = X[:, self._series]
         check_values(series, self.models_[0].support)
         return Batch(series, X[:, self._features], labels, times)

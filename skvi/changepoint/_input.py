@@ -26,6 +26,10 @@ LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
 # The largest order of those tried on the five autoregressions (benchmarks/
 # changepoints.py) that finds both changes where they are.
 RUN_LENGTH_LOSSES = {"log": LogLoss(), "beta": BetaLoss(1.75)}
+# What "auto" chooses from, for parameters and run lengths. Orders of 1.06 to 1.44 for
+# both, and larger ones for run lengths, never predicted better than the better of these
+# (benchmarks/changepoints.py).
+AUTO_LOSSES = LOSSES["log"], LOSSES["beta"]
 # Autoregressions leave out the rows after missing values: too many if more are missing.
 MOST_MISSING = 0.1
 # Beyond it the arithmetic overflows.
@@ -144,6 +148,41 @@ def resolve_loss(
     return clone(found)
 
 
+def resolve_losses(
+    loss: str | Loss, run_length_loss: str | Loss, models: Sequence[SegmentModel]
+) -> list[tuple[Loss, Loss]]:
+    """Pairs of losses, of the parameters and of the run lengths, to choose from."""
+    follows = isinstance(run_length_loss, str) and run_length_loss == "auto"
+    if isinstance(loss, str) and loss == "auto":
+        if not follows:
+            raise IncompatibleComponentsError(
+                "loss='auto'", "run_length_loss='auto'", "a loss that is given"
+            )
+        pairs = [(one, one) for one in AUTO_LOSSES]
+    else:
+        pairs = [(loss, loss if follows else run_length_loss)]
+    found = [
+        (
+            resolve_loss(own, LOSSES, models),
+            resolve_loss(run, RUN_LENGTH_LOSSES, models),
+        )
+        for own, run in pairs
+    ]
+    for own, run in found:
+        if isinstance(run, BetaLoss) and not isinstance(own, BetaLoss):
+            raise IncompatibleComponentsError(
+                f"run_length_loss={run!r}",
+                "a robust loss for the parameters, too",
+                'loss="beta"',
+            )
+    return found
+
+
+def power_of(loss: Loss) -> float | None:
+    """The order of a beta loss less 1; None of the log loss."""
+    return loss.beta - 1 if isinstance(loss, BetaLoss) else None
+
+
 def resolve_divergence(
     divergence: str | KLDivergence, models: Sequence[SegmentModel]
 ) -> KLDivergence:
@@ -166,8 +205,8 @@ def resolve_divergence(
 class Settings:
     """Everything that a stream is made of, except its units.
 
-    `scaling` is None if the units are measured; `power` and `run_power` are beta - 1 of
-    the losses, None for the log loss.
+    `scaling` is None if the units are measured; `losses` are pairs of one for the
+    parameters and one for the run lengths, of which a stream chooses.
     """
 
     models: Sequence[SegmentModel]
@@ -175,10 +214,7 @@ class Settings:
     hazard: Hazard
     model_prior: np.ndarray
     divergence: KLDivergence
-    loss: Loss
-    run_length_loss: Loss
-    power: float | None
-    run_power: float | None
+    losses: Sequence[tuple[Loss, Loss]]
     max_hypotheses: int | None
     min_probability: float
     history: int
@@ -192,21 +228,12 @@ class Settings:
         Takes the first rows of the series, (n, n_series).
         """
         given = detector.models
-        is_robust = detector.loss == "beta" or isinstance(detector.loss, BetaLoss)
+        loss = detector.loss
+        is_robust = loss in ("auto", "beta") or isinstance(loss, BetaLoss)
         is_auto = isinstance(given, str) and given == "auto"
         if is_auto and (is_robust or np.isnan(series).mean(0).max() > MOST_MISSING):
             given = "constant_mean"
         models = resolve_models(given)
-        loss = resolve_loss(detector.loss, LOSSES, models)
-        given = detector.run_length_loss
-        given = detector.loss if isinstance(given, str) and given == "auto" else given
-        run_length_loss = resolve_loss(given, RUN_LENGTH_LOSSES, models)
-        if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
-            raise IncompatibleComponentsError(
-                f"run_length_loss={run_length_loss!r}",
-                "a robust loss for the parameters, too",
-                'loss="beta"',
-            )
         hazard = detector.hazard
         if isinstance(hazard, Hazard):
             hazard.validate()
@@ -219,12 +246,7 @@ class Settings:
             hazard,
             resolve_prior(detector.model_prior, len(models)),
             resolve_divergence(detector.divergence, models),
-            loss,
-            run_length_loss,
-            *(
-                one.beta - 1 if isinstance(one, BetaLoss) else None
-                for one in (loss, run_length_loss)
-            ),
+            resolve_losses(loss, detector.run_length_loss, models),
             detector.max_hypotheses,
             detector.min_probability,
             detector.history,

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi.changepoint._records import Change
 from skvi.changepoint._stream import Feed, Stream
+from skvi.losses.base import Loss
 from skvi.utils._links import page_template
 from skvi.utils._tables import MAX_PRINTED, as_html
 
@@ -310,6 +311,16 @@ class Results(BaseEstimator):
             return filter_.model_prior.copy()
         n_models = len(filter_.model_prior)
         return np.bincount(filter_.model, filter_.probability, n_models)
+
+    @property
+    def loss_function_(self) -> Loss:
+        """Loss of the parameters; if it is chosen, the one that has predicted best."""
+        return self._stream.losses[0]
+
+    @property
+    def run_length_loss_(self) -> Loss:
+        """Loss of the run lengths that belongs to it."""
+        return self._stream.losses[1]
 
     @property
     def log_evidence_(self) -> float:

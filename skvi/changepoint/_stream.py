@@ -13,7 +13,7 @@ import numpy as np
 
 from skvi.changepoint._conjugate import ConjugateGroup
 from skvi.changepoint._filter import Filter, Group, Reading, SingleModel
-from skvi.changepoint._input import Settings, check_order
+from skvi.changepoint._input import Settings, check_order, power_of
 from skvi.changepoint._models import RegressionModel
 from skvi.changepoint._records import Change, Posterior, Records, RowResult
 from skvi.changepoint._robust import RobustGroup
@@ -27,7 +27,11 @@ from skvi.changepoint._units import (
     scale_of,
 )
 from skvi.changepoint.base import BurnIn, ObservationModel, Row
+from skvi.losses.base import Loss
 
+# An error of a prediction counts up to so many standard deviations of the noise: where
+# the influence of a row is largest under the default beta loss.
+LARGEST_ERROR = 2.0
 # Rows between two searches for past segments that can still be part of the best
 # segmentation.
 COLLECT_EVERY = 1000
@@ -60,11 +64,22 @@ class Batch:
 
 
 class Stream:
-    """The state of a detector within a stream: all that is needed to continue."""
+    """The state of a detector within a stream: all that is needed to continue.
 
-    def __init__(self, settings: Settings, scaling: Scaling, n_kept: int) -> None:
-        self.settings, self.scaling = settings, scaling
-        groups = make_groups(settings, scaling.burn_in)
+    Of several with different losses that with the least `risk` predicts best.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        scaling: Scaling,
+        n_kept: int,
+        losses: tuple[Loss, Loss],
+    ) -> None:
+        self.settings, self.scaling, self.losses = settings, scaling, losses
+        self.power, self.run_power = map(power_of, losses)
+        self.risk = 0.0
+        groups = make_groups(settings, scaling.burn_in, self.power, self.run_power)
         self.order = max(model.order for model in settings.models)
         self.filter = Filter(
             groups,
@@ -89,36 +104,31 @@ class Stream:
         # Labels of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
 
-    def push(self, batch: "Batch", name: str | None = None) -> None:
-        """Process rows, until the last one or Ctrl-C; print the progress under a name.
+    def steps(self, batch: "Batch") -> Iterator[None]:
+        """Process rows, one for each step.
 
         Values are in the units of the series, NaN where missing.
         """
-        scaling, told = self.scaling, time.monotonic()
+        scaling = self.scaling
         units = (batch.values - scaling.location) / scaling.scale
         values, slopes = scaling.score(units)
         seen = np.isfinite(values)
         usable = self._usable(seen, batch.features)
         slopes = np.where(usable, slopes, 0.0).sum(1)
         known = np.where(usable, values, 0.0)
-        with interrupts_between_rows() as interrupt:
-            for i in range(len(batch)):
-                if interrupt.is_set():
-                    break
-                index = self.filter.t
-                if batch.labels is not None:
-                    self.labels[index] = batch.labels[i]
-                self.time += 1
-                if batch.times is not None and scaling.clock is not None:
-                    first, step = scaling.clock
-                    self.time = float((batch.times[i] - first) / step)
-                past, features = self.past[::-1], batch.features[i]
-                row = Row(known[i], past, features, index, self.time)
-                mean = self._take(row, usable[i], units[i], float(slopes[i]))
-                self._shift(np.where(seen[i], values[i], mean), seen[i])
-                if name and time.monotonic() > told + 1:
-                    told = time.monotonic()
-                    print(f"[{name}] row {i + 1} of {len(batch)}", flush=True)  # noqa: T201
+        for i in range(len(batch)):
+            index = self.filter.t
+            if batch.labels is not None:
+                self.labels[index] = batch.labels[i]
+            self.time += 1
+            if batch.times is not None and scaling.clock is not None:
+                first, step = scaling.clock
+                self.time = float((batch.times[i] - first) / step)
+            past, features = self.past[::-1], batch.features[i]
+            row = Row(known[i], past, features, index, self.time)
+            mean = self._take(row, usable[i], units[i], float(slopes[i]))
+            self._shift(np.where(seen[i], values[i], mean), seen[i])
+            yield
 
     def _take(
         self, row: Row, usable: np.ndarray, units: np.ndarray, slope: float
@@ -136,10 +146,14 @@ class Stream:
         ended = filter_.branch()
         reading = filter_.read(row, usable)
         density = gain = np.where(usable, reading.log_density, 0.0).sum(1)
-        if (power := self.settings.run_power) is not None:
+        if (power := self.run_power) is not None:
             gain = self._robust_gain(reading, power)
             gain = np.where(usable, gain, 0.0).sum(1)
         mean, std = reading.moments()
+        error = np.abs(row.values - mean) / self.scaling.burn_in.noise
+        # Rows before the last `history` ones hardly count, as everywhere.
+        self.risk -= self.risk / self.settings.history
+        self.risk += float(np.minimum(error, LARGEST_ERROR)[usable].sum())
         change = filter_.advance(gain, bool(usable.any()))
         if power is not None and usable.any():
             top = density.max()
@@ -232,9 +246,27 @@ class Stream:
         return location + scale * mean, scale * std
 
 
-def make_groups(settings: Settings, burn_in: BurnIn) -> list[Group]:
+def push(streams: Sequence[Stream], batch: Batch, name: str | None = None) -> None:
+    """Process rows in all streams, until the last one or Ctrl-C.
+
+    The progress is printed under a name.
+    """
+    told = time.monotonic()
+    steps = zip(*(stream.steps(batch) for stream in streams), strict=True)
+    with interrupts_between_rows() as interrupt:
+        for i, _ in enumerate(steps):
+            if interrupt.is_set():
+                break
+            if name and time.monotonic() > told + 1:
+                told = time.monotonic()
+                print(f"[{name}] row {i + 1} of {len(batch)}", flush=True)  # noqa: T201
+
+
+def make_groups(
+    settings: Settings, burn_in: BurnIn, power: float | None, run_power: float | None
+) -> list[Group]:
     """Models of one kind share their arithmetic."""
-    temper, power = 1 / settings.divergence.weight, settings.power
+    temper = 1 / settings.divergence.weight
     kinds: dict[bool, list[int]] = {}
     groups: list[Group] = []
     for i, model in enumerate(settings.models):
@@ -247,13 +279,12 @@ def make_groups(settings: Settings, burn_in: BurnIn) -> list[Group]:
         if power is None:
             groups.append(ConjugateGroup(*given))
         else:
-            run_power = settings.run_power
             groups.append(RobustGroup(*given, power=power, run_power=run_power))
     return groups
 
 
 class Feed:
-    """A stream, and the rows after it whose units are not settled yet.
+    """Streams, one for each loss, and the rows whose units are not settled yet.
 
     Units are measured from `burn_in` rows, those from which the series begins to vary:
     a constant series is 0 in any scale, and the rows since it varies wait once more.
@@ -262,14 +293,14 @@ class Feed:
 
     def __init__(self, settings: Settings, burn_in: int, n_kept: int) -> None:
         self.settings, self.burn_in, self.n_kept = settings, burn_in, n_kept
-        # The stream up to the first row that waits.
-        self.settled: Stream | None = None
+        # The streams up to the first row that waits; none before the burn-in.
+        self.settled: list[Stream] = []
         self.waiting: Batch | None = None
         self.last_time = -np.inf
         # Series that have not varied so far, and their constants; NaN: never observed.
         self.is_constant = np.full(settings.n_series, settings.scaling is None)
         self.level = np.full(settings.n_series, np.nan)
-        self._current: Stream | None = None
+        self._current: list[Stream] | None = None
         # The rows of every series from which units were measured, until they are read.
         self.measured: Sequence[np.ndarray] = ()
 
@@ -292,44 +323,47 @@ class Feed:
                 self.waiting = rows
                 return
             now, rows = rows[:n], rows[n:]
-            if self.settled is None:
+            if is_first := not self.settled:
                 self.measured = self._burn_in_of(now, begins)
-            is_first = self.settled is None
             self.settled = self._settle(self.settled, now, begins)
             self._notice(now, begins)
-            self.settled.push(now, name)
+            push(self.settled, now, name)
             if is_first:
                 self.settled = self._normalized(self.settled, now, begins)
 
     @property
     def n_rows(self) -> int:
         """Number of rows so far."""
-        n = 0 if self.settled is None else self.settled.filter.t
+        n = self.settled[0].filter.t if self.settled else 0
         return n + (0 if self.waiting is None else len(self.waiting))
 
     @property
     def current(self) -> Stream:
-        """The stream after all rows, in units measured from those so far."""
-        if self.waiting is None and self.settled is not None:
-            return self.settled
+        """The stream that predicts best, in units measured from the rows so far."""
         if self._current is None:
-            rows = self.waiting
-            stream = deepcopy(self.settled)
-            begins, is_first = self._begins(rows), stream is None
-            stream = self._settle(stream, rows, begins)
-            stream.push(rows)
-            self._current = (
-                self._normalized(stream, rows, begins) if is_first else stream
-            )
-        return self._current
+            self._current = self.settled
+            if (rows := self.waiting) is not None:
+                begins = self._begins(rows)
+                streams = self._settle(deepcopy(self.settled), rows, begins)
+                push(streams, rows)
+                is_first = not self.settled
+                self._current = (
+                    self._normalized(streams, rows, begins) if is_first else streams
+                )
+        return min(self._current, key=lambda stream: stream.risk)
 
     def replay(self, rows: Batch) -> Self:
         """Return a feed of other rows in the same units, from the first row on."""
         other = copy(self)
-        other.settled = Stream(self.settings, self.current.scaling, len(rows))
+        other.settled = self._streams(self.current.scaling, len(rows))
         other.waiting = other._current = None
-        other.settled.push(rows)
+        push(other.settled, rows)
         return other
+
+    def _streams(self, scaling: Scaling, n_kept: int) -> list[Stream]:
+        """New streams, one for each loss."""
+        settings = self.settings
+        return [Stream(settings, scaling, n_kept, pair) for pair in settings.losses]
 
     def _begins(self, rows: Batch) -> np.ndarray:
         """First of the rows in which each series varies, if it did not before."""
@@ -346,49 +380,56 @@ class Feed:
     def _n_settled(self, begins: np.ndarray, n_rows: int) -> int:
         """Number of rows to process next; more than there are if they wait."""
         begins = begins[self.is_constant]
-        if self.settled is not None:
+        if self.settled:
             first = int(begins.min(initial=n_rows))
             if first > 0:
                 return first
-        n = 0 if self.settled is not None else self.burn_in
+        n = 0 if self.settled else self.burn_in
         for begin in np.sort(begins[begins < n_rows]).tolist():
             if begin < max(n, 1):
                 n = max(n, begin + max(self.burn_in - 1, 1))
         return n
 
-    def _settle(self, stream: Stream | None, rows: Batch, begins: np.ndarray) -> Stream:
-        """Stream in units that suit the rows, which it has not processed yet."""
+    def _settle(
+        self, streams: list[Stream], rows: Batch, begins: np.ndarray
+    ) -> list[Stream]:
+        """Streams in units that suit the rows, which they have not processed yet."""
         columns = rows.values.T
-        if stream is None:
+        if not streams:
             parts = self._burn_in_of(rows, begins)
             scaling = measure(parts, self.settings.scaling, rows.features.shape[1])
             scaling = replace(scaling, clock=clock_of(rows.times))
-            return Stream(self.settings, scaling, self.n_kept)
-        location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
+            return self._streams(scaling, self.n_kept)
+        scaling = streams[0].scaling
+        location, scale = scaling.location.copy(), scaling.scale.copy()
         for j in np.flatnonzero(self.is_constant).tolist():
             if np.isnan(self.level[j]):
                 location[j] = first_observed(columns[j], location[j])
             if begins[j] < len(rows):
                 varied = columns[j, begins[j] :][: max(self.burn_in - 1, 1)]
                 scale[j] = scale_of(np.append(location[j], varied))
-        stream.scaling = replace(stream.scaling, location=location, scale=scale)
-        return stream
+        scaling = replace(scaling, location=location, scale=scale)
+        for stream in streams:
+            stream.scaling = scaling
+        return streams
 
-    def _normalized(self, stream: Stream, rows: Batch, begins: np.ndarray) -> Stream:
+    def _normalized(
+        self, streams: list[Stream], rows: Batch, begins: np.ndarray
+    ) -> list[Stream]:
         """The stream of the first rows, or that of their normal scores if it is better.
 
         The evidence pays a nat for each knot, as in Akaike's criterion.
         """
         if not self.settings.normalizes:
-            return stream
+            return streams
         parts, n_features = self._burn_in_of(rows, begins), rows.features.shape[1]
         scaling = measure(parts, self.settings.scaling, n_features, scores=True)
         if not scaling.n_knots:
-            return stream
-        other = Stream(self.settings, scaling, self.n_kept)
-        other.push(rows)
-        gain = other.log_evidence - stream.log_evidence
-        return other if gain > scaling.n_knots else stream
+            return streams
+        others = self._streams(scaling, self.n_kept)
+        push(others, rows)
+        gain = others[0].log_evidence - streams[0].log_evidence
+        return others if gain > scaling.n_knots else streams
 
     def _burn_in_of(self, rows: Batch, begins: np.ndarray) -> Sequence[np.ndarray]:
         """First rows of every series, from the last one before it varies."""

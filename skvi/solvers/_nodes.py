@@ -172,7 +172,8 @@ class Nodes(NodeRun):
 
     def improve(self) -> Solution:
         middle = self._climb(*self._first())
-        if not self.stopped and middle.gap < self._tolerance(ROUGH):
+        is_near = not self.stopped and middle.gap < self._tolerance(ROUGH)
+        if self.options.averages and is_near:
             self._fill(middle)
             self.report()
         return self._finish()

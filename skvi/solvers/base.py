@@ -228,6 +228,10 @@ class SolverOptions:
         size; None is 300 gradient steps.
     warm_start : bool, default=False
         Whether to start at the state of the posterior.
+    averages : bool, default=True
+        Whether to average over numbers that all rows share, such as the scale of a
+        prior; otherwise they are known, about where they are likeliest. Where averages
+        cost little they are taken in any case.
     dtype : torch.dtype, default=None
         Precision of the steps of the stochastic solver; None is that of the posterior,
         in which the result is in any case.
@@ -261,6 +265,7 @@ class SolverOptions:
     rate: float | None = None
     n_iter_no_change: int | None = None
     warm_start: bool = False
+    averages: bool = True
     dtype: torch.dtype | None = None
     score: Score | None = None
     progress: Progress = no_progress

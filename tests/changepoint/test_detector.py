@@ -14,7 +14,7 @@ from skvi.changepoint import (
 )
 from skvi.divergences import RenyiDivergence
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.losses import BetaLoss
+from skvi.losses import BetaLoss, LogLoss
 from skvi.priors import Normal
 from tests.changepoint.series import jump, state
 
@@ -106,6 +106,36 @@ def test_outliers(loss, size):
         assert detector.predictions_[31] == pytest.approx(0, abs=0.8)
 
 
+def test_the_loss_that_predicts_better_is_taken():
+    """Wrong: the worse one; errors in the units of the series; memory of all rows."""
+    X = jump(90)
+    X[66::6] -= 9.0
+    params = {"models": "constant_mean", "burn_in": 40, "history": 60}
+    fits = {
+        loss: BayesianChangepointDetector(
+            loss=loss, run_length_loss=loss, **params
+        ).fit(X)
+        for loss in (LogLoss(), BetaLoss(1.25))
+    }
+    stream = BayesianChangepointDetector(loss="auto", **params)
+    stream.partial_fit(1e6 * X[:30]).partial_fit(1e6 * X[30:60])
+    assert stream.loss_function_.is_log_loss
+    stream.partial_fit(1e6 * X[60:])
+    noise = stream._stream.scaling.burn_in.noise * stream.scale_
+    risks = {}
+    for loss, fit in fits.items():
+        errors = np.abs(1e6 * (X - fit.predictions_)) / noise
+        risks[loss] = (1 - 1 / 60) ** np.arange(90)[::-1] @ np.minimum(errors, 2)
+    best = min(risks, key=risks.get)
+    assert stream._stream.risk == pytest.approx(risks[best][0])
+    losses = stream.loss_function_, stream.run_length_loss_
+    assert repr(losses) == repr((best, best)) == repr((BetaLoss(1.25),) * 2)
+    np.testing.assert_allclose(stream.predictions_, 1e6 * fits[best].predictions_[30:])
+    whole = BayesianChangepointDetector(loss="auto", **params).partial_fit(1e6 * X)
+    for name, values in state(stream).items():
+        np.testing.assert_array_equal(values, getattr(whole, name))
+
+
 def test_wrong_shapes_in_mid_stream():
     detector = BayesianChangepointDetector().fit(jump(20, 2))
     before = state(detector)
@@ -140,6 +170,7 @@ def test_wrong_shapes_in_mid_stream():
         ({"models": "bernoulli", "loss": "beta"}, [[0.0]], "have no outliers"),
         ({"divergence": RenyiDivergence()}, [[0.0]], "'divergence' parameter"),
         ({"run_length_loss": "beta"}, [[0.0]], "robust loss"),
+        ({"loss": "auto", "run_length_loss": "beta"}, [[0.0]], "='auto'"),
         ({"feature_columns": [0]}, [[0.0]], "every column"),
         ({"feature_columns": [1]}, [[0.0]], "numbered from 0"),
         ({"feature_columns": ["a"]}, [[0.0]], "not a column"),

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
+from skvi._estimator._fitting import cost_of_prior, fit_likeliest
 from skvi._estimator._held_out import split_rows
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianLinearRegression as Linear
 from skvi.linear_model import BayesianLogisticRegression as Logistic
+from skvi.linear_model import BayesianOrdinalClassifier as Ordinal
 from skvi.linear_model import BayesianPoissonRegressor as Poisson
 from skvi.losses import BetaLoss
 from skvi.model_selection import EvidenceSearch
@@ -38,6 +41,33 @@ def test_a_misplaced_prior_gets_less_weight(kind, target, rows):
     np.testing.assert_array_equal(model.coef_, given.coef_)
 
 
+@pytest.mark.parametrize(
+    "params", [{"posterior": "exact"}, {"prior": Normal(loc=2.0, scale=0.5)}]
+)
+def test_the_cost_of_a_prior(params):
+    """Of squares, in the noise's variance; wrong: without 1/2; the prior's curvature.
+
+    With little to gain no other weight is tried, nor without outliers another loss.
+    """
+    model = Linear(noise_scale=0.5, **params)
+    cost = cost_of_prior(fit_likeliest(model, X, y))
+    errors = [y - one.predict(X) for one in (model, LinearRegression().fit(X, y))]
+    squares = [e @ e for e in errors]
+    assert cost == pytest.approx((squares[0] - squares[1]) / (2 * 0.5**2), rel=1e-5)
+    model.set_params(divergence="auto", loss="auto").fit(X, y)
+    tried = model.diagnostics_["held_out"]
+    assert [len(tried[name]) for name in ("divergence", "loss")] == [1, 1]
+
+
+def test_a_contradicted_prior_is_left_for_one_standard_error():
+    """Wrong: for two, as a prior that may be right."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = X @ COEF + rng.standard_normal(40)
+    model = Linear(divergence="auto", prior=Normal(loc=0.8, scale=0.2), noise_scale=1.0)
+    assert model.fit(X, y).divergence_.weight == 0.1
+
+
 def test_outliers_ask_for_a_robust_loss():
     """Rows without any do not, nor a third of the rows: there the model is wrong."""
     robust = Linear(loss="auto", noise_scale=0.5)
@@ -53,6 +83,8 @@ def test_outliers_ask_for_a_robust_loss():
     assert clean.loss_function_.is_log_loss
     assert clean.divergence_.weight == 1
     assert list(clean.diagnostics_["held_out"]) == ["divergence", "loss"]
+    ordinal = Ordinal(loss="auto").fit(X[:50], np.digitize(y[:50], [-1, 1]))
+    assert ordinal.loss_function_.is_log_loss
     wrong = robust.fit(X, np.where(np.arange(200) % 3, 0.1, 20) * y)
     assert wrong.diagnostics_["held_out"]["loss"]["BetaLoss(beta=1.25)"] == -np.inf
 
