@@ -88,6 +88,15 @@ def targets(kind, X, rng):
         if what == 2:
             y = np.floor(y * 10.0 ** rng.uniform(0, 13))
         return y
+    if kind != "regression":
+        return other_targets(kind, f, rng)
+    y = f + rng.choice([0.0, 0.1, 1.0]) * rng.standard_normal(n)
+    return y * units(rng, None) + rng.choice([0.0, 0.0, 1.0, 1e6])
+
+
+def other_targets(kind, f, rng):
+    """Ordered classes, successes, rates, positive numbers, or amounts."""
+    n = len(f)
     if kind == "ordered":
         y = np.digitize(f + rng.logistic(size=n), np.sort(rng.normal(0, 2, 4)))
         y[0] += n < 2 or (y == y[0]).all()
@@ -99,13 +108,10 @@ def targets(kind, X, rng):
         mean = 1 / (1 + np.exp(-f))
         y = rng.beta(spread * mean, spread * (1 - mean))
         return np.clip(y, rng.choice([1e-300, 1e-9]), 1 - 2e-16)
-    if kind in ("positive", "amounts"):
-        y = np.exp(f + rng.choice([0.1, 1.0, 4.0]) * rng.standard_normal(n))
-        if kind == "amounts":
-            y *= rng.uniform(size=n) < rng.choice([0.1, 0.5, 1.0])
-        return y * units(rng, None)
-    y = f + rng.choice([0.0, 0.1, 1.0]) * rng.standard_normal(n)
-    return y * units(rng, None) + rng.choice([0.0, 0.0, 1.0, 1e6])
+    y = np.exp(f + rng.choice([0.1, 1.0, 4.0]) * rng.standard_normal(n))
+    if kind == "amounts":
+        y *= rng.uniform(size=n) < rng.choice([0.1, 0.5, 1.0])
+    return y * units(rng, None)
 
 
 def trials(n):

@@ -120,10 +120,10 @@ def begin(estimator: Any, problem: Problem, solver: Solver) -> State | None:
 
 
 def fit_likeliest(
-    estimator: Any, X: Any, y: Any, *weights: Any, **rows: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, rows: Any
 ) -> Solution:
     """Fit for predictions alone, at the likeliest numbers that all rows share."""
-    target, _ = estimator._make_target(X, y, *weights, **rows)
+    target, _ = estimator._make_target(X, y, sample_weight, rows)
     with limit_threads(estimator._work(target), estimator.n_jobs):
         problem, solver = estimator._pose(target)
         options = replace(estimator._solver_options(target), averages=False)

@@ -251,7 +251,7 @@ class _Judge:
                 for category in (SkviWarning, ConvergenceWarning):
                     warnings.simplefilter("ignore", category)
                 own = self.X[train], self.y[train]
-                solution = fit_likeliest(model, *own, given, **rows[0])
+                solution = fit_likeliest(model, *own, given, rows[0])
                 self.fits.setdefault(key, (model, solution, weight, own, rows[0]))
                 found = model.predict_log_density(self.X[test], self.y[test], **rows[1])
         except IncompatibleComponentsError:
