@@ -196,6 +196,8 @@ class _Run:
         if target.symmetry is not None and method != "importance":
             reason = why_path_too_long(target) if method == "auto" else ""
             return self.nothing(reason) if reason else self.from_prior()
+        if target.prior is not None and target.prior.paired:
+            return self.nothing(PAIRED)
         lifted = lift(target, posterior) if has_unknowns(target) else None
         if lifted is not None:
             return self.unknowns(method, lifted)
@@ -370,6 +372,11 @@ def _normal_near(
 
 
 OVER = "max_seconds ended before there were any bounds; allow several times as many"
+PAIRED = (
+    "the density of correlated groups without their scales takes too long for chains; "
+    "lower_bound_ is close to the log evidence, and with normal noise and up to four "
+    "unknown numbers it is found by quadrature"
+)
 MANY_MODES = (
     f"the posterior has more than {MAX_MODES} modes, such as switched labels, and "
     "bounds that miss some would be short of their mass: break the symmetry (support "

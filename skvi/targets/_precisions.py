@@ -214,6 +214,7 @@ class BuiltHierarchy(BuiltPrior):
     ) -> None:
         self.layout, self.prior, self.hyperprior = layout, prior, hyperprior
         self.learned, self.is_proper = prior.learned, prior.is_proper
+        self.paired = prior.paired
 
     def initial_hyper(self) -> torch.Tensor:
         """Those of the parameters; see `BuiltPrior.initial_hyper`."""
