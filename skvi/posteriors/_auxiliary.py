@@ -26,6 +26,8 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.utils._tensors import LOG_2PI, log_mean_exp, rand, randn
 
+# Terms of a lower bound of log q where the upper one has no others than that of e_0.
+N_BELOW = 10
 # Variance of u that comes from e at the start.
 SHARE = 0.1
 # Transitions of a chain, steps of each, and the range of the logs of their sizes.
@@ -176,12 +178,11 @@ class AuxiliaryPosterior(WhitenedPosterior):
             log_q = log_mean_exp(terms, 0)
         return Draw(u, log_q, self.side, auxiliary=e)
 
-    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
-        """Draw theta with a lower bound of its log density; None without terms."""
-        if not self.settings.n_mixture:
-            return None
+    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw theta with a lower bound of its log density, of K terms or `N_BELOW`."""
+        several = self.with_mixture(self.settings.n_mixture or N_BELOW)
         u, e, given = self._pairs(n_draws, generator)
-        terms = self.log_terms(u, e, given, self.params, generator)[1:]
+        terms = several.log_terms(u, e, given, self.params, generator)[1:]
         return self._from_white(Draw(u, log_mean_exp(terms, 0), "lower", auxiliary=e))
 
     def _pairs(

@@ -175,7 +175,8 @@ class HierarchicalVariational(_NormalGivenAuxiliary):
         | \theta)}
 
     The distance is the mean of :math:`KL(q(e | \theta) \| r(e | \theta))`. It is the
-    cheapest bound, and the only one that no upper bound accompanies.
+    cheapest bound. ``diagnostics_["elbo_upper"]`` is an estimate of the upper one,
+    :math:`\mathcal{L}^K` of `SemiImplicitMixture`, with ten draws from r.
 
     Parameters
     ----------
