@@ -316,8 +316,8 @@ def one_run(problem, n_auxiliary):
     """ELBO of refined samples, or of the normal that they start from."""
     density, shapes, supports, prior, evidence = PROBLEMS[problem]
     family = "mean_field"
+    ratio = {0: 0.0, 12: 0.3}.get(n_auxiliary, 0.8 if problem == "four modes" else 0.7)
     if n_auxiliary:
-        ratio = 0.8 if problem == "four modes" else 0.7
         family = RefinedNormal(n_auxiliary=n_auxiliary, n_draws=1000, ratio=ratio)
     start = time.process_time()
     model = VariationalInference(
@@ -326,6 +326,7 @@ def one_run(problem, n_auxiliary):
     return {
         "problem": problem,
         "auxiliaries": n_auxiliary,
+        "ratio": ratio,
         "elbo": f"{model.lower_bound_:.3f}",
         "error": f"{model.lower_bound_se_:.3f}",
         "evidence": f"{evidence():.3f}",
@@ -364,7 +365,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", action="store_true")
     if parser.parse_args().run:
-        runs = [(problem, n) for problem in PROBLEMS for n in (0, 2, 5, 10)]
+        runs = [(problem, n) for problem in PROBLEMS for n in (0, 2, 5, 10, 12)]
         keys, path = ("problem", "auxiliaries"), RESULTS / "claims_refined.csv"
         for row in sweep(path, keys, runs, one_run, "Refined samples of densities"):
             print(*row.values(), flush=True)
