@@ -177,8 +177,9 @@ def test_fits_print_both_sides():
 def test_unbiased_gradients(size):
     """The mean of gradients with inner chains is that of the exact ELBO, by quadrature.
 
-    Wrong variants: the chain returns the pair that it starts at; the slope in u is not
-    multiplied by the path of u.
+    Wrong variants: the chain returns the pair that it starts at; it chooses among draws
+    of r alone, which is too narrow here; the slope in u is not multiplied by the path
+    of u.
     """
     target, generator = Bent(size), make_generator(3)
     q = perturbed(SemiImplicitMixture(gradient="unbiased", **SMALL), size)
