@@ -98,7 +98,7 @@ class SemiImplicitMixture(_NormalGivenAuxiliary):
         "bound" maximizes the lower bound. "unbiased" follows the gradient of the ELBO
         itself, with chains of e given theta that start at the e that generated theta.
         In twice the seconds it ends 0.02 nats closer to the posterior on densities of 2
-        and 10 parameters, with a `lower_bound_` that is 0.25 and 0.07 nats lower, since
+        and 10 parameters, with a `lower_bound_` that is 0.25 and 0.06 nats lower, since
         it ignores the distance of the bound. Take "bound" unless only draws matter.
     whiten : bool, default=True
         Whether theta given e is factorized in coordinates in which the normal fit that
