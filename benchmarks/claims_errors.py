@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from runs import read
+from scipy.optimize import minimize
 
 X = np.linspace(-25, 25, 10_001)
 STEP = X[1] - X[0]
@@ -126,6 +127,38 @@ def variances_of_auxiliaries():
     for _ in range(5):
         left -= 0.7 * left
     return 1 - left, 1.0
+
+
+def bound_of_cauchy_auxiliaries():
+    """One weight, N(w; 1, 1) times a Cauchy prior: ELBO_init and ELBO_aux, - log p(D).
+
+    The first of two auxiliary variables has 0.7 of the scale. Every fit is exact.
+    """
+    x, weight = np.polynomial.hermite_e.hermegauss(60)
+    weight = weight / weight.sum()
+
+    def cauchy(w, scale):
+        return scale / (math.pi * (scale**2 + w**2))
+
+    def minus_bound(q, at, scale):
+        w = q[0] + math.exp(q[1]) * x
+        parts = -0.5 * (w - 1) ** 2 + np.log(cauchy(w - at, scale))
+        return -weight @ parts - q[1] - 0.5 * math.log(2 * math.pi * math.e)
+
+    def fit(at, scale):
+        starts = [1.0, 0.0], [0.5, -0.5], [at, -1.0]
+        found = [minimize(minus_bound, s, (at, scale), "Nelder-Mead") for s in starts]
+        return min(found, key=lambda best: best.fun)
+
+    start = fit(0.0, 1.0)
+    w = start.x[0] + math.exp(start.x[1]) * x
+    tail = np.pi * ((np.arange(51) + 0.5) / 51 - 0.5)
+    a = 0.5 + np.tan(tail)  # with the same share of a Cauchy distribution each
+    ratio = (cauchy(w - a[:, None], 0.3) / cauchy(w, 1.0)) @ weight  # q(a) / p(a)
+    share = ratio * cauchy(a, 0.7) / cauchy(a - 0.5, 1.0) / len(a)
+    after = np.array([-fit(at, 0.3).fun for at in a]) - np.log(ratio)
+    log_evidence = math.log(integral(np.exp(-0.5 * (X - 1) ** 2) * cauchy(X, 1.0)))
+    return -start.fun - log_evidence, share @ after - log_evidence
 
 
 def gradient_of_log_q():

@@ -1,6 +1,7 @@
 """The result computed from two sets of log weights, what it rests on, what helps."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -13,6 +14,7 @@ from skvi._sampling._importance import (
     khat_limit,
     pareto_khat,
 )
+from skvi.base import Draw
 from skvi.divergences import KLDivergence
 from skvi.evidence._estimates import (
     NEARLY_CONSTANT,
@@ -60,7 +62,8 @@ def lower_bound(
             value = -float(loss + kl.closed_form(normal, target.reference))
             return Estimate(value, 0.0)
     if target.has_density:
-        log_weights = _log_weights(target, posterior, n_draws, generator)
+        n_draws = min(n_draws, posterior.n_stored or n_draws)
+        log_weights = _log_weights(target, posterior.draw, n_draws, generator)
     else:
         log_weights = target.elbo_draws(posterior, n_draws, generator)
     # Two stored samples, from opposed noise, count as one.
@@ -80,26 +83,27 @@ def upper_elbo(
 
     "elbo_upper" and "elbo_upper_se", in nats; empty where draws have no such side.
     """
-    draw = posterior.draw_below(n_draws, generator)
-    if draw is None:
+    if posterior.draw_below(1, generator) is None:
         return {}
-    values = (target.log_joint_batched(draw.theta) - draw.log_q).double()
+    most = BLOCK_ELEMENTS // 8  # a draw has several terms
+    values = _log_weights(target, posterior.draw_below, n_draws, generator, most)
     error = float(values.std()) / n_draws**0.5
     return {"elbo_upper": float(values.mean()), "elbo_upper_se": error}
 
 
 def _log_weights(
-    target: Target, posterior: Posterior, n_draws: int, generator: torch.Generator
+    target: Target,
+    draw: Callable[[int, torch.Generator], Draw | None],
+    n_draws: int,
+    generator: torch.Generator,
+    most: int = BLOCK_ELEMENTS,
 ) -> torch.Tensor:
     """Log weights of draws of q, which are generated in chunks."""
-    n_draws = min(n_draws, posterior.n_stored or n_draws)
-    block = max(1, BLOCK_ELEMENTS // target.layout.size)
+    block = max(1, most // target.layout.size)
     parts = []
     for start in range(0, n_draws, block):
-        size = min(block, n_draws - start)
-        draw = posterior.draw(size, generator)
-        theta, log_q = draw.theta, draw.log_q
-        parts.append(target.log_joint_batched(theta) - log_q)
+        found = cast(Draw, draw(min(block, n_draws - start), generator))
+        parts.append(target.log_joint_batched(found.theta) - found.log_q)
     return torch.cat(parts).double()
 
 
@@ -166,7 +170,7 @@ def weight_diagnostics(
         fit_cost = 2 * n_draws * n_rows * (size + 20)
     if cost > 1e7 and cost > 0.1 * fit_cost:
         return {"efficiency": None, "khat": None}
-    log_weights = _log_weights(target, posterior, WEIGHT_DRAWS, generator)
+    log_weights = _log_weights(target, posterior.draw, WEIGHT_DRAWS, generator)
     draws = WeightedDraws(log_weights[:, None], log_weights)
     return {"efficiency": draws.ess / WEIGHT_DRAWS, "khat": draws.khat}
 

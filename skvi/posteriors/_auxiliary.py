@@ -26,10 +26,12 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._whitened import WhitenedPosterior
 from skvi.utils._tensors import LOG_2PI, log_mean_exp, rand, randn
 
+# Terms of a lower bound of log q where the upper one has no others than that of e_0.
+N_BELOW = 10
 # Variance of u that comes from e at the start.
 SHARE = 0.1
-# Transitions of a chain, steps of each, and the range of the logs of their sizes.
-N_TRANSITIONS, N_STEPS, LOG_RANGE = 5, 5, 2.0
+# Choices of a chain, and the draws that each is among.
+N_CHOICES, N_OFFERED = 5, 10
 
 
 @dataclass(frozen=True)
@@ -176,12 +178,11 @@ class AuxiliaryPosterior(WhitenedPosterior):
             log_q = log_mean_exp(terms, 0)
         return Draw(u, log_q, self.side, auxiliary=e)
 
-    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw | None:
-        """Draw theta with a lower bound of its log density; None without terms."""
-        if not self.settings.n_mixture:
-            return None
+    def draw_below(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw theta with a lower bound of its log density, of K terms or `N_BELOW`."""
+        several = self.with_mixture(self.settings.n_mixture or N_BELOW)
         u, e, given = self._pairs(n_draws, generator)
-        terms = self.log_terms(u, e, given, self.params, generator)[1:]
+        terms = several.log_terms(u, e, given, self.params, generator)[1:]
         return self._from_white(Draw(u, log_mean_exp(terms, 0), "lower", auxiliary=e))
 
     def _pairs(
@@ -211,48 +212,41 @@ class AuxiliaryPosterior(WhitenedPosterior):
         given = self.conditional(e, params)
         terms = self.log_terms(at.detach(), e, given, params, generator)
         value = log_mean_exp(terms, 0)
-        other = self.chain(at.detach(), e, fixed, generator)
-        log_prob = self.conditional(other, fixed).log_prob(at)
-        (score,) = torch.autograd.grad(log_prob.sum(), at)
+        others, share = self.chain(at.detach(), e, generator)
+        log_prob = self.conditional(others, fixed).log_prob(at)
+        (score,) = torch.autograd.grad((share * log_prob).sum(), at)
         return value + (score * (u - at.detach())).sum(1)
 
+    @torch.no_grad()
     def chain(
-        self,
-        u: torch.Tensor,
-        e: torch.Tensor,
-        params: torch.Tensor,
-        generator: torch.Generator,
-    ) -> torch.Tensor:
-        """Hamiltonian transitions of e under q(e | u), which they start from.
+        self, u: torch.Tensor, e: torch.Tensor, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Points under q(e | u), (M, S, A), and shares, of chains that start at e.
 
-        In coordinates whitened by r. The more of them, the less the end depends on e.
+        A chain chooses its next point by weights, among this one and new draws, which
+        leaves q(e | u) as it is (Andrieu, Lee and Vihola 2018, *Uniform ergodicity of
+        the iterated conditional SMC and geometric ergodicity of particle Gibbs
+        samplers*). Half of the draws are of r, half of the noise itself: weights are at
+        most 2 q(u | e). The points are those of the last choice, which is not made.
         """
+        params = self.params.detach()
         r = self.proposal(u, params)
-
-        def evaluate(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            x = x.detach().requires_grad_()
-            other = r.transform(x)
-            value = _log_joint(u, other, self.conditional(other, params))
-            (slope,) = torch.autograd.grad(value.sum(), x)
-            return value.detach(), slope
-
-        x = r.whiten(e - r.mean)
-        value, slope = evaluate(x)
-        for _ in range(N_TRANSITIONS):
-            size = torch.exp(-LOG_RANGE * rand(generator, len(u), 1)).to(x.dtype)
-            speed = first = randn(generator, *x.shape, dtype=x.dtype)
-            moved, new_value, new_slope = x, value, slope
-            for _ in range(N_STEPS):
-                speed = speed + 0.5 * size * new_slope
-                moved = moved + size * speed
-                new_value, new_slope = evaluate(moved)
-                speed = speed + 0.5 * size * new_slope
-            gain = new_value - value + 0.5 * (first.square() - speed.square()).sum(1)
-            accept = rand(generator, len(u)).log() < gain
-            value = torch.where(accept, new_value, value)
-            x = torch.where(accept[:, None], moved, x)
-            slope = torch.where(accept[:, None], new_slope, slope)
-        return r.transform(x)
+        near = r.sample(N_CHOICES * N_OFFERED, generator)
+        far = randn(generator, *near.shape, dtype=e.dtype)
+        is_far = rand(generator, *near.shape[:2], 1) < 0.5
+        points = torch.cat([e[None], torch.where(is_far, far, near)])
+        wide = -0.5 * (points.square() + LOG_2PI).sum(-1)
+        logs = _log_joint(u, points, self.conditional(points, params))
+        logs = logs - torch.logaddexp(r.log_prob(points), wide)
+        seen, log_w = points[:1], logs[:1]
+        offers = zip(*(x[1:].split(N_OFFERED) for x in (points, logs)), strict=True)
+        for offered, offered_w in offers:
+            noise = -(-rand(generator, *log_w.shape).log()).log()
+            which = (log_w + noise).argmax(0, keepdim=True)
+            own = seen.gather(0, which[..., None].expand_as(seen[:1]))
+            seen = torch.cat([own, offered])
+            log_w = torch.cat([log_w.gather(0, which), offered_w])
+        return seen, torch.softmax(log_w, 0)
 
 
 def _log_joint(u: torch.Tensor, e: torch.Tensor, given: NormalForm) -> torch.Tensor:

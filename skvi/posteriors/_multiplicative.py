@@ -44,6 +44,9 @@ class MultiplicativeFlow(Family):
     .. math::
         \mathrm{ELBO} \ge E \log p(D, W) - E \log \frac{q(W | z)\, q(z)}{r(z | W)}
 
+    ``diagnostics_["elbo_upper"]`` is an estimate of an upper bound of the ELBO, as of
+    `HierarchicalVariational`.
+
     Parameters
     ----------
     n_layers : int, default=2

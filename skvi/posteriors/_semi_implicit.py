@@ -96,10 +96,10 @@ class SemiImplicitMixture(_NormalGivenAuxiliary):
         lead near theta if there are more than a few parameters.
     gradient : {"bound", "unbiased"}, default="bound"
         "bound" maximizes the lower bound. "unbiased" follows the gradient of the ELBO
-        itself, with Hamiltonian chains of e given theta that start at the e that
-        generated theta; it takes several times as long. What it ignores, the distance
-        of the lower bound, can grow on the way: with more than a few parameters
-        `lower_bound_` is higher under "bound".
+        itself, with chains of e given theta that start at the e that generated theta.
+        A step takes twice as long. After as many, q is 0.02 nats closer to densities of
+        2 and 10 parameters, and `lower_bound_` 0.25 and 0.06 nats lower, since it
+        ignores the distance of the bound. Take "bound" unless only draws matter.
     whiten : bool, default=True
         Whether theta given e is factorized in coordinates in which the normal fit that
         q starts from is N(0, I). False keeps the correlations for e to find: the
@@ -121,8 +121,7 @@ class SemiImplicitMixture(_NormalGivenAuxiliary):
     Learned proposals have no such limit.
 
     "unbiased" is so in the limit of long chains. They begin in their stationary
-    distribution, and five transitions of five steps leave little of their start where
-    r is close to the distribution of e given theta.
+    distribution, and five choices among ten draws each leave little of their start.
 
     References
     ----------
@@ -175,7 +174,8 @@ class HierarchicalVariational(_NormalGivenAuxiliary):
         | \theta)}
 
     The distance is the mean of :math:`KL(q(e | \theta) \| r(e | \theta))`. It is the
-    cheapest bound, and the only one that no upper bound accompanies.
+    cheapest bound. ``diagnostics_["elbo_upper"]`` is an estimate of the upper one,
+    :math:`\mathcal{L}^K` of `SemiImplicitMixture`, with ten draws from r.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def test_the_cost_of_a_prior(params):
     With little to gain no other weight is tried, nor without outliers another loss.
     """
     model = Linear(noise_scale=0.5, **params)
-    cost = cost_of_prior(fit_likeliest(model, X, y))
+    cost = cost_of_prior(fit_likeliest(model, X, y, None, {}))
     errors = [y - one.predict(X) for one in (model, LinearRegression().fit(X, y))]
     squares = [e @ e for e in errors]
     assert cost == pytest.approx((squares[0] - squares[1]) / (2 * 0.5**2), rel=1e-5)
