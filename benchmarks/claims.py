@@ -23,7 +23,7 @@ from claims_errors import checks, upper_bounds
 from runs import read, sweep
 from scipy.stats import differential_entropy
 from uci_networks import RESULTS, SETS
-from uci_published import PUBLISHED, REFINED
+from uci_published import IMAGES, PUBLISHED, REFINED
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import (
@@ -195,6 +195,62 @@ def refined_costs():
     return rows
 
 
+def dropout():
+    """Dropout by zeros beside normal dropout and mean-field normals."""
+    table, rows = read(RESULTS / "dropout_by_zeros.csv"), []
+    for name, family in dict.fromkeys((row["set"], row["family"]) for row in table):
+        own = [row for row in table if (row["set"], row["family"]) == (name, family)]
+        rates = [list(map(float, row["rates"].split())) for row in own]
+        seconds = np.mean([float(row["seconds"]) for row in own])
+        rows.append(
+            {
+                "set": name,
+                "family": family,
+                "log density": shown([float(row["density"]) for row in own], 3),
+                "ELBO": shown([float(row["elbo"]) for row in own], 0),
+                "rates": ", ".join(f"{rate:.2f}" for rate in np.mean(rates, 0)),
+                "seconds": f"{seconds:.1f}",
+            }
+        )
+    return rows
+
+
+def images():
+    """Tables 2 and 3 of Havasi et al., printed, and networks for digits."""
+    table, rows = read(RESULTS / "digits_refined.csv"), []
+    titles = "log density, start", "refined, gain", "ensemble, gain"
+    titles += "accuracy, start", "refined", "ensemble", "ELBO, refined, gain"
+    for name, (start, end, other, *more) in IMAGES.items():
+        found = f"{start:.3f}", f"{end - start:+.3f}", f"{other - start:+.3f}"
+        found += tuple(f"{value:.1f} %" for value in more[:3])
+        found += (f"{more[4] - more[3]:+.0f}" if more[3:] else "–",)
+        rows.append(
+            {"network": f"{name}, printed"} | dict(zip(titles, found, strict=True))
+        )
+    for name in dict.fromkeys(row["network"] for row in table):
+        own = [row for row in table if row["network"] == name]
+        # A hybrid network without posterior is the residual one.
+        same = name.removesuffix(", hybrid")
+        other = {row["split"]: row for row in table if row["network"] == same}
+
+        def of(measure, title, own=own, other=other):
+            key = f"{measure}_{title}"
+            found = [other[row["split"]] for row in own] if title == "ensemble" else own
+            return np.array([float(row[key]) for row in found])
+
+        start = of("log_prob", "start")
+        found = [shown(list(start), 3)]
+        for title in ("refined", "ensemble"):
+            found.append(shown(list(of("log_prob", title) - start), 3, "+"))
+        for title in ("start", "refined", "ensemble"):
+            found.append(f"{100 * of('accuracy', title).mean():.1f} %")
+        found.append(shown(list(of("elbo", "refined") - of("elbo", "start")), 0, "+"))
+        rows.append(
+            {"network": f"{name}, digits"} | dict(zip(titles, found, strict=True))
+        )
+    return rows
+
+
 def mushrooms():
     """Figure 5 of Havasi et al.: the regret after 400 rounds."""
     table = read(RESULTS / "mushroom.csv")
@@ -362,6 +418,8 @@ def tables():
         "refined": refined(),
         "refined_costs": refined_costs(),
         "refined_densities": read(RESULTS / "claims_refined.csv"),
+        "dropout": dropout(),
+        "images": images(),
         "mushrooms": mushrooms(),
         "counts": counts(),
     }

@@ -190,9 +190,11 @@ class GaussianDropout(Family):
     -----
     q is a normal with a density, so that the divergence from a normal prior is in
     closed form, the ELBO is a bound, and evidence bounds hold. None of that is true of
-    dropout by zeros (Gal and Ghahramani 2016), whose posterior has no density. The
-    floor :math:`10^{-3} s` matters only for weights next to 0. Noise is drawn for
-    weights, not for inputs, so that the weights of a unit are independent.
+    dropout by zeros (Gal and Ghahramani 2016), whose posterior has no density. With a
+    mixture of two normals for each unit it has one; its rate then learns to drop
+    nothing, as the page of claims shows. The floor :math:`10^{-3} s` matters only for
+    weights next to 0. Noise is drawn for weights, not for inputs, so that the weights
+    of a unit are independent.
 
     Mean-field normals are more flexible, and do better: weights that the data do not
     inform keep the width of the prior, whereas here weights close to 0 are necessarily
