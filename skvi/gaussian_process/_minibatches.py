@@ -134,5 +134,4 @@ class Minibatches:
             distance = whole.parts[2].closed_form(q.normal(), prior)
         loss = part.target(X).at(theta[n:]).expected_loss(q.normal())
         value = -loss - distance
-        log_prior = whole.log_prior
-        return value if log_prior is None else value + log_prior(theta), q
+        return value + whole.log_prior(theta), q

@@ -353,10 +353,10 @@ converged_
         self._size = size if size > 0 else 1.0
         return float(column_sizes(rows.y, rows.weight))
 
-    def _taken(self, units, place):
+    def _taken(self, units, kernel):
         names = names_of_units(centered=True) if self.normalize_y else ()
         learned = ("noise_scale",) if self._learns_noise() else ()
-        return (*super()._taken(units, place), *learned, *names)
+        return (*super()._taken(units, kernel), *learned, *names)
 
     def _learns_noise(self):
         return self.alpha == "learn" and self.optimizer is not None
