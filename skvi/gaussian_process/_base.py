@@ -75,7 +75,7 @@ class SparseGaussianProcess(BaseVariational):
 
     objective, posterior, prior = "elbo", "full_rank", "normal"
     intercept_prior, fit_intercept, warm_start = None, False, False
-    n_jobs, solver = None, "auto"
+    n_jobs, solver, _has_shared_kernel = None, "auto", False
     _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
 
     _parameter_constraints: dict = {
@@ -164,11 +164,9 @@ class SparseGaussianProcess(BaseVariational):
         """Find hyperparameters and inducing points; return the model at these."""
         units = self._find_units(data)
         X, k = as_tensor(data.X).double(), self._n_processes(response)
-        y = as_tensor(data.y)
-        if units is not None:
-            y = (y - units.y_mean) / units.y_scale
+        columns, known = vars(self).pop("_shared", (None, None))
         weight = None if data.weight is None else as_tensor(data.weight)
-        rows = NormalRows(X, y[:, None], weight)
+        rows = NormalRows(X, self._in_units_of_fit(data, units, columns), weight)
         y_scale = self._size_of(rows)
         sizes = column_sizes(X, weight)
         kernel = self._start_kernel(sizes, y_scale)
@@ -181,7 +179,8 @@ class SparseGaussianProcess(BaseVariational):
             start = np.clip(start, bounds[:, 0], bounds[:, 1])
         write_line(self, SEARCHES.format(len(X)))
         with limit_threads(len(X) ** 2 * 10):
-            place = self._find(Search(objective, bounds, sizes, self.optimizer), start)
+            search = Search(objective, bounds, sizes, self.optimizer)
+            place = known or self._find(search, start)
         if place.value == -math.inf:
             raise ValueError(
                 f"The covariances of kernel={kernel!r} are not positive definite at "
@@ -209,6 +208,10 @@ class SparseGaussianProcess(BaseVariational):
             self._taken(units, kernel),
             features=features,
         )
+
+    def _in_units_of_fit(self, data, units, columns):
+        """Targets by which the kernel is found, (n, K)."""
+        return as_tensor(data.y)[:, None]
 
     def _taken(self, units, kernel):
         """What an evidence is conditional on: numbers that were taken from y."""
@@ -363,14 +366,23 @@ class SparseGaussianProcess(BaseVariational):
     def _bound_evidence(self, target, generator, **options):
         """Bounds at the learned hyperparameters, and a value over these."""
         found = self._bound_at_kernel(target, generator, **options)
+        if self._has_shared_kernel:
+            return found
+        return self._over_learned(found, target.inputs, options["max_seconds"])
+
+    def _over_learned(self, found, rows, max_seconds):
+        """Bounds with a row for the evidence over hyperparameters, if any is learned.
+
+        `rows` have all targets.
+        """
         learned = [name for name in self._model.taken_from_y if name not in FROM_TARGET]
         if not (learned and len(self._place.theta) and math.isfinite(found.estimate)):
             return found
-        kernel, rows = self._model.features.kernel, target.inputs
-        likelihood, sizes = clone(target.likelihood), column_sizes(rows.X, rows.weight)
+        kernel, likelihood = self._model.features.kernel, clone(self._model.likelihood)
+        sizes = column_sizes(rows.X, rows.weight)
         scale, k = self._size_of(rows), self._model.predictor.n_outputs
         objective = self._objective(kernel, likelihood, rows, sizes, scale, k)
-        parts = objective, self._place, self._limits, options["max_seconds"]
+        parts = objective, self._place, self._limits, max_seconds
         row = row_over_learned(found.estimate, ", ".join(learned), *parts)
         return replace(found, table={OVER_LEARNED: row, **found.table})
 

@@ -92,23 +92,22 @@ class Fitted:
         n = self.kernel.n_dims
         points = self.distinct if Z is None else Z
         X = features_at(self.kernel, theta[:n], points, self.rows.X)
-        target = self.target(X)
-        given = target.at(theta[n:])
-        with torch.no_grad():
-            normal, value = self._solve(self.target(X.detach()).at(theta[n:].detach()))
-        loss = given.expected_loss(normal)
-        found = (loss.detach() - loss) - value
-        return found + self.log_prior(theta)
+        found = self.log_prior(theta)
+        for target in self.targets(X, theta[n:]):
+            with torch.no_grad():
+                normal, value = self._solve(target)
+            loss = target.expected_loss(normal)
+            found = found + (loss.detach() - loss) - value
+        return found
 
-    def target(self, X: torch.Tensor) -> SupervisedTarget:
-        """Losses of the rows by their features."""
+    def targets(self, X: torch.Tensor, hyper: torch.Tensor) -> list[SupervisedTarget]:
+        """Losses of the rows by their features, for each column of y."""
         likelihood, loss, _, k = self.parts
         predictor = InducingPredictor(X.shape[1] - 1, k)
-        prior = Normal().build(predictor.layout)
-        y = self.rows.y[:, 0]
-        return SupervisedTarget(
-            predictor, likelihood, loss, prior, X, y, self.rows.weight
-        )
+        prior, weight = Normal().build(predictor.layout), self.rows.weight
+        parts = predictor, likelihood, loss, prior, X
+        columns = self.rows.y.unbind(1)
+        return [SupervisedTarget(*parts, y, weight).at(hyper) for y in columns]
 
     def _solve(self, target: SupervisedTarget) -> tuple[NormalForm, float]:
         """The optimal q, and minus its ELBO: a function of the target alone.

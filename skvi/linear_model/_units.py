@@ -394,7 +394,7 @@ STACKED = ("coef_", "coef_std_", "intercept_", "intercept_std_", "noise_scale_")
 STACKED += ("alpha_", "lambda_", "sigma_")
 # Attributes that all targets share.
 SHARED = ("objective_", "divergence_", "loss_function_", "posterior_family_", "prior_")
-SHARED += ("column_groups_",)
+SHARED += ("column_groups_", "kernel_", "inducing_points_")
 
 
 class ColumnsMixin:
@@ -478,6 +478,9 @@ class ColumnsMixin:
         prior = _of_output(self.prior, k, n_outputs)
         return {"prior": prior, "column_groups": self._find_groups(X) or None}
 
+    def _share(self, output, before, y):
+        """Tell the estimator of one column what those before it have found."""
+
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""
         last = getattr(self, "outputs_", ())
@@ -498,6 +501,7 @@ class ColumnsMixin:
             params = self.get_params(deep=False) | own
             output.set_params(**params)
             output._shared_seed = shared
+            self._share(output, outputs[:k], y)
             try:
                 output.fit(X, column, sample_weight)
             except KeyboardInterrupt:

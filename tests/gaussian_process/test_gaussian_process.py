@@ -455,12 +455,28 @@ def test_an_optimizer_of_ones_own_keeps_the_points():
     assert model.lower_bound_ == pytest.approx(fixed.lower_bound_, abs=0.01)
 
 
-def test_several_targets_are_as_many_fits():
+def test_several_targets_share_a_kernel_as_in_scikit_learn():
+    """Wrong: kernel of the first; units of the first; a term for each target."""
     X, y = rows_of()
-    both = SparseGaussianProcessRegressor().fit(X, np.stack([y, X[:, 0]], 1))
-    one = SparseGaussianProcessRegressor().fit(X, y)
-    np.testing.assert_array_equal(both.predict(X)[:, 0], one.predict(X))
-    assert both.outputs_[0].kernel_ == one.kernel_
+    Y = np.stack([y, 5 * np.cos(X[:, 0]) + 3], 1)
+    both = SparseGaussianProcessRegressor(NOISY).fit(X, Y)
+    theirs = GaussianProcessRegressor(NOISY, alpha=0, normalize_y=True).fit(X, Y)
+    unit = len(y) * np.log(Y.std(0)).sum()
+    assert both.lower_bound_ + unit == pytest.approx(
+        theirs.log_marginal_likelihood_value_, abs=1e-3
+    )
+    known = clone(theirs).set_params(kernel=both.kernel_, optimizer=None).fit(X, Y)
+    for ours, other in zip(*(m.predict(X, True) for m in (both, known)), strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-6)
+    value, slope = both.log_marginal_likelihood(eval_gradient=True)
+    assert value == pytest.approx(both.lower_bound_, abs=1e-6)
+    np.testing.assert_allclose(slope, 0, atol=0.05)
+    bounds = both.evidence_bounds(X, Y)
+    row = bounds.table["over learned numbers"]
+    assert -20 < row.value - bounds.estimate < -8  # of 4 numbers
+    repeated = np.repeat(np.arange(40), 2), np.tile([1.0, 0.0], 40)
+    twice = clone(both).fit(X[repeated[0]], Y[repeated[0]], repeated[1])
+    assert twice.lower_bound_ == pytest.approx(both.lower_bound_, abs=1e-4)
     assert both.predict_interval(X[:3]).shape == (3, 2, 2)
     draws = both.sample_posterior(2, random_state=0)
     assert sorted(draws) == ["inducing_values_0", "inducing_values_1"]
@@ -492,6 +508,8 @@ def test_kernels_of_ones_own_and_what_is_refused():
     for params, message in refused:
         with pytest.raises(ValueError, match=message):
             SparseGaussianProcessRegressor(**params).fit(X, y)
+    with pytest.raises(ValueError, match="several share a kernel"):
+        SparseGaussianProcessRegressor(alpha=0.1).fit(X, X)
     with pytest.raises(ValueError, match="no noise"):
         SparseGaussianProcessClassifier(NOISY).fit(X, y > 0)
     with pytest.warns(UserWarning, match="equal values of y"):
