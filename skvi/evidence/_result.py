@@ -251,7 +251,8 @@ class EvidenceBounds:
             notes.append(f"at the learned {', '.join(learned)}: {_OPTIMISTIC}")
         if OVER_LEARNED in self.table:
             row = self.table[OVER_LEARNED]
-            notes.append(f"{OVER_LEARNED} {row.value:.2f}: {row.certifies}")
+            value = "" if math.isnan(row.value) else f" {row.value:.2f}"
+            notes.append(f"{OVER_LEARNED}{value}: {row.certifies}")
         if taken:
             notes.append(f"with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         if self.reliable and OF_SAMPLES in self.table:

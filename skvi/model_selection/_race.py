@@ -201,6 +201,13 @@ class Model:
         found = self.bounds.table[OVER_LEARNED].value - self.bounds.estimate
         return 0.0 if math.isnan(found) else found
 
+    def stated(self) -> tuple[float, float, float]:
+        """Lower end, estimate and upper end; nothing bounds an approximation."""
+        low, middle, high = self.bounds.stated()
+        if self.is_certain:
+            return low, middle, high
+        return -math.inf, middle + self.term, math.inf
+
     def half_width(self) -> float:
         """Half the width of `interval(2)` in nats; its target is `precision`."""
         if self.bounds is None or not self.bounds.reliable:

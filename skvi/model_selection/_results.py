@@ -40,17 +40,17 @@ def make_results(
     def column(values: Any, missing: Any = np.nan) -> np.ndarray:
         return _expand(n_rows, groups, values, missing)
 
-    whole = -math.inf, math.inf
+    whole = -math.inf, math.inf  # nothing bounds an approximation
     ends = [m.interval(n_errors) if m.is_certain else whole for m in models]
-    stated = np.array([np.add(model.bounds.stated(), model.term) for model in models])
+    stated = [model.stated() for model in models]
     shares = comparison.probabilities()
     contenders = set(comparison.contenders())
     results = {
         **_parameter_columns(grid),
         "model": column([min(rows) for rows in groups], -1),
-        "estimate": column(stated[:, 1]),
-        "lower": column(stated[:, 0]),
-        "upper": column(stated[:, 2]),
+        "estimate": column([estimate for _, estimate, _ in stated]),
+        "lower": column([low for low, _, _ in stated]),
+        "upper": column([high for _, _, high in stated]),
         "laplace_term": column([model.term for model in models]),
         "lower_se": column([model.bounds.lower_se for model in models]),
         "upper_se": column([model.bounds.upper_se for model in models]),

@@ -132,9 +132,9 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "param_*"; "model", the first candidate that is the same model; "estimate",
         "lower" and "upper" of the log evidence in nats, as `EvidenceBounds` prints
         them: unknown ones are NaN or infinite; "laplace_term", what an approximation
-        has added to the three (see Notes); "lower_se" and "upper_se";
-        "interval_lower" and "interval_upper" at `confidence_level`, infinite where
-        the bounds are not reliable, or an approximation was added;
+        has added to the estimate, which then has no bounds (see Notes); "lower_se" and
+        "upper_se"; "interval_lower" and "interval_upper" at `confidence_level`,
+        infinite where there are no reliable bounds;
         "probability", "probability_lower" and "probability_upper" of the model, the
         first of which is NaN as soon as the bounds of one of them are not reliable;
         "log_prior", the log of its weight;
