@@ -2,9 +2,9 @@
 
     SKVI_DATA=... PYTHONPATH=. python benchmarks/deep_processes.py
 
-Two layers with 50 inducing points each, 1,000 gradient steps; standard splits. The gamma
-loss of order 1.0001 is log loss up to rounding, but starts elsewhere: what it gains is
-due to training.
+Two layers with 50 inducing points each, 1,000 gradient steps; standard splits. The
+gamma loss of order 1.0001 is log loss up to rounding, but starts elsewhere: what it
+gains is due to training.
 """
 
 import time
