@@ -125,6 +125,30 @@ def figure_14():
     return rows
 
 
+def figure_16():
+    """Two layers under the gamma loss minus log loss: below 0 is better."""
+    table, rows = read(RESULTS / "deep_processes.csv"), []
+    losses = sorted({row["loss"] for row in table} - {"log"})
+    for name, column in product(
+        dict.fromkeys(r["set"] for r in table), ("nll", "rmse")
+    ):
+        found = {
+            (row["loss"], row["split"]): float(row[column])
+            for row in table
+            if row["set"] == name
+        }
+        splits = [split for loss, split in found if loss == "log"]
+        row = {"set": f"{name}, {column.upper()}"}
+        row["log loss"] = shown([found["log", k] for k in splits], 3)
+        for loss in losses:
+            title = loss.replace("GammaLoss(gamma=", "γ = ").rstrip(")")
+            both = [k for k in splits if (loss, k) in found]
+            gains = [found[loss, k] - found["log", k] for k in both]
+            row[title] = shown(gains, 3, "+")
+        rows.append(row)
+    return rows
+
+
 def again():
     """Negative log density by the later program minus that of the first."""
     first, later = scores("nll"), scores("nll", name="uci_networks_again.csv")
@@ -414,6 +438,7 @@ def tables():
         "nll": networks("nll", 2),
         "figure_6": figure_6(),
         "figure_14": figure_14(),
+        "figure_16": figure_16(),
         "again": again(),
         "refined": refined(),
         "refined_costs": refined_costs(),

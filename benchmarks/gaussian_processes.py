@@ -8,6 +8,9 @@ The folder of the data is ``SKVI_DATA``; processor seconds of one thread.
 - batches: kernel and points by minibatches of all rows, and by 10,000 of them.
 - classes: log losses of held-out rows; scikit-learn with one length scale, its default,
   and with one for each feature, both Matern kernels as skvi's.
+- targets: several of them under one kernel, and each under its own.
+
+Tables of the page are written from stored results, also without a part to run ("none").
 """
 
 import csv
@@ -18,14 +21,21 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_digits,
+    load_iris,
+    load_linnerud,
+    load_wine,
+)
 from sklearn.gaussian_process import (
     GaussianProcessClassifier,
     GaussianProcessRegressor,
 )
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from sklearn.metrics import log_loss
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, ShuffleSplit, train_test_split
+from sklearn.multioutput import MultiOutputRegressor
 
 from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
@@ -33,6 +43,7 @@ from skvi.gaussian_process import (
 )
 
 RESULTS = Path(__file__).parent / "results" / "gaussian_processes.csv"
+PAGE = Path(__file__).parents[1] / "doc" / "gaussian_processes"
 FOLDERS = {
     "yacht": "yacht",
     "boston": "bostonHousing",
@@ -42,14 +53,20 @@ FOLDERS = {
     "kin8nm": "kin8nm",
     "power": "power-plant",
     "protein": "protein-tertiary-structure",
+    "naval": "naval-propulsion-plant",
 }
+
+
+def table_of(name):
+    """Folder, all numbers, and columns of the features."""
+    folder = Path(os.environ["SKVI_DATA"]) / FOLDERS[name]
+    table = np.loadtxt(next(p for p in folder.glob("data.txt*")))
+    return folder, table, np.loadtxt(folder / "index_features.txt").astype(int)
 
 
 def split_of(name, split=0):
     """Training and test rows of a standard split."""
-    folder = Path(os.environ["SKVI_DATA"]) / FOLDERS[name]
-    table = np.loadtxt(next(p for p in folder.glob("data.txt*")))
-    columns = np.loadtxt(folder / "index_features.txt").astype(int)
+    folder, table, columns = table_of(name)
     target = int(np.loadtxt(folder / "index_target.txt"))
     rows = np.load(folder / "splits.npz")
     parts = [rows[f"{part}_{split}"].astype(int) for part in ("train", "test")]
@@ -181,21 +198,121 @@ def classes():
         yield row
 
 
-PARTS = {"exact": exact, "sparse": sparse, "batches": batches, "classes": classes}
+def targets():
+    """Mean log density of new rows by several targets under one kernel."""
+    _, naval, columns = table_of("naval")
+    _, concrete, features = table_of("concrete")
+    noise = np.random.default_rng(0).normal(size=len(concrete))
+    several = ShuffleSplit(5, train_size=200, test_size=300, random_state=0)
+    halves = ShuffleSplit(3, train_size=60, test_size=100, random_state=0)
+    images, labels = load_digits(return_X_y=True)
+    images = images[labels == 3]
+    lower = images[:, 32:][:, images[:, 32:].std(0) > 1]
+    sets = {
+        f"digits, {lower.shape[1]} pixels by others": (images[:, :32], lower, halves),
+        "naval, two decays": (naval[:, columns], naval[:, 16:18], several),
+        "linnerud": (*load_linnerud(return_X_y=True), KFold(10)),
+        "concrete, and pure noise": (
+            concrete[:, features],
+            np.c_[concrete[:, len(features)], noise],
+            several,
+        ),
+    }
+    for name, (X, Y, folds) in sets.items():
+        found, seconds = [], np.zeros(2)
+        for train, test in folds.split(X):
+            one = SparseGaussianProcessRegressor(random_state=0)
+            row = []
+            for k, model in enumerate((one, MultiOutputRegressor(one))):
+                model, used = timed(model.fit, X[train], Y[train])
+                seconds[k] += used
+                parts = model.outputs_ if k == 0 else model.estimators_
+                pairs = zip(parts, Y[test].T, strict=True)
+                row.append([p.predict_log_density(X[test], y).mean() for p, y in pairs])
+            found.append(row)
+        means = np.array(found).mean(2)
+        gains = means[:, 0] - means[:, 1]
+        yield {
+            "part": "targets",
+            "data": name,
+            "rows": len(train),
+            "seconds": seconds[0] / len(found),
+            "seconds, own kernels": seconds[1] / len(found),
+            "density": means[:, 0].mean(),
+            "density, own kernels": means[:, 1].mean(),
+            "error of the gain": gains.std(ddof=1) / len(gains) ** 0.5,
+        }
+
+
+PARTS = {
+    "exact": exact,
+    "sparse": sparse,
+    "batches": batches,
+    "classes": classes,
+    "targets": targets,
+}
+# Columns of the tables of the page: title, and the digits of their numbers.
+SECONDS = {"data": ("data", 0), "rows": ("rows", 0), "seconds": ("seconds", 1)}
+TABLES = {
+    "exact": SECONDS
+    | {
+        "scikit-learn": ("scikit-learn", 1),
+        "evidence": ("log evidence", 1),
+        "of scikit-learn": ("log evidence, scikit-learn", 1),
+    },
+    "sparse": SECONDS
+    | {
+        "scikit-learn": ("scikit-learn, one gradient", 1),
+        "density": ("log density", 3),
+        "density of scikit-learn": ("scikit-learn at this kernel", 3),
+    },
+    "classes": SECONDS
+    | {
+        "scikit-learn": ("one scale", 1),
+        "scikit-learn, ARD": ("ARD", 1),
+        "density": ("log probability", 3),
+        "density of scikit-learn": ("log probability, one scale", 3),
+        "density of scikit-learn, ARD": ("log probability, ARD", 3),
+    },
+    "targets": SECONDS
+    | {
+        "seconds, own kernels": ("seconds, own kernels", 1),
+        "density": ("log density", 3),
+        "density, own kernels": ("log density, own kernels", 3),
+        "error of the gain": ("error of the difference", 3),
+    },
+}
+
+
+def write(path, rows):
+    """Rows, dicts, as a table."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def shown(text, digits):
+    """A number with so many digits; text as it is."""
+    return f"{float(text):.{digits}f}" if digits else text
+
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     known = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
     for part in sys.argv[1:] or PARTS:
-        known = [row for row in known if row["part"] != part]
-        for row in PARTS[part]():
+        for row in PARTS.get(part, list)():
             texts = {
                 k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()
-            }
+            } | {"date": time.strftime("%Y-%m-%d")}
+            same = part, row["data"]
+            known = [r for r in known if (r["part"], r["data"]) != same]
             known.append(texts)
             print(known[-1], flush=True)
-            names = list(dict.fromkeys(name for row in known for name in row))
-            with RESULTS.open("w", newline="") as file:
-                writer = csv.DictWriter(file, names, restval="")
-                writer.writeheader()
-                writer.writerows(known)
+            write(RESULTS, known)
+    for part, columns in TABLES.items():
+        rows = [row for row in known if row["part"] == part]
+        table = [{t: shown(r[c], n) for c, (t, n) in columns.items()} for r in rows]
+        write(PAGE / f"{part}.csv", table)

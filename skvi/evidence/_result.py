@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 from scipy.special import stdtrit
 
 from skvi.evidence._estimates import N_GROUPS, WeightSummary
-from skvi.evidence._table import ALWAYS, OF_SAMPLES, BoundsTable, NamedBound
+from skvi.evidence._table import (
+    ALWAYS,
+    OF_SAMPLES,
+    OVER_LEARNED,
+    BoundsTable,
+    NamedBound,
+)
 from skvi.utils._tables import as_html, n_decimals
 
 #: What is printed.
@@ -243,6 +249,10 @@ class EvidenceBounds:
         taken = [name for name in self.plug_in if name in FROM_TARGET]
         if learned:
             notes.append(f"at the learned {', '.join(learned)}: {_OPTIMISTIC}")
+        if OVER_LEARNED in self.table:
+            row = self.table[OVER_LEARNED]
+            value = "" if math.isnan(row.value) else f" {row.value:.2f}"
+            notes.append(f"{OVER_LEARNED}{value}: {row.certifies}")
         if taken:
             notes.append(f"with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         if self.reliable and OF_SAMPLES in self.table:

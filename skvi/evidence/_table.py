@@ -189,6 +189,8 @@ NUMBERS_PER_DRAW, LEAST_DRAWS, FEWEST = 2**15, 512, 128
 EXPECTED = "a bound in expectation"
 #: Row of the samples of a refined posterior, whose auxiliary variables it counts.
 OF_SAMPLES = "ELBO of the samples"
+#: Row of the estimate plus what an approximation adds for learned hyperparameters.
+OVER_LEARNED = "over learned numbers"
 IF_EXACT = "a bound in expectation, if chains are exact"
 SELF_NORMALIZED = "no valid bound: too low if few draws of q are effective"
 #: Meaning of an estimate from draws of q, by whether the exact upper bound is finite.

@@ -1,11 +1,8 @@
 """Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import replace
 from numbers import Integral
-from operator import add
 from typing import Any, Self
 
 import numpy as np
@@ -16,34 +13,37 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern
 from sklearn.utils import check_random_state
 
 from skvi._estimator._base import BaseVariational
-from skvi._estimator._model import Model
 from skvi._estimator._progress import write_line
-from skvi.base._rows import Rows
 from skvi.divergences import KLDivergence
 from skvi.evidence._bounds import bound_evidence
+from skvi.evidence._result import FROM_TARGET
 from skvi.evidence._summarize import lower_bound, without_bounds
+from skvi.evidence._table import OVER_LEARNED
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.gaussian_process._bounds import Collapsed, Fitted, dimension_scaled_prior
+from skvi.gaussian_process._bounds import (
+    Collapsed,
+    Fitted,
+    dimension_scaled_prior,
+    uniform_prior,
+)
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import evidence_of_process
 from skvi.gaussian_process._features import NEGLIGIBLE, InducingFeatures
+from skvi.gaussian_process._laplace import row_over_learned
 from skvi.gaussian_process._minibatches import Minibatches
+from skvi.gaussian_process._model import Functions, InducingModel
 from skvi.gaussian_process._search import Place, Search, spread_points
-from skvi.kernels._kernels import check_kernel, covariance
-from skvi.linear_model._coefficients import NormalCoefficients, Pair
+from skvi.kernels._kernels import check_kernel
 from skvi.predictors._inducing import InducingPredictor
 from skvi.priors._blocks import build_prior
-from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import BlockRows
 from skvi.utils._interrupts import limit_threads, with_callbacks
-from skvi.utils._rows import rows_to_start
 from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
     as_tensor,
     check_array,
-    row_chunks,
 )
 
 # Rows up to which each is an inducing point, and inducing points beyond.
@@ -62,92 +62,9 @@ NOT_ALL = (
     "them have no upper bound; n_inducing=n_samples has one, for some hundred rows"
 )
 SEARCHES = "searches for the kernel of {} rows"
-# Elements of the features of all rows beyond which they are made in blocks.
-MOST_ELEMENTS = 2**25
 # Start of the length scales in units of the columns and of the root of their number;
 # limits, in the first of these, and for the variance of f.
 START_LENGTH, LENGTHS, VARIANCES = 0.7, (0.05, 1e3), (1e-2, 1e3)
-
-
-class RowBlocks:
-    """Rows in memory, as `Blocks`, for features that are made block by block."""
-
-    def __init__(self, rows: NormalRows, step: int) -> None:
-        self.rows, self.shape, self.look = rows, rows.X.shape, self
-        self.moments = (rows.total,)
-        self.slices = row_chunks(len(rows.X), 1, step)
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.rows.X)
-
-    def total(self, function: Callable, *args: Any) -> Any:
-        """Sum of ``function(*args, X, y, weight)`` over all blocks."""
-        with torch.no_grad():
-            found = (function(*args, *self.rows.take(part)) for part in self.slices)
-            return reduce(add, found)
-
-
-@dataclass(frozen=True, eq=False)
-class InducingModel(Model):
-    """A linear model of inducing values; `features` are those of X."""
-
-    features: InducingFeatures = field(kw_only=True)
-
-    def design(self, X: Any) -> torch.Tensor:
-        """Features of the inducing values; see `Model.design`."""
-        with torch.no_grad():
-            return self.features(as_tensor(X).double())
-
-    def target(self, data: Any) -> Any:
-        """Log joint density of data and inducing values; it knows the given rows.
-
-        Features of many rows are made in blocks, and not kept.
-        """
-        y, weight, constant = self._columns(data)
-        rows = NormalRows(as_tensor(data.X).double(), y[:, None], weight)
-        n, m = len(y), len(self.features.Z)
-        if n * m <= MOST_ELEMENTS:
-            found = super().target(data)
-        else:
-            index = torch.from_numpy(rows_to_start(n, m))
-            start = self._rows(*rows.take(index))
-            own = torch.ones_like(start.y) if weight is None else start.weight
-            start = replace(start, weight=own * (rows.total / float(own.sum())))
-            parts = self.predictor, self.likelihood, self.loss, self.prior, start.X
-            found = SupervisedTarget(*parts, start.y, start.weight, constant)
-            blocks = RowBlocks(rows, max(MOST_ELEMENTS // (16 * m), 1))
-            found.rows = BlockRows(blocks, self._rows, start)
-        found.inputs = rows
-        return found
-
-    def _rows(self, X, y, weight):
-        """Rows of a block, with their features."""
-        with torch.no_grad():
-            return Rows(self.features(X), y, weight)
-
-
-class Functions(NormalCoefficients):
-    """f under a normal of the inducing values, with what they do not determine."""
-
-    def functions_at_nodes(self, X: Any, n_jobs: int | None) -> Pair:
-        """By blocks of rows; see `NormalCoefficients.functions_at_nodes`."""
-        width = len(self.model.features.Z)
-        chunks = row_chunks(X.shape[0], width, MOST_ELEMENTS // 16)
-        parts = [
-            super(Functions, self).functions_at_nodes(X[c], n_jobs) for c in chunks
-        ]
-        mean, variance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
-        return mean, variance
-
-    def function_covariance(self, X: Any, n_jobs: int | None) -> np.ndarray:
-        """Covariance of f between the rows of X, (n, n)."""
-        found = super().function_covariance(X, n_jobs)
-        features, rows = self.model.features, as_tensor(X).double()
-        with torch.no_grad(), limit_threads(len(rows) ** 2 * len(features.Z), n_jobs):
-            phi = self.model.design(X)[:, :-1]
-            total = covariance(features.kernel, features.theta, rows, rows)
-            return found + (total - phi @ phi.T).numpy()
 
 
 class SparseGaussianProcess(BaseVariational):
@@ -158,7 +75,7 @@ class SparseGaussianProcess(BaseVariational):
 
     objective, posterior, prior = "elbo", "full_rank", "normal"
     intercept_prior, fit_intercept, warm_start = None, False, False
-    n_jobs, solver = None, "auto"
+    n_jobs, solver, _has_shared_kernel = None, "auto", False
     _evidence_methods = frozenset({"auto", "exact", "importance", "tempering"})
 
     _parameter_constraints: dict = {
@@ -247,11 +164,9 @@ class SparseGaussianProcess(BaseVariational):
         """Find hyperparameters and inducing points; return the model at these."""
         units = self._find_units(data)
         X, k = as_tensor(data.X).double(), self._n_processes(response)
-        y = as_tensor(data.y)
-        if units is not None:
-            y = (y - units.y_mean) / units.y_scale
+        columns, known = vars(self).pop("_shared", (None, None))
         weight = None if data.weight is None else as_tensor(data.weight)
-        rows = NormalRows(X, y[:, None], weight)
+        rows = NormalRows(X, self._in_units_of_fit(data, units, columns), weight)
         y_scale = self._size_of(rows)
         sizes = column_sizes(X, weight)
         kernel = self._start_kernel(sizes, y_scale)
@@ -264,14 +179,15 @@ class SparseGaussianProcess(BaseVariational):
             start = np.clip(start, bounds[:, 0], bounds[:, 1])
         write_line(self, SEARCHES.format(len(X)))
         with limit_threads(len(X) ** 2 * 10):
-            place = self._find(Search(objective, bounds, sizes, self.optimizer), start)
+            search = Search(objective, bounds, sizes, self.optimizer)
+            place = known or self._find(search, start)
         if place.value == -math.inf:
             raise ValueError(
                 f"The covariances of kernel={kernel!r} are not positive definite at "
                 "these rows, with any hyperparameters that were tried: it is no "
                 "kernel for so many features, or its noise is too small."
             )
-        self._place = place
+        self._place, self._limits = place, bounds
         names = [*_names(kernel), *likelihood.learned]
         is_free = self.optimizer is not None
         self._at_limits = _at_limits(names, place.theta, bounds) if is_free else []
@@ -289,13 +205,17 @@ class SparseGaussianProcess(BaseVariational):
             build_prior(self.prior_, predictor.layout),
             str(data.X.dtype),
             units,
-            self._taken(units, place),
+            self._taken(units, kernel),
             features=features,
         )
 
-    def _taken(self, units, place):
+    def _in_units_of_fit(self, data, units, columns):
+        """Targets by which the kernel is found, (n, K)."""
+        return as_tensor(data.y)[:, None]
+
+    def _taken(self, units, kernel):
         """What an evidence is conditional on: numbers that were taken from y."""
-        return () if self.optimizer is None else ("kernel",)
+        return ("kernel",) if self.optimizer is not None and kernel.n_dims else ()
 
     def _size_of(self, rows):
         """Scale of f that suits the target, in the units of the fit."""
@@ -325,9 +245,11 @@ class SparseGaussianProcess(BaseVariational):
 
     def _objective(self, kernel, likelihood, rows, sizes, y_scale, k):
         """What the hyperparameters maximize."""
-        log_prior = None
+        n_learned = len(likelihood.learned)
         if self.kernel is None and self.kernel_prior == "auto":
-            log_prior = dimension_scaled_prior(sizes, y_scale)
+            log_prior = dimension_scaled_prior(sizes, y_scale, n_learned)
+        else:
+            log_prior = uniform_prior(kernel.n_dims + n_learned)
         if self._is_collapsed(likelihood):
             return Collapsed(kernel, likelihood, rows, log_prior)
         # Other divergences than KL would choose kernel and noise for a q that is far
@@ -442,6 +364,29 @@ class SparseGaussianProcess(BaseVariational):
         return numbers, "", ""
 
     def _bound_evidence(self, target, generator, **options):
+        """Bounds at the learned hyperparameters, and a value over these."""
+        found = self._bound_at_kernel(target, generator, **options)
+        if self._has_shared_kernel:
+            return found
+        return self._over_learned(found, target.inputs, options["max_seconds"])
+
+    def _over_learned(self, found, rows, max_seconds):
+        """Bounds with a row for the evidence over hyperparameters, if any is learned.
+
+        `rows` have all targets.
+        """
+        learned = [name for name in self._model.taken_from_y if name not in FROM_TARGET]
+        if not (learned and len(self._place.theta) and math.isfinite(found.estimate)):
+            return found
+        kernel, likelihood = self._model.features.kernel, clone(self._model.likelihood)
+        sizes = column_sizes(rows.X, rows.weight)
+        scale, k = self._size_of(rows), self._model.predictor.n_outputs
+        objective = self._objective(kernel, likelihood, rows, sizes, scale, k)
+        parts = objective, self._place, self._limits, max_seconds
+        row = row_over_learned(found.estimate, ", ".join(learned), *parts)
+        return replace(found, table={OVER_LEARNED: row, **found.table})
+
+    def _bound_at_kernel(self, target, generator, **options):
         """Certain bounds for normal noise; else from draws, if these are of all of f.
 
         Draws of the inducing values say nothing of what these do not determine.

@@ -1,7 +1,6 @@
 """Functions of hyperparameters and inducing points that a fit maximizes."""
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +15,7 @@ from skvi.gaussian_process._collapsed import (
     collapsed_bound,
     log_evidence,
 )
+from skvi.gaussian_process._laplace import LogPrior
 from skvi.kernels._kernels import covariance, variance
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
@@ -25,12 +25,11 @@ from skvi.priors import Normal
 from skvi.solvers import Problem, SolverOptions
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.targets import SupervisedTarget
+from skvi.utils._tensors import CPU
 
 # Iterations and nats to the optimal q at which a kernel is judged: a line search also
 # tries kernels at which q is hard to find.
 MAX_ITER, TOL = 20, 1e-4
-
-LogPrior = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Collapsed:
@@ -40,7 +39,7 @@ class Collapsed:
     """
 
     def __init__(
-        self, kernel: Any, likelihood: Any, rows: NormalRows, log_prior: LogPrior | None
+        self, kernel: Any, likelihood: Any, rows: NormalRows, log_prior: LogPrior
     ) -> None:
         self.kernel, self.likelihood, self.rows = kernel, likelihood, rows
         self.log_prior = log_prior
@@ -51,7 +50,7 @@ class Collapsed:
         noise = self.likelihood.bind(theta[n:])._scale.square()
         parts = self.kernel, theta[:n], noise, self.rows
         value = log_evidence(*parts) if Z is None else collapsed_bound(*parts, Z)
-        return value if self.log_prior is None else value + self.log_prior(theta)
+        return value + self.log_prior(theta)
 
     def of(self, index: torch.Tensor) -> "Collapsed":
         """The same function of some of the rows."""
@@ -76,7 +75,7 @@ class Fitted:
         kernel: Any,
         parts: tuple[Any, Any, Any, int],
         rows: NormalRows,
-        log_prior: LogPrior | None,
+        log_prior: LogPrior,
     ) -> None:
         self.kernel, self.rows, self.log_prior = kernel, rows, log_prior
         #: Likelihood, loss, divergence, and the number of processes.
@@ -93,23 +92,22 @@ class Fitted:
         n = self.kernel.n_dims
         points = self.distinct if Z is None else Z
         X = features_at(self.kernel, theta[:n], points, self.rows.X)
-        target = self.target(X)
-        given = target.at(theta[n:])
-        with torch.no_grad():
-            normal, value = self._solve(self.target(X.detach()).at(theta[n:].detach()))
-        loss = given.expected_loss(normal)
-        found = (loss.detach() - loss) - value
-        return found if self.log_prior is None else found + self.log_prior(theta)
+        found = self.log_prior(theta)
+        for target in self.targets(X, theta[n:]):
+            with torch.no_grad():
+                normal, value = self._solve(target)
+            loss = target.expected_loss(normal)
+            found = found + (loss.detach() - loss) - value
+        return found
 
-    def target(self, X: torch.Tensor) -> SupervisedTarget:
-        """Losses of the rows by their features."""
+    def targets(self, X: torch.Tensor, hyper: torch.Tensor) -> list[SupervisedTarget]:
+        """Losses of the rows by their features, for each column of y."""
         likelihood, loss, _, k = self.parts
         predictor = InducingPredictor(X.shape[1] - 1, k)
-        prior = Normal().build(predictor.layout)
-        y = self.rows.y[:, 0]
-        return SupervisedTarget(
-            predictor, likelihood, loss, prior, X, y, self.rows.weight
-        )
+        prior, weight = Normal().build(predictor.layout), self.rows.weight
+        parts = predictor, likelihood, loss, prior, X
+        columns = self.rows.y.unbind(1)
+        return [SupervisedTarget(*parts, y, weight).at(hyper) for y in columns]
 
     def _solve(self, target: SupervisedTarget) -> tuple[NormalForm, float]:
         """The optimal q, and minus its ELBO: a function of the target alone.
@@ -147,8 +145,10 @@ def features_at(
     return torch.cat([phi, rest[None]]).T
 
 
-def dimension_scaled_prior(sizes: torch.Tensor, y_scale: float) -> LogPrior:
-    """Log density of the length scales of a default kernel, and of its noise.
+def dimension_scaled_prior(
+    sizes: torch.Tensor, y_scale: float, n_learned: int
+) -> LogPrior:
+    """Prior of the length scales of a default kernel, and of its noise.
 
     The prior of Hvarfner, Hellsten and Nardi (2024), *Vanilla Bayesian optimization
     performs great in high dimensions*, in units of the columns: log scales are normal
@@ -156,13 +156,14 @@ def dimension_scaled_prior(sizes: torch.Tensor, y_scale: float) -> LogPrior:
     in units of y, is normal with mean -2 and variance 4: theirs, with mean -4 and
     variance 1, fits noise as if it were a function.
     """
-    d = len(sizes)
-    middle = sizes.log() + math.sqrt(2) + 0.5 * math.log(d)
+    ones = sizes.new_ones(n_learned)  # empty if the noise is known
+    middle = sizes.log() + math.sqrt(2) + 0.5 * math.log(len(sizes))
+    middles = torch.cat([ones.new_zeros(1), middle, math.log(y_scale) - ones])
+    deviations = [ones.new_full((1,), math.inf), torch.full_like(middle, 3**0.5), ones]
+    return LogPrior(middles, torch.cat(deviations))
 
-    def log_prior(theta: torch.Tensor) -> torch.Tensor:
-        scales = theta[1 : 1 + d]
-        found = -(scales - middle).square().sum() / 6
-        noise = 2 * (theta[1 + d :] - math.log(y_scale))  # empty if it is known
-        return found - (noise + 2).square().sum() / 8
 
-    return log_prior
+def uniform_prior(n_hyperparameters: int) -> LogPrior:
+    """Prior of a given kernel, whose logarithms are uniform between their limits."""
+    zeros = torch.zeros(n_hyperparameters, dtype=torch.float64, device=CPU)
+    return LogPrior(zeros, torch.full_like(zeros, math.inf))

@@ -96,6 +96,9 @@ class LayersMixin:
         "batch_size": [Interval(Integral, 1, None, closed="left")],
     }
 
+    def _share(self, output, before, y):
+        """Nothing: several targets have layers of their own."""
+
     @property
     def to_arviz(self):
         """Not available: draws of inducing values do not determine the function."""

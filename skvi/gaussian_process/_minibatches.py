@@ -113,9 +113,9 @@ class Minibatches:
         vector: torch.Tensor,
         start: Place,
         index: torch.Tensor,
-        q: Natural | None,
+        q: list[Natural] | None,
         share: float,
-    ) -> tuple[torch.Tensor, Natural]:
+    ) -> tuple[torch.Tensor, list[Natural]]:
         """Estimate of the ELBO after a step of q, differentiable in the vector."""
         theta, Z = self._parts(vector, start)
         whole, n = self.objective, self.objective.kernel.n_dims
@@ -124,15 +124,16 @@ class Minibatches:
         scale = len(whole.rows.X) / len(index)
         part = whole.with_rows(replace(rows, weight=scale * weight))
         X = features_at(whole.kernel, theta[:n], Z, rows.X)
-        with torch.no_grad():
-            plain = part.target(X.detach()).at(theta[n:].detach()).frozen()
-            if q is None:
-                eye = torch.eye(plain.layout.size, dtype=X.dtype, device=X.device)
-                q = Natural(torch.zeros_like(eye[0]), eye, eye)
-            q = q.step(plain, share)
-            prior = Normal().build(plain.layout)
-            distance = whole.parts[2].closed_form(q.normal(), prior)
-        loss = part.target(X).at(theta[n:]).expected_loss(q.normal())
-        value = -loss - distance
-        log_prior = whole.log_prior
-        return value if log_prior is None else value + log_prior(theta), q
+        targets, value = part.targets(X, theta[n:]), whole.log_prior(theta)
+        if q is None:
+            size = targets[0].layout.size
+            eye = torch.eye(size, dtype=X.dtype, device=X.device)
+            q = [Natural(torch.zeros_like(eye[0]), eye, eye)] * len(targets)
+        prior, found = Normal().build(targets[0].layout), []
+        for target, last in zip(targets, q, strict=True):
+            with torch.no_grad():
+                found.append(last.step(target.frozen(), share))
+                normal = found[-1].normal()
+                distance = whole.parts[2].closed_form(normal, prior)
+            value = value - target.expected_loss(normal) - distance
+        return value, found

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Self
 
@@ -134,8 +135,8 @@ converged_
     posterior_ : Posterior, or tuple of n_outputs of them
         A normal of the whitened inducing values.
     outputs_ : list of SparseGaussianProcessRegressor
-        Only for a target of shape (n_samples, n_outputs): the fit of each column, with
-        its kernel.
+        Only for a target of shape (n_samples, n_outputs): the fit of each column, all
+        with one kernel.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
@@ -226,7 +227,8 @@ converged_
         X : array-like of shape (n_samples, n_features)
             In any units: length scales are relative to the columns.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Every column is a separate target, with its own kernel and noise.
+            Every column is a target; all have one kernel and noise, relative to the
+            deviation of each with `normalize_y`.
         sample_weight : array-like of shape (n_samples,), default=None
             Nonnegative; a row with weight 2 counts twice.
 
@@ -246,6 +248,33 @@ converged_
 
     def _params_of_output(self, X, k, n_outputs):
         return {}
+
+    def _share(self, output, before, y):
+        """All columns for the first, which finds the kernel; that for the others."""
+        is_known = self.alpha != "learn" and self.normalize_y
+        if y.shape[1] > 1 and is_known and self.optimizer is not None:
+            raise IncompatibleComponentsError(
+                f"alpha={self.alpha!r}",
+                "one target, since several share a kernel in units of their deviations",
+                "alpha='learn', or normalize_y=False",
+            )
+        output._has_shared_kernel = True
+        output._shared = (None, before[0]._place) if before else (y, None)
+
+    def _choose_parts(self, X, y, sample_weight, exposure):
+        super()._choose_parts(X, y, sample_weight, exposure)
+        columns, known = getattr(self, "_shared", (None, None))
+        if columns is not None and sample_weight is not None:
+            self._shared = columns[sample_weight > 0], known
+
+    def _evidence(self, X, y, rows, random_state, options):
+        found = super()._evidence(X, y, rows, random_state, options)
+        if not self._n_columns or not self.outputs_[0]._has_shared_kernel:
+            return found
+        first, y = self.outputs_[0], [o._rows_of_fit[1] for o in self.outputs_]
+        X, _, *weight = first._rows_of_fit
+        rows = NormalRows(*map(as_tensor, (X, np.concatenate(y, 1), *weight)))
+        return first._over_learned(found, rows, options["max_seconds"])
 
     def _negligible(self, likelihood, n_rows):
         """Beside the noise."""
@@ -306,10 +335,9 @@ converged_
         """
         check_is_fitted(self)
         if self._n_columns:
-            raise ValueError(
-                f"There is one for each of {self._n_columns} targets: call "
-                "log_marginal_likelihood of those in outputs_."
-            )
+            parts = [o.log_marginal_likelihood(theta, True) for o in self.outputs_]
+            value, gradient = (sum(both) for both in zip(*parts, strict=True))
+            return (value, gradient) if eval_gradient else value
         model, rows = self._model, NormalRows(*map(as_tensor, self._rows_of_fit))
         if not self._is_collapsed(model.likelihood):
             raise IncompatibleComponentsError(
@@ -335,6 +363,19 @@ converged_
         robust = not (self.loss_function_.is_log_loss and is_normal)
         return units_of(data.y, data.weight, None, self.normalize_y, True, robust)
 
+    def _in_units_of_fit(self, data, units, columns):
+        """Each target standardized by itself, with the largest grid of them."""
+        own = [data]
+        if columns is not None:
+            own = [replace(data, y=y) for y in columns.T]
+        found, self._grid = [], 0.0
+        for part in own:
+            units = self._find_units(part)
+            found.append((as_tensor(part.y) - units.y_mean) / units.y_scale)
+            if (grid := coarse_grid(part.y, part.weight)) is not None:
+                self._grid = max(self._grid, grid[0] / units.y_scale)
+        return torch.stack(found, 1)
+
     def _root_mean_square(self, y_scale):
         """Of the target without its mean, or where it is not taken off, with it."""
         return y_scale if self.normalize_y else self._size
@@ -349,14 +390,14 @@ converged_
         if self.normalize_y:
             return 1.0
         w = torch.ones_like(rows.y[:, 0]) if rows.weight is None else rows.weight
-        size = float((w @ rows.y[:, 0].square() / w.sum()).sqrt())
+        size = float((w @ rows.y.square().mean(1) / w.sum()).sqrt())
         self._size = size if size > 0 else 1.0
-        return float(column_sizes(rows.y, rows.weight))
+        return float(column_sizes(rows.y, rows.weight).square().mean().sqrt())
 
-    def _taken(self, units, place):
+    def _taken(self, units, kernel):
         names = names_of_units(centered=True) if self.normalize_y else ()
         learned = ("noise_scale",) if self._learns_noise() else ()
-        return (*super()._taken(units, place), *learned, *names)
+        return (*super()._taken(units, kernel), *learned, *names)
 
     def _learns_noise(self):
         return self.alpha == "learn" and self.optimizer is not None
@@ -393,8 +434,7 @@ converged_
                 "alpha=0.01, for example, or WhiteKernel(0.01) in the kernel",
             )
         start, limits = NOISE * y_scale, np.multiply(NOISES_ALLOWED, y_scale)
-        if (grid := coarse_grid(data.y, data.weight)) is not None:
-            limits[0] = max(limits[0], grid[0] * OF_ROUNDING / units.y_scale)
+        limits[0] = max(limits[0], self._grid * OF_ROUNDING)
         if white is not None:
             start, limits = math.sqrt(white.noise_level), white.noise_level_bounds
             is_fixed = isinstance(limits, str)

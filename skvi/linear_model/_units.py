@@ -395,7 +395,7 @@ STACKED = ("coef_", "coef_std_", "intercept_", "intercept_std_", "noise_scale_")
 STACKED += ("alpha_", "lambda_", "sigma_")
 # Attributes that all targets share.
 SHARED = ("objective_", "divergence_", "loss_function_", "posterior_family_", "prior_")
-SHARED += ("column_groups_",)
+SHARED += ("column_groups_", "kernel_", "inducing_points_")
 
 
 class ColumnsMixin:
@@ -480,6 +480,9 @@ class ColumnsMixin:
         groups = with_columns(self.column_groups, self._find_groups(X))
         return {"prior": prior, "column_groups": groups}
 
+    def _share(self, output, before, y):
+        """Tell the estimator of one column what those before it have found."""
+
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column, and collect the results."""
         last = getattr(self, "outputs_", ())
@@ -500,6 +503,7 @@ class ColumnsMixin:
             params = self.get_params(deep=False) | own
             output.set_params(**params)
             output._shared_seed = shared
+            self._share(output, outputs[:k], y)
             try:
                 output.fit(X, column, sample_weight)
             except KeyboardInterrupt:

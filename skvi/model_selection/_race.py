@@ -16,6 +16,7 @@ from scipy.stats import t as student_t
 
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._result import FROM_TARGET
+from skvi.evidence._table import OVER_LEARNED
 from skvi.model_selection._candidates import (
     Outcome,
     SearchProgress,
@@ -36,21 +37,26 @@ class Comparison:
     """Intervals of log evidence plus log prior probability, in nats, of K models.
 
     The interval of a model whose bounds are not reliable is the whole line. `learned`
-    are the hyperparameters on which each evidence is conditioned.
+    are the hyperparameters on which each evidence is conditioned, and `is_certain` says
+    whether it holds without an approximate term.
     """
 
     estimate: np.ndarray
     low: np.ndarray
     high: np.ndarray
     learned: list[frozenset[str]]
+    is_certain: list[bool]
     min_difference: float
 
     def beats(self, k: int, j: int) -> bool:
         """Whether model k is better than j by more than `min_difference` nats.
 
-        A maximum over hyperparameters that j does not learn is no evidence against j.
+        A maximum over hyperparameters that j does not learn is no evidence against j,
+        and an approximation is none against or for any model.
         """
-        return self.is_above(k, j) and self.learned[k] <= self.learned[j]
+        is_certain = self.is_certain[k] and self.is_certain[j]
+        is_above = self.is_above(k, j) and is_certain
+        return is_above and self.learned[k] <= self.learned[j]
 
     def is_above(self, k: int, j: int) -> bool:
         """Whether k's interval lies above j's by more than `min_difference`."""
@@ -86,7 +92,7 @@ class Comparison:
 
         It increases in the model's evidence and decreases in all others: its ends are
         at corners of the intervals. NaN if some interval is infinite: unreliable bounds
-        support no number.
+        support no number. With approximate evidences they are 0 and 1.
         """
         found = [self.share_of([k]) for k in range(len(self.low))]
         shares, low, high = np.array(found).T
@@ -101,6 +107,8 @@ class Comparison:
         """Probability of some models together, and the ends of its interval."""
         known = len(self.low) == 1 or np.isfinite([self.low, self.high]).all()
         share = softmax(self.centers)[models].sum() if known else np.nan
+        if known and len(self.low) > 1 and not all(self.is_certain):
+            return share, 0.0, 1.0
         low = _share(self.low[models], np.delete(self.high, models))
         return share, low, _share(self.high[models], np.delete(self.low, models))
 
@@ -178,7 +186,27 @@ class Model:
         """Estimate of the log evidence, where there is none the ELBO of the fit."""
         known = self.bounds is not None and not math.isnan(self.bounds.estimate)
         found = self.bounds.estimate if known else training_bound(self.fitted)
-        return -math.inf if math.isnan(found) else found
+        return -math.inf if math.isnan(found) else found + self.term
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the evidence has no approximate term."""
+        return self.bounds is None or OVER_LEARNED not in self.bounds.table
+
+    @property
+    def term(self) -> float:
+        """Nats that an approximation adds for learned hyperparameters, if it does."""
+        if self.bounds is None or self.is_certain:
+            return 0.0
+        found = self.bounds.table[OVER_LEARNED].value - self.bounds.estimate
+        return 0.0 if math.isnan(found) else found
+
+    def stated(self) -> tuple[float, float, float]:
+        """Lower end, estimate and upper end; nothing bounds an approximation."""
+        low, middle, high = self.bounds.stated()
+        if self.is_certain:
+            return low, middle, high
+        return -math.inf, middle + self.term, math.inf
 
     def half_width(self) -> float:
         """Half the width of `interval(2)` in nats; its target is `precision`."""
@@ -191,7 +219,7 @@ class Model:
         """Interval of the log evidence; infinite if the bounds are not reliable."""
         if self.bounds is None or not self.bounds.reliable:
             return -np.inf, np.inf
-        low, high = sorted(self.bounds.interval(n_errors))
+        low, high = (end + self.term for end in sorted(self.bounds.interval(n_errors)))
         return (low, high) if np.isfinite(low + high) else (-np.inf, np.inf)
 
 
@@ -317,10 +345,9 @@ class Race:
         prior = np.array([self.log_prior[model.chosen] for model in models])
         ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
         estimate = np.array([model.estimate for model in models])
-        learned = learned_of(models)
-        return Comparison(
-            estimate + prior, ends[:, 0], ends[:, 1], learned, self.min_difference
-        )
+        learned, is_certain = learned_of(models), [m.is_certain for m in models]
+        sides = estimate + prior, ends[:, 0], ends[:, 1]
+        return Comparison(*sides, learned, is_certain, self.min_difference)
 
     def n_errors(self, models: list[Model]) -> float:
         """Number of standard errors on each side of the intervals."""
@@ -349,6 +376,9 @@ def learned_of(models: list[Model]) -> list[frozenset[str]]:
     that is the same rule, and none of the models is more optimistic than another.
     """
     own = [frozenset(model.bounds.plug_in) for model in models]
+    # An integral over what was learned, if only approximate, is not at its optimum.
+    sets = zip(models, own, strict=True)
+    own = [names & set(FROM_TARGET) if model.term else names for model, names in sets]
     rules = [prior_rule(model.fitted) for model in models]
     shared: dict[Any, set[str]] = {}
     for rule, names in zip(rules, own, strict=True):

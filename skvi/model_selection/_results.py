@@ -24,6 +24,7 @@ from skvi.utils._tables import as_html
 
 # Tolerance of equal training bounds: the first candidate wins.
 SAME_BOUND = 1e-4
+NO_CERTAINTY = "as an approximation over learned numbers says, which decides nothing"
 
 
 def make_results(
@@ -39,8 +40,9 @@ def make_results(
     def column(values: Any, missing: Any = np.nan) -> np.ndarray:
         return _expand(n_rows, groups, values, missing)
 
-    ends = np.array([model.interval(n_errors) for model in models]).T
-    stated = [model.bounds.stated() for model in models]
+    whole = -math.inf, math.inf  # nothing bounds an approximation
+    ends = [m.interval(n_errors) if m.is_certain else whole for m in models]
+    stated = [model.stated() for model in models]
     shares = comparison.probabilities()
     contenders = set(comparison.contenders())
     results = {
@@ -49,10 +51,11 @@ def make_results(
         "estimate": column([estimate for _, estimate, _ in stated]),
         "lower": column([low for low, _, _ in stated]),
         "upper": column([high for _, _, high in stated]),
+        "laplace_term": column([model.term for model in models]),
         "lower_se": column([model.bounds.lower_se for model in models]),
         "upper_se": column([model.bounds.upper_se for model in models]),
-        "interval_lower": column(ends[0]),
-        "interval_upper": column(ends[1]),
+        "interval_lower": column([low for low, _ in ends]),
+        "interval_upper": column([high for _, high in ends]),
         "probability": column(shares[0]),
         "probability_lower": column(shares[1]),
         "probability_upper": column(shares[2]),
@@ -229,6 +232,9 @@ def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) ->
     for k, whose in ((j, "its"), (best, "the best one's")):
         if not models[k].bounds.reliable:
             return f"{whose} bounds are not reliable, {models[k].bounds.reason}"
+    if not (comparison.is_certain[best] and comparison.is_certain[j]):
+        nats = comparison.estimate[best] - comparison.estimate[j]
+        return f"lower by about {nats:.2g} nats, {NO_CERTAINTY}"
     if comparison.is_above(best, j):
         learned = ", ".join(sorted(comparison.learned[best] - comparison.learned[j]))
         return f"lower, but the best one is optimistic by learning {learned}"

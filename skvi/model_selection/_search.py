@@ -131,11 +131,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         One row for each candidate, ready for `pandas.DataFrame`: "params" and
         "param_*"; "model", the first candidate that is the same model; "estimate",
         "lower" and "upper" of the log evidence in nats, as `EvidenceBounds` prints
-        them: unknown ones are NaN or infinite; "lower_se" and "upper_se";
-        "interval_lower" and "interval_upper" at `confidence_level`, infinite where
-        the bounds are not reliable; "probability", "probability_lower" and
-        "probability_upper" of the model, the first of which is NaN as soon as the
-        bounds of one of them are not reliable; "log_prior", the log of its weight;
+        them: unknown ones are NaN or infinite; "laplace_term", what an approximation
+        has added to the estimate, which then has no bounds (see Notes); "lower_se" and
+        "upper_se"; "interval_lower" and "interval_upper" at `confidence_level`,
+        infinite where there are no reliable bounds;
+        "probability", "probability_lower" and "probability_upper" of the model, the
+        first of which is NaN as soon as the bounds of one of them are not reliable;
+        "log_prior", the log of its weight;
         "contender", whether it is not excluded; "reliable", "reason", "method"
         and "plug_in", what an evidence is conditioned on although it comes from y
         (learned hyperparameters make it optimistic);
@@ -182,6 +184,9 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     *Learned hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
     conditioned on, so that the evidence is a maximum over them and optimistic. Among
     candidates that learn the same ones this is ignored; a mixture of both kinds warns.
+    Kernel and noise of sparse Gaussian processes are integrated instead, by Laplace's
+    method: candidates are ranked by the sum of log evidence and this term. Nothing
+    bounds its error, so that no model is excluded by it, and nothing is decided.
 
     *Normalized targets.* With ``normalize_y=True`` the prior takes location and scale
     from y ("y_mean" and "y_scale" in the column "plug_in"), so that the evidence is not

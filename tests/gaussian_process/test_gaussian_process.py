@@ -3,11 +3,13 @@
 Each test has been seen to fail on the wrong variant that it names.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, logsumexp
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import (
@@ -25,11 +27,11 @@ from skvi.divergences import KLDivergence
 from skvi.gaussian_process import (
     SparseGaussianProcessClassifier,
     SparseGaussianProcessRegressor,
-    _base,
     _collapsed,
     _evidence,
+    _model,
 )
-from skvi.gaussian_process._bounds import Collapsed, Fitted
+from skvi.gaussian_process._bounds import Collapsed, Fitted, uniform_prior
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._evidence import sandwich
 from skvi.gaussian_process._minibatches import Minibatches
@@ -38,8 +40,10 @@ from skvi.kernels import register_kernel
 from skvi.kernels._kernels import covariance, variance
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.losses import LogLoss
+from skvi.model_selection import EvidenceSearch
 
 SMOOTH = ConstantKernel(1.3) * Matern([1.0, 0.7], nu=2.5)
+FLAT = uniform_prior(4)
 NOISY = SMOOTH + WhiteKernel(0.1)
 
 
@@ -161,8 +165,8 @@ def test_weights_are_repetitions_and_slopes_are_differences(Z):
     repeated = np.repeat(np.arange(20), counts.int().numpy())
     theta = torch.tensor([*SMOOTH.theta, np.log(0.3)], requires_grad=True)
     noise = GaussianLikelihood()
-    weighted = Collapsed(SMOOTH, noise, tensors(X, y, counts), None)
-    plain = Collapsed(SMOOTH, noise, tensors(X[repeated], y[repeated]), None)
+    weighted = Collapsed(SMOOTH, noise, tensors(X, y, counts), FLAT)
+    plain = Collapsed(SMOOTH, noise, tensors(X[repeated], y[repeated]), FLAT)
     both = [of(theta.detach(), Z).item() for of in (weighted, plain)]
     assert both[0] == pytest.approx(both[1], abs=1e-7)
     assert torch.autograd.gradcheck(lambda t: weighted(t, Z), theta, atol=1e-5)
@@ -182,11 +186,12 @@ def test_a_fitted_q_has_the_collapsed_bound_and_its_slopes(is_normal):
     likelihood = GaussianLikelihood() if is_normal else BernoulliLikelihood()
     point = [*SMOOTH.theta, np.log(0.3)] if is_normal else SMOOTH.theta
     theta, rows = torch.tensor(point, requires_grad=True), tensors(X, y)
-    fitted = Fitted(SMOOTH, (likelihood, LogLoss(), KLDivergence(), 1), rows, None)
+    prior = uniform_prior(len(theta))
+    fitted = Fitted(SMOOTH, (likelihood, LogLoss(), KLDivergence(), 1), rows, prior)
     value = fitted(theta, Z)
     (slope,) = torch.autograd.grad(value, theta)
     if is_normal:
-        other = Collapsed(SMOOTH, likelihood, rows, None)(theta, Z)
+        other = Collapsed(SMOOTH, likelihood, rows, prior)(theta, Z)
         assert value.item() == pytest.approx(other.item(), abs=1e-6)
     for i, known in enumerate(slope.tolist()):
         step = 0.02 * torch.eye(len(theta))[i].double()
@@ -223,6 +228,50 @@ def test_the_evidence_is_between_its_certain_bounds(seed):
     assert gaps[1] < gaps[0]
 
 
+@pytest.mark.parametrize("kernel", [RBF(1.0), None])
+def test_an_evidence_over_kernels_is_near_quadrature(kernel):
+    """Wrong: no density of the prior (3 nats); one shape of a normal (1 nat)."""
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-3, 3, size=(30, 1))
+    y = 0.1 * X[:, 0] + 0.3 * rng.normal(size=30)
+    model = SparseGaussianProcessRegressor(kernel, alpha=0.09).fit(X, y)
+    bounds, n = model.evidence_bounds(X, y), 120 if kernel else 24
+    ends = model.kernel_.bounds
+    axes = [low + (np.arange(n) + 0.5) / n * (high - low) for low, high in ends]
+    logs = [np.full(n, -np.log(n)) for _ in axes]
+    if kernel is None:
+        middle = np.log(X.std()) + np.sqrt(2)
+        own = -((axes[1] - middle) ** 2) / 6
+        logs[1] = own - logsumexp(own)
+    grid = zip(product(*axes), product(*logs), strict=True)
+    values = [model.log_marginal_likelihood(at) + sum(log) for at, log in grid]
+    row = bounds.table["over learned numbers"]
+    assert row.value == pytest.approx(logsumexp(values), abs=0.05)
+    assert not row.is_certificate
+    assert bounds.interval()[0] == pytest.approx(model.lower_bound_, abs=1e-6)
+
+
+def test_an_approximation_over_kernels_decides_nothing():
+    """Wrong: kernels compared at their optimum; without limits a prior of no mass."""
+    X, y = rows_of()
+    noise = SparseGaussianProcessRegressor(alpha=0.09)
+    kernels = [RBF(1.0), DotProduct(), RBF(1.0, "fixed")]
+    search = EvidenceSearch(noise, {"kernel": kernels}).fit(X, y)
+    results = search.results_
+    assert not search.decided_
+    assert len(search.contenders_) == 3
+    assert "decides nothing" in search.verdict_
+    terms, bounds = results["laplace_term"], search.evidence_bounds_
+    assert (terms < [-1, -1, 0.1]).all()
+    assert terms[2] == 0
+    assert results["estimate"][0] == pytest.approx(bounds[0].estimate + terms[0])
+    assert results["interval_upper"].tolist()[1:] == [np.inf, bounds[2].upper]
+    endless = noise.set_params(kernel=RBF(1.0, (0.1, np.inf))).fit(X, y)
+    row = endless.evidence_bounds(X, y).table["over learned numbers"]
+    assert np.isnan(row.value)
+    assert "no proper prior" in row.certifies
+
+
 def test_an_evidence_ends_in_time(monkeypatch):
     """Wrong: a look at the clock between passes alone; a guess as the upper side."""
     monkeypatch.setattr(_evidence, "FEW", 0)
@@ -248,7 +297,7 @@ def test_features_in_blocks_change_nothing(is_normal, monkeypatch):
         model = SparseGaussianProcessClassifier(SMOOTH, optimizer=None, **small)
         y = y > 0
     known = clone(model).fit(X, y, weight)
-    for module in (_base, _collapsed):
+    for module in (_model, _collapsed):
         monkeypatch.setattr(module, "MOST_ELEMENTS", 16 * 9 * 3)
     blocks = model.fit(X, y, weight)
     assert blocks.lower_bound_ == pytest.approx(known.lower_bound_, abs=1e-4)
@@ -263,7 +312,7 @@ def test_minibatches_have_the_bound_and_its_slopes_in_the_mean(weight):
     """Wrong: losses of a batch not scaled up, or by its weights; q of half a step."""
     X, y = rows_of(24)
     Z, sizes = torch.as_tensor(rows_of(5, seed=3)[0]), torch.tensor([2.0, 0.5]).double()
-    whole = Collapsed(SMOOTH, GaussianLikelihood(), tensors(X, y, weight), None)
+    whole = Collapsed(SMOOTH, GaussianLikelihood(), tensors(X, y, weight), FLAT)
     start = Place(np.array([*SMOOTH.theta, np.log(0.3)]), Z)
     search = Search(whole, np.tile([-9.0, 9.0], (4, 1)), sizes, "fmin_l_bfgs_b")
     batches = Minibatches(search, 6, torch.Generator().manual_seed(0))
@@ -406,12 +455,28 @@ def test_an_optimizer_of_ones_own_keeps_the_points():
     assert model.lower_bound_ == pytest.approx(fixed.lower_bound_, abs=0.01)
 
 
-def test_several_targets_are_as_many_fits():
+def test_several_targets_share_a_kernel_as_in_scikit_learn():
+    """Wrong: kernel of the first; units of the first; a term for each target."""
     X, y = rows_of()
-    both = SparseGaussianProcessRegressor().fit(X, np.stack([y, X[:, 0]], 1))
-    one = SparseGaussianProcessRegressor().fit(X, y)
-    np.testing.assert_array_equal(both.predict(X)[:, 0], one.predict(X))
-    assert both.outputs_[0].kernel_ == one.kernel_
+    Y = np.stack([y, 5 * np.cos(X[:, 0]) + 3], 1)
+    both = SparseGaussianProcessRegressor(NOISY).fit(X, Y)
+    theirs = GaussianProcessRegressor(NOISY, alpha=0, normalize_y=True).fit(X, Y)
+    unit = len(y) * np.log(Y.std(0)).sum()
+    assert both.lower_bound_ + unit == pytest.approx(
+        theirs.log_marginal_likelihood_value_, abs=1e-3
+    )
+    known = clone(theirs).set_params(kernel=both.kernel_, optimizer=None).fit(X, Y)
+    for ours, other in zip(*(m.predict(X, True) for m in (both, known)), strict=True):
+        np.testing.assert_allclose(ours, other, atol=1e-6)
+    value, slope = both.log_marginal_likelihood(eval_gradient=True)
+    assert value == pytest.approx(both.lower_bound_, abs=1e-6)
+    np.testing.assert_allclose(slope, 0, atol=0.05)
+    bounds = both.evidence_bounds(X, Y)
+    row = bounds.table["over learned numbers"]
+    assert -20 < row.value - bounds.estimate < -8  # of 4 numbers
+    repeated = np.repeat(np.arange(40), 2), np.tile([1.0, 0.0], 40)
+    twice = clone(both).fit(X[repeated[0]], Y[repeated[0]], repeated[1])
+    assert twice.lower_bound_ == pytest.approx(both.lower_bound_, abs=1e-4)
     assert both.predict_interval(X[:3]).shape == (3, 2, 2)
     draws = both.sample_posterior(2, random_state=0)
     assert sorted(draws) == ["inducing_values_0", "inducing_values_1"]
@@ -443,6 +508,8 @@ def test_kernels_of_ones_own_and_what_is_refused():
     for params, message in refused:
         with pytest.raises(ValueError, match=message):
             SparseGaussianProcessRegressor(**params).fit(X, y)
+    with pytest.raises(ValueError, match="several share a kernel"):
+        SparseGaussianProcessRegressor(alpha=0.1).fit(X, X)
     with pytest.raises(ValueError, match="no noise"):
         SparseGaussianProcessClassifier(NOISY).fit(X, y > 0)
     with pytest.warns(UserWarning, match="equal values of y"):
