@@ -261,7 +261,7 @@ converged_
         output._has_shared_kernel = True
         output._shared = (None, before[0]._place) if before else (y, None)
 
-    def _choose_parts(self, X, y, sample_weight, exposure):
+    def _choose_parts(self, X, y, sample_weight, rows):
         super()._choose_parts(X, y, sample_weight, exposure)
         columns, known = getattr(self, "_shared", (None, None))
         if columns is not None and sample_weight is not None:
