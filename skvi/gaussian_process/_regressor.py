@@ -262,7 +262,7 @@ converged_
         output._shared = (None, before[0]._place) if before else (y, None)
 
     def _choose_parts(self, X, y, sample_weight, rows):
-        super()._choose_parts(X, y, sample_weight, exposure)
+        super()._choose_parts(X, y, sample_weight, rows)
         columns, known = getattr(self, "_shared", (None, None))
         if columns is not None and sample_weight is not None:
             self._shared = columns[sample_weight > 0], known
