@@ -148,7 +148,7 @@ WARM = ("natural gradient", "noise and scale", "moment matching")
 
 def target_of(model, X, y):
     """The target of a fitted model, at its learned scales."""
-    target = model._model.target(data_of_fit(model, X, y, None, None))
+    target = model._model.target(data_of_fit(model, X, y, None))
     target.hyper = torch.from_numpy(model._hyper.copy())
     return target.frozen()
 

@@ -214,7 +214,7 @@ class Evaluation:
             model.divergence_,
             copy(model.posterior_.unrefined),
         )
-        self.target = model._model.target(data_of_fit(model, X, y, None, None))
+        self.target = model._model.target(data_of_fit(model, X, y, None))
         self.objective = clone(model.objective_)
         if getattr(self.objective, "gradient", "auto") == "score":
             self.objective = ELBO()  # the same value, without the scores of all draws
