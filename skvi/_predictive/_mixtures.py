@@ -33,8 +33,9 @@ CHUNK_ELEMENTS = 2**20
 # Components with a smaller probability are ignored in the choice of nodes, and by
 # scores that do not depend on far tails.
 NEGLIGIBLE = 1e-8
-# Components of one row, and nodes for each width of the distribution of y. Normals that
-# are wider have nodes farther apart, which all of them fill.
+# Components of one row, times terms of their distribution functions, and nodes for each
+# width of the distribution of y. Nodes of wider normals are farther apart; those of all
+# normals together fill the gaps.
 MOST_COMPONENTS, N_PER_WIDTH = 2**17, 12
 # Points of several f: of all normals, and the fewest of one.
 N_POINTS, LEAST_POINTS = 2048, 64
@@ -340,7 +341,8 @@ class QuadraturePredictive(Predictive):
         self, width: float
     ) -> tuple[Likelihood, torch.Tensor, torch.Tensor]:
         """Likelihood with a parameter value for each component, nodes, log weights."""
-        most = MOST_COMPONENTS / (N_PER_WIDTH * len(self.log_shares))
+        n_terms = len(self.log_shares) * self.likelihood._cdf_terms
+        most = MOST_COMPONENTS / (N_PER_WIDTH * n_terms)
         nodes, weights = normal_rule(min(width, most))
         log_f = (self.log_shares[:, None] + weights.log()).flatten()
         if self.hyper is None:

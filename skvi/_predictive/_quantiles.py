@@ -82,19 +82,22 @@ def mixture_quantiles(
     levels = np.asarray(levels, dtype=np.float64)
     w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
     # A mixture's quantile lies between those of its components.
-    own = [likelihood.quantile(f, level) for level in levels.tolist()]
     scale = _scale_of(likelihood)
-    own = [scale.to_z(y.clamp(*scale.ends)) for y in own]
+    own = [
+        [scale.to_z(y.clamp(*scale.ends)) for y in likelihood.quantile_range(f, level)]
+        for level in levels.tolist()
+    ]
+    likely = [0.5 * (low + high) for low, high in own]
     # Lengths over which the probability of a tail changes.
     log_density = lambda z: likelihood.log_prob(f, scale.to_y(z)) + scale.log_slope(z)
-    density = torch.stack([w @ log_density(z).exp() for z in own])
+    density = torch.stack([w @ log_density(z).exp() for z in likely])
     tail = torch.from_numpy(np.minimum(levels, 1 - levels)[:, None]).to(f)
     unit = (tail / density).nan_to_num(1.0).clamp(*scale.lengths)
     # The bracket may be many orders wider: by powers of it, around a likely place.
-    middle = torch.stack([x[w.argmax()] for x in own])
+    middle = torch.stack([x[w.argmax()] for x in likely])
     low, high = (
         ((torch.stack(ends) - middle) / unit).asinh().cpu().numpy().ravel()
-        for ends in ([x.amin(0) for x in own], [x.amax(0) for x in own])
+        for ends in ([x.amin(0) for x, _ in own], [x.amax(0) for _, x in own])
     )
     found = low.reshape(unit.shape).copy()
 

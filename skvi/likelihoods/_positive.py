@@ -82,12 +82,14 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         log_power = lambda f, _: self.log_power_integral(f, c)
         return self._expected_exp(log_power, mean, std_or_cov, mean, refine)
 
+
+class SearchedQuantile(ExponentialTermsLikelihood):
+    """Base class: quantiles have no closed form."""
+
     def quantile(self, f: torch.Tensor, level: float | torch.Tensor) -> torch.Tensor:
         """Quantile of y, (S, n), by a search for its logarithm."""
-        # Almost all of y is within factors of its squared coefficient of variation.
-        powers = [(c, safe_exp((k - 2) * f[..., 0])) for c, k in self._variance_terms()]
-        width = torch.log1p(_sum([c * power for c, power in powers])) + BEYOND
-        center, found = f[..., 0], torch.zeros_like(width)
+        width, center = self._width(f), f[..., 0]
+        found = torch.zeros_like(width)
 
         def excess(x: np.ndarray, index: np.ndarray) -> np.ndarray:
             found.view(-1)[index] = torch.as_tensor(x).to(found)
@@ -101,6 +103,21 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         ends = np.full(found.numel(), -2.0), np.full(found.numel(), 2.0)
         root = find_root(excess, ends, args=(np.arange(found.numel()),))
         return (center + torch.as_tensor(root.x).to(found).view_as(found) * width).exp()
+
+    def quantile_range(
+        self, f: torch.Tensor, level: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Likelihood.quantile_range`: without a search."""
+        center, reach = f[..., 0], 2 * self._width(f)
+        return (center - reach).clamp(*LOGS).exp(), (center + reach).clamp(*LOGS).exp()
+
+    def _width(self, f: torch.Tensor) -> torch.Tensor:
+        """Half of a distance in log y, from its mean, beyond which is next to no y.
+
+        Almost all of it is within factors of its squared coefficient of variation.
+        """
+        powers = [(c, safe_exp((k - 2) * f[..., 0])) for c, k in self._variance_terms()]
+        return torch.log1p(_sum([c * power for c, power in powers])) + BEYOND
 
 
 def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -260,7 +277,7 @@ class LogNormalLikelihood(ExponentialTermsLikelihood):
         return value + (1 - c) * moment
 
 
-class InverseGaussianLikelihood(ExponentialTermsLikelihood):
+class InverseGaussianLikelihood(SearchedQuantile):
     """Positive y of an inverse Gaussian distribution, with a mean of exp(f).
 
     The variance is ``dispersion * mean ** 3``: the dispersion is in units of 1 / y.

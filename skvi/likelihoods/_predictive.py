@@ -62,6 +62,27 @@ class Predictive:
         """
         raise self._lacks("quantile", "quantiles and intervals")
 
+    def quantile_range(
+        self, f: torch.Tensor, level: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers between which quantiles of y given f are, equal if these are known.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        level : float
+            Probability in (0, 1).
+
+        Returns
+        -------
+        low, high : Tensor of shape (S, n)
+        """
+        found = self.quantile(f, level)
+        return found, found
+
+    #: Of how many terms a distribution function is a sum.
+    _cdf_terms = 1
+
     def _resolution(self, f: torch.Tensor) -> torch.Tensor:
         """Distance in f over which predictions are nearly linear: the node spacing.
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from skvi.likelihoods._log_mean import VarianceTerms, safe_exp
-from skvi.likelihoods._positive import SMALLEST, ExponentialTermsLikelihood, Terms
+from skvi.likelihoods._positive import SMALLEST, SearchedQuantile, Terms
 from skvi.utils._validation import Interval
 
 # Deviations of the number of parts that matter, beside some parts, for densities and
@@ -16,7 +16,7 @@ from skvi.utils._validation import Interval
 DENSITY, PROBABILITY, N_TERMS = (8.0, 18.0), (6.5, 8.0), 96
 
 
-class TweedieLikelihood(ExponentialTermsLikelihood):
+class TweedieLikelihood(SearchedQuantile):
     """A sum of Gamma variables, as many as a Poisson count, with a mean of exp(f).
 
     The variance is ``dispersion * mean ** power``, with `power` between 1 and 2, and 0
@@ -24,7 +24,7 @@ class TweedieLikelihood(ExponentialTermsLikelihood):
     """
 
     _parameter_constraints: dict = {
-        **ExponentialTermsLikelihood._parameter_constraints,
+        **SearchedQuantile._parameter_constraints,
         "power": [Interval(Real, 1, 2, closed="neither")],
     }
     is_log_concave = True
@@ -89,6 +89,7 @@ class TweedieLikelihood(ExponentialTermsLikelihood):
         p = self.power
         return self._alpha * (p - 1) * safe_exp((p - 1) * f[..., 0])
 
+    _cdf_terms = N_TERMS
     #: The value that has a probability.
     value = 0.0
 
