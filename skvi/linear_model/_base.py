@@ -20,7 +20,12 @@ from skvi.divergences import Divergence, KLDivergence
 from skvi.evidence._bounds import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._exact_coefficients import unscaled_message
-from skvi.linear_model._groups import correlated_groups, find_groups, with_columns
+from skvi.linear_model._groups import (
+    correlated_groups,
+    far_message,
+    find_groups,
+    with_columns,
+)
 from skvi.linear_model._merging import (
     MAX_FULL,
     MAX_QUICK,
@@ -230,6 +235,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             target, data = super()._make_target(X, y, sample_weight, rows)
         finally:
             del self._X
+        message = far_message(data["X"], self.column_groups_, self.column_groups)
+        self._warn(message, SkviWarning)
         if (relative_to := self._relative_to()) in (None, "all"):
             prior, name = self._coef_prior(), type(self).__name__
             is_relative = relative_to is not None

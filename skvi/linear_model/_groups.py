@@ -14,6 +14,10 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from skvi.utils._links import page_template
 from skvi.utils._validation import StrOptions, _fit_context, validate_data
 
+# Cosine of columns beyond which posteriors of scales and correlation are bent ridges that
+# lattices leave: by grids it is right to 0.05 deviations at 0.89, and not at 0.95.
+MOST_COSINE = 0.92
+
 
 def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
     """Columns of the groups of an estimator, in ascending order; empty for None.
@@ -72,6 +76,21 @@ def correlated_groups(given: dict[str, Any] | None) -> dict[str, list[str]]:
     """Names of the groups that are correlated, by that of both."""
     pairs = (given or {}).items()
     return {name: list(part) for name, part in pairs if isinstance(part, dict)}
+
+
+def far_message(X: Any, places: dict[str, np.ndarray], given: Any) -> str:
+    """Say that correlated columns are nearly proportional; or nothing."""
+    for name, both in correlated_groups(given).items():
+        first, second = (sparse.csr_array(X[:, places[part]]) for part in both)
+        product = abs((first * second).sum())
+        sizes = [(part * part).sum() for part in (first, second)]
+        if product > MOST_COSINE * np.sqrt(sizes[0] * sizes[1]):
+            return (
+                f"column_groups[{name!r}]: the columns are nearly proportional, as the "
+                "zero of a feature is far from its values. Averages over scales and "
+                "correlation can be wrong: center the feature, as GroupedFeatures does"
+            )
+    return ""
 
 
 def with_columns(

@@ -336,7 +336,7 @@ class RowPredictionMixin(OneOutputMixin):
 def column_of_rows(name, values, n_rows):
     """One finite number for each row, from one for each or one for all."""
     if np.ndim(values) == 0:
-        return np.full(n_rows, float(values))
+        values = np.full(n_rows, float(values))
     values = check_array(values, ensure_2d=False, dtype=np.float64, input_name=name)
     values = column_or_1d(values)
     if len(values) != n_rows:

@@ -16,7 +16,6 @@ from scipy.special import logit
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import TweedieRegressor
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skvi._estimator._model import Numbers, Response
@@ -513,16 +512,15 @@ class BayesianTweedieRegressor(TargetRegressor):
         if data.offset is not None:  # y over its unit u has u ** (p - 2) the variance
             own = np.exp((2 - START_POWER) * offset)
             weight = own if weight is None else own * weight
-        means = make_pipeline(
-            StandardScaler(with_mean=not issparse(data.X)),
-            TweedieRegressor(power=START_POWER, link="log", alpha=1 / n, max_iter=1000),
+        units = StandardScaler(with_mean=not issparse(data.X))
+        scaled = units.fit(data.X, sample_weight=weight).transform(data.X)
+        means = TweedieRegressor(
+            power=START_POWER, link="log", alpha=1 / n, max_iter=1000
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            names = "standardscaler", "tweedieregressor"
-            weights = {f"{name}__sample_weight": weight for name in names}
-            means.fit(data.X, y / np.exp(offset), **weights)
-        f = np.log(means.predict(data.X)) + offset
+            means.fit(scaled, y / np.exp(offset), sample_weight=weight)
+        f = np.log(means.predict(scaled)) + offset
         f = torch.from_numpy(f)[None, :, None].double()
         given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
 

@@ -8,6 +8,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skvi.base import Layout
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -130,6 +131,9 @@ def test_pairs_are_correlated():
     other = clone(model).set_params(column_groups={"g": turned})
     other.fit(X[:, np.r_[4:8, 0:4]], y)
     assert other.lower_bound_ == pytest.approx(model.lower_bound_, abs=1e-6)
+    X[:, 4:] += 9 * X[:, :4]  # scales were a fifth of those by a grid, in silence
+    with pytest.warns(SkviWarning, match="center the feature"):
+        model.fit(X, y)
     with pytest.raises(ValueError, match="at least two"):
         model.set_params(column_groups={"g": {"a": [0, 1], "b": [2]}}).fit(X, y)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import special, stats
 from scipy.integrate import quad
+from sklearn import config_context
 from sklearn.base import clone
 
 from skvi.exceptions import SkviWarning
@@ -195,8 +196,12 @@ def test_impossible_targets():
     ],
 )
 def test_offset(model, y):
-    """A constant moves the intercept; wrong variants: no offset, or of wrong sign."""
-    given, two = clone(model).fit(X, y, offset=2), np.full(60, 2.0)
+    """A constant moves the intercept; wrong variants: no offset, or of wrong sign.
+
+    Also a pipeline of weights within the fit, which routing refuses; a scalar as it is.
+    """
+    with config_context(enable_metadata_routing=True):
+        given, two = clone(model).fit(X, y, offset=2), np.full(60, 2.0)
     model.fit(X, y)
     assert given.coef_ == pytest.approx(model.coef_, abs=1e-9)
     assert given.intercept_ == pytest.approx(model.intercept_ - 2, abs=1e-9)
@@ -208,6 +213,8 @@ def test_offset(model, y):
         SkviWarning, match="the fit had an offset and this call has none"
     ):
         given.predict_interval(X[:1])
+    with pytest.raises(ValueError, match="offset contains infinity"):
+        given.predict(X, offset=np.inf)
 
 
 def test_offset_is_the_log_of_a_size():
