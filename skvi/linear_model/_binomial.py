@@ -39,14 +39,15 @@ class Successes(Response):
         successes, trials = y.T
         if (y != np.floor(y)).any() or (y < 0).any():
             raise ValueError(
-                "y and n_trials must be counts, 0, 1, 2, ... Of rates give "
-                "y = rate * n_trials, rounded, and n_trials."
+                "y and n_trials must be counts, 0, 1, 2, ... For rates give "
+                "y = np.round(rate * n_trials), and n_trials."
             )
         if (wrong := np.flatnonzero(successes > trials)).size:
             raise ValueError(
-                f"y has more successes than trials in {wrong.size} rows, in row "
-                f"{wrong[0]} {successes[wrong[0]]:g} of {trials[wrong[0]]:g}: give "
-                "n_trials, the number of trials of each row, which is 1 without it."
+                f"y has more successes than trials in {wrong.size} row(s), such as "
+                f"{successes[wrong[0]]:g} of {trials[wrong[0]]:g} in row {wrong[0]}. "
+                "Give n_trials, the number of trials of each row; without it each row "
+                "has one."
             )
         return y
 

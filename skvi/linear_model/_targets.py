@@ -16,7 +16,6 @@ from scipy.special import logit
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import TweedieRegressor
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skvi._estimator._model import Numbers, Response
@@ -43,6 +42,7 @@ POWER_AT_LIMIT = (
     "multiples of one size, as counts are, see BayesianPoissonRegressor; near 2 a "
     "Gamma distribution has no zeros. Or too few amounts are positive: give power=1.5"
 )
+OFFSET_INSTEAD = {"exposure": " Give offset=np.log(exposure)."}
 
 
 class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
@@ -108,6 +108,7 @@ class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
         y: Any,
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
+        **row_data: ArrayLike | None,
     ) -> Self:
         """Fit the posterior.
 
@@ -121,12 +122,14 @@ class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
         offset : array-like of shape (n_samples,), default=None
             Added to ``X @ coef_ + intercept_``, such as the log of an exposure to which
             the mean is proportional. None is 0.
+        **row_data : array-like of shape (n_samples,)
+            Refused: an ``exposure`` is ``offset=np.log(exposure)``.
 
         Returns
         -------
         self
         """
-        return self._fit(X, y, sample_weight, {"offset": offset})
+        return self._fit(X, y, sample_weight, {"offset": offset, **row_data})
 
     def _response(self, y):
         return self._checks()
@@ -233,9 +236,9 @@ class Rates(Numbers):
         if (y <= 0).any() or (y >= 1).any():
             raise ValueError(
                 f"y must be between 0 and 1, both excluded. Got values from "
-                f"{y.min():.6g} to {y.max():.6g}. Divide percentages by 100. Of "
-                "successes among trials, which may be all or none, repeat rows of 0 "
-                "and 1 with sample_weight for BayesianLogisticRegression."
+                f"{y.min():.6g} to {y.max():.6g}. Divide percentages by 100. "
+                "For successes of trials, which may be all or none, use "
+                "BayesianBinomialRegressor with n_trials."
             )
         return y
 
@@ -313,6 +316,7 @@ default="auto"
         return replace(units, log_unit=math.log(mean))
 
     _score_power, _are_positive = 2, True
+    _instead = OFFSET_INSTEAD
 
 
 class BayesianBetaRegressor(TargetRegressor):
@@ -452,6 +456,7 @@ class BayesianTweedieRegressor(TargetRegressor):
     _names, _checks = AMOUNTS, Amounts
     _with_origin = BayesianGammaRegressor._with_origin
     _are_positive = True
+    _instead = OFFSET_INSTEAD
 
     def __init__(
         self,
@@ -513,16 +518,16 @@ class BayesianTweedieRegressor(TargetRegressor):
         if data.offset is not None:  # y over its unit u has u ** (p - 2) the variance
             own = np.exp((2 - START_POWER) * offset)
             weight = own if weight is None else own * weight
-        means = make_pipeline(
-            StandardScaler(with_mean=not issparse(data.X)),
-            TweedieRegressor(power=START_POWER, link="log", alpha=1 / n, max_iter=1000),
+        # No pipeline: with metadata routing it would ask for requests of weights.
+        scaler = StandardScaler(with_mean=not issparse(data.X))
+        Z = scaler.fit(data.X, sample_weight=weight).transform(data.X)
+        means = TweedieRegressor(
+            power=START_POWER, link="log", alpha=1 / n, max_iter=1000
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            names = "standardscaler", "tweedieregressor"
-            weights = {f"{name}__sample_weight": weight for name in names}
-            means.fit(data.X, y / np.exp(offset), **weights)
-        f = np.log(means.predict(data.X)) + offset
+            means.fit(Z, y / np.exp(offset), sample_weight=weight)
+        f = np.log(means.predict(Z)) + offset
         f = torch.from_numpy(f)[None, :, None].double()
         given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import special, stats
 from scipy.integrate import quad
+from sklearn import config_context
 from sklearn.base import clone
 
 from skvi.exceptions import SkviWarning
@@ -195,8 +196,13 @@ def test_impossible_targets():
     ],
 )
 def test_offset(model, y):
-    """A constant moves the intercept; wrong variants: no offset, or of wrong sign."""
-    given, two = clone(model).fit(X, y, offset=2), np.full(60, 2.0)
+    """A constant moves the intercept, with metadata routing, too.
+
+    Wrong variants: no offset, or of wrong sign; a pipeline in the fit, which asked for
+    requests of its weights.
+    """
+    with config_context(enable_metadata_routing=True):
+        given, two = clone(model).fit(X, y, offset=2), np.full(60, 2.0)
     model.fit(X, y)
     assert given.coef_ == pytest.approx(model.coef_, abs=1e-9)
     assert given.intercept_ == pytest.approx(model.intercept_ - 2, abs=1e-9)
