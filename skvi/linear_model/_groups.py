@@ -14,6 +14,12 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from skvi.utils._links import page_template
 from skvi.utils._validation import StrOptions, _fit_context, validate_data
 
+MISSING = (
+    "Labels, or features of slopes, are missing (None or NaN): leave these rows out, "
+    "give missing labels a name, as X.fillna({'shop': 'unknown'}) does, and impute "
+    "features."
+)
+
 
 def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
     """Columns of the groups of an estimator, in ascending order; empty for None.
@@ -249,11 +255,13 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
 
     def _parts(self, X: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Labels, (n, 1), and features."""
-        X = validate_data(self, X, dtype=None, reset=reset)
+        try:
+            X = validate_data(self, X, dtype=None, reset=reset)
+        except (TypeError, ValueError) as error:
+            is_missing = any(word in str(error) for word in ("NaN", "of NA is"))
+            raise ValueError(MISSING) if is_missing else error from None
         if X.dtype == object and any(label is None for label in X[:, 0]):
-            raise ValueError(
-                "Labels are missing (None): leave these rows out, or give them a label."
-            )
+            raise ValueError(MISSING)
         return X[:, :1], X[:, 1:].astype(np.float64)
 
     def __sklearn_tags__(self) -> Any:
