@@ -1,5 +1,7 @@
 """Bayesian regression of numbers of successes."""
 
+from __future__ import annotations  # short types in help()
+
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -80,7 +82,7 @@ class TrialsPredictive(Predictive):
     trials: np.ndarray
 
     @classmethod
-    def of(cls, new: Predictive, trials: np.ndarray) -> "TrialsPredictive":
+    def of(cls, new: Predictive, trials: np.ndarray) -> TrialsPredictive:
         """Return the distributions of these numbers of trials, of those of one."""
         likelihood = cast(BinomialLikelihood, new.likelihood).of(as_tensor(trials))
         inner = replace(new, likelihood=likelihood)

@@ -1,5 +1,7 @@
 """Batches and predictions of one target, with further data of its rows."""
 
+from __future__ import annotations  # short types in help()
+
 from functools import partial
 from typing import Any, Literal, Self, overload
 

@@ -1,5 +1,7 @@
 """Bayesian regression of positive numbers, and of rates."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 import warnings
 from collections.abc import Callable
