@@ -202,7 +202,7 @@ def held_out(question, name, peer):
     difference = density[:, 0] - density[:, 1]
     error = difference.std(ddof=1) / np.sqrt(N_SPLITS)
     return {
-        "measure": "log density, nats a row",
+        "measure": "log density, nats per row",
         "skvi": f"{density[:, 0].mean():.3f}",
         "other": f"{density[:, 1].mean():.3f}",
         "difference": f"{difference.mean():.3f} +- {error:.3f}",
@@ -211,9 +211,9 @@ def held_out(question, name, peer):
 
 def ratio(ours, other):
     return {
-        "seconds": f"{ours:.3g}",
-        "of other": f"{other:.3g}",
-        "other / skvi": f"{other / ours:.2g}",
+        "seconds, skvi": f"{ours:.3g}",
+        "seconds, other": f"{other:.3g}",
+        "ratio of seconds": f"{other / ours:.2g}",
     }
 
 
@@ -237,7 +237,7 @@ def grouped(_, name, peer):
         name: f"{np.abs(np.log(std / reference)).max():.1%}"
         for name, std in others.items()
     }
-    names = {"measure": "largest error of a deviation", "other": "reference"}
+    names = {"measure": "largest error of a standard deviation", "other": "reference"}
     return names | errors | {"difference": ""} | ratio(seconds, of_other)
 
 

@@ -99,6 +99,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     _input_with_target: dict = {}
     #: Further data of rows, such as an exposure: arguments of methods that take rows.
     _row_data: tuple[str, ...] = ()
+    #: What to give instead of others, for the message of an error.
+    _instead: dict[str, str] = {}
     #: Methods of evidences.
     _evidence_methods = frozenset({"auto", "importance", "tempering"})
 
@@ -292,6 +294,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             raise TypeError(
                 f"{type(self).__name__} takes no {unknown[0]!r}. Data of rows are "
                 f"{', '.join(('sample_weight', *self._row_data))}."
+                f"{self._instead.get(unknown[0], '')}"
             )
         return y
 

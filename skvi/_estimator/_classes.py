@@ -1,5 +1,7 @@
 """Shared by all classifiers: labels, class weights, averaged probabilities."""
 
+from __future__ import annotations  # short types in help()
+
 from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Real
@@ -39,7 +41,7 @@ class Labels(Response):
     class_weight: dict | str | None
 
     @classmethod
-    def find(cls, y: Any, class_weight: dict | str | None) -> "Labels":
+    def find(cls, y: Any, class_weight: dict | str | None) -> Labels:
         """Find the classes in targets.
 
         Raises ValueError if they are not labels, or all equal.

@@ -1,5 +1,7 @@
 """The result of a solver as fitted attributes, and its evidence bounds."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

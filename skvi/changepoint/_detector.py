@@ -1,5 +1,7 @@
 """The detector as a scikit-learn estimator."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Sequence
 from copy import copy
 from numbers import Integral, Real

@@ -156,7 +156,7 @@ def resolve_losses(
     if isinstance(loss, str) and loss == "auto":
         if not follows:
             raise IncompatibleComponentsError(
-                "loss='auto'", "run_length_loss='auto'", "a loss that is given"
+                "loss='auto'", "run_length_loss='auto'", "loss='log' or loss='beta'"
             )
         pairs = [(one, one) for one in AUTO_LOSSES]
     else:

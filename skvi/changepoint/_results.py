@@ -1,5 +1,7 @@
 """Results of a detector for the rows that it has seen."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

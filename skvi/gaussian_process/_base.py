@@ -1,5 +1,7 @@
 """Base class of sparse Gaussian processes: kernel, inducing points, the fit."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 from dataclasses import replace
 from numbers import Integral

@@ -1,5 +1,7 @@
 """Sparse Gaussian process regression."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Base class of Bayesian linear models."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 from dataclasses import replace
 from numbers import Real

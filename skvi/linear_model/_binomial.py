@@ -1,5 +1,7 @@
 """Bayesian regression of numbers of successes."""
 
+from __future__ import annotations  # short types in help()
+
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
@@ -39,14 +41,15 @@ class Successes(Response):
         successes, trials = y.T
         if (y != np.floor(y)).any() or (y < 0).any():
             raise ValueError(
-                "y and n_trials must be counts, 0, 1, 2, ... Of rates give "
-                "y = rate * n_trials, rounded, and n_trials."
+                "y and n_trials must be counts, 0, 1, 2, ... For rates give "
+                "y = np.round(rate * n_trials), and n_trials."
             )
         if (wrong := np.flatnonzero(successes > trials)).size:
             raise ValueError(
-                f"y has more successes than trials in {wrong.size} rows, in row "
-                f"{wrong[0]} {successes[wrong[0]]:g} of {trials[wrong[0]]:g}: give "
-                "n_trials, the number of trials of each row, which is 1 without it."
+                f"y has more successes than trials in {wrong.size} row(s), such as "
+                f"{successes[wrong[0]]:g} of {trials[wrong[0]]:g} in row {wrong[0]}. "
+                "Give n_trials, the number of trials of each row; without it each row "
+                "has one."
             )
         return y
 
@@ -79,7 +82,7 @@ class TrialsPredictive(Predictive):
     trials: np.ndarray
 
     @classmethod
-    def of(cls, new: Predictive, trials: np.ndarray) -> "TrialsPredictive":
+    def of(cls, new: Predictive, trials: np.ndarray) -> TrialsPredictive:
         """Return the distributions of these numbers of trials, of those of one."""
         likelihood = cast(BinomialLikelihood, new.likelihood).of(as_tensor(trials))
         inner = replace(new, likelihood=likelihood)

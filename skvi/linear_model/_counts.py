@@ -1,5 +1,7 @@
 """Bayesian regression of counts."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -234,6 +236,7 @@ default="auto"
         self.random_state = random_state
 
     _row_data = ("exposure",)
+    _instead = {"offset": " Give exposure=np.exp(offset)."}
     _no_offset, _score_power = 1, 1
 
     def __sklearn_tags__(self):
@@ -250,6 +253,7 @@ default="auto"
         y: Any,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
+        **row_data: ArrayLike | None,
     ) -> Self:
         """Fit the posterior.
 
@@ -265,6 +269,8 @@ default="auto"
             Nonnegative; a row with weight 2 counts twice.
         exposure : array-like of shape (n_samples,), default=None
             Positive; None is 1 for every row.
+        **row_data : array-like of shape (n_samples,)
+            Refused: an ``offset`` is ``exposure=np.exp(offset)``.
 
         Returns
         -------
@@ -278,7 +284,7 @@ default="auto"
             On Ctrl-C. The best posterior so far is kept, if there is one, with all
             attributes; otherwise the estimator is not fitted.
         """
-        return self._fit(X, y, sample_weight, {"exposure": exposure})
+        return self._fit(X, y, sample_weight, {"exposure": exposure, **row_data})
 
     def _response(self, y):
         return Counts.find(y)

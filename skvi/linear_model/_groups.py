@@ -17,6 +17,11 @@ from skvi.utils._validation import StrOptions, _fit_context, validate_data
 # Cosine of columns beyond which posteriors of scales and correlation are bent ridges that
 # lattices leave: by grids it is right to 0.05 deviations at 0.89, and not at 0.95.
 MOST_COSINE = 0.92
+MISSING = (
+    "Labels, or features of slopes, are missing (None or NaN): leave these rows out, "
+    "give missing labels a name, as X.fillna({'shop': 'unknown'}) does, and impute "
+    "features."
+)
 
 
 def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
@@ -268,11 +273,13 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
 
     def _parts(self, X: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """Labels, (n, 1), and features."""
-        X = validate_data(self, X, dtype=None, reset=reset)
+        try:
+            X = validate_data(self, X, dtype=None, reset=reset)
+        except (TypeError, ValueError) as error:
+            is_missing = any(word in str(error) for word in ("NaN", "of NA is"))
+            raise ValueError(MISSING) if is_missing else error from None
         if X.dtype == object and any(label is None for label in X[:, 0]):
-            raise ValueError(
-                "Labels are missing (None): leave these rows out, or give them a label."
-            )
+            raise ValueError(MISSING)
         return X[:, :1], X[:, 1:].astype(np.float64)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,5 +1,7 @@
 """Bayesian linear regression."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, Self

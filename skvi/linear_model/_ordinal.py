@@ -1,5 +1,7 @@
 """Bayesian ordinal regression."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +35,7 @@ class OrderedLabels(Labels):
     """Classes in their order, which need not be that of their names."""
 
     @classmethod
-    def in_order(cls, y: Any, order: Any, class_weight: Any) -> "OrderedLabels":
+    def in_order(cls, y: Any, order: Any, class_weight: Any) -> OrderedLabels:
         """Check labels; `order` has all of them, None is that of `numpy.sort`."""
         found = Labels.find(y, class_weight).classes
         classes = found if order is None else np.asarray(order)

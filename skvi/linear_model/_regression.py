@@ -11,7 +11,7 @@ from sklearn.base import clone
 from skvi._estimator._regressors import names_of_units, noise_in, units_of
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence, nodes_evidence
-from skvi.evidence._table import elbo_row
+from skvi.evidence._table import NamedBound, elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._exact_coefficients import (
@@ -333,6 +333,9 @@ class GaussianRegression(BayesianLinearModel):
             found = bound_evidence(target, posterior, generator, **options)
         if not self.lower_bound_se_:  # the fit's own bound has no Monte Carlo noise
             row = elbo_row((self.lower_bound_, 0.0))
+            if found.method == "quadrature" and hasattr(self.posterior_, "likeliest"):
+                # A sum over fewer nodes than those of the evidence: no surer bound.
+                row = NamedBound(self.lower_bound_, 0.0, "lower", "up to its nodes")
             found = replace(found, table={**found.table, "ELBO of q": row})
         return with_cost(found, [prior, *self._model.gammas.values()])
 

@@ -1,5 +1,7 @@
 """Predictions of linear regression, in units of y, for one or several targets."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 from collections.abc import Callable
 from typing import Any, Literal, overload

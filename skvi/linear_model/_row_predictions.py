@@ -1,5 +1,7 @@
 """Batches and predictions of one target, with further data of its rows."""
 
+from __future__ import annotations  # short types in help()
+
 from functools import partial
 from typing import Any, Literal, Self, overload
 
@@ -80,7 +82,7 @@ class RowPredictionMixin(OneOutputMixin):
             Power, in (0, 1], of the posterior so far, for data that drift; the rest is
             the first prior.
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------
@@ -139,8 +141,8 @@ class RowPredictionMixin(OneOutputMixin):
         return_std : bool, default=False
             Whether to return standard deviations of a new observation as well.
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`. Without an exposure counts are per
-            unit of it.
+            What `fit` takes beside weights, by the same name: ``exposure=``, without
+            which counts are per unit of it, ``offset=`` or ``n_trials=``.
 
         Returns
         -------
@@ -165,7 +167,7 @@ class RowPredictionMixin(OneOutputMixin):
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------
@@ -188,7 +190,7 @@ class RowPredictionMixin(OneOutputMixin):
         quantiles : float or array-like of shape (n_quantiles,)
             Probabilities in (0, 1).
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------
@@ -214,7 +216,7 @@ class RowPredictionMixin(OneOutputMixin):
         coverage : float, default=0.9
             Probability of the interval, of counts the least one, in (0, 1).
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------
@@ -234,7 +236,7 @@ class RowPredictionMixin(OneOutputMixin):
         X : array-like or sparse matrix of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------
@@ -270,7 +272,7 @@ class RowPredictionMixin(OneOutputMixin):
         n_draws : int, default=1
         random_state : int, RandomState instance or None, default=None
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------
@@ -304,7 +306,7 @@ class RowPredictionMixin(OneOutputMixin):
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
         **row_data : array-like of shape (n_samples,)
-            Further data of the rows, as of `fit`.
+            What `fit` takes beside weights: ``exposure=``, ``offset=``, ``n_trials=``.
 
         Returns
         -------

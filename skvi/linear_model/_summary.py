@@ -263,8 +263,8 @@ def _of_group(estimator, table, name):
     """Rows of the coefficients of one group, in ascending order."""
     if not isinstance(name, str) or name not in estimator.column_groups_:
         raise ValueError(
-            f"groups={name!r} is none of the column_groups of the fit, "
-            f"{list(estimator.column_groups_)}; True shows their scales."
+            f"The fit has no group {name!r}, only {list(estimator.column_groups_)}; "
+            "groups=True shows their scales."
         )
     width = len(table.names) // max(len(set(table.groups)), 1)
     own = estimator.column_groups_[name] + int(estimator.fit_intercept)

@@ -1,5 +1,7 @@
 """Bayesian regression of positive numbers, and of rates."""
 
+from __future__ import annotations  # short types in help()
+
 import math
 import warnings
 from collections.abc import Callable
@@ -42,6 +44,7 @@ POWER_AT_LIMIT = (
     "multiples of one size, as counts are, see BayesianPoissonRegressor; near 2 a "
     "Gamma distribution has no zeros. Or too few amounts are positive: give power=1.5"
 )
+OFFSET_INSTEAD = {"exposure": " Give offset=np.log(exposure)."}
 
 
 class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
@@ -107,6 +110,7 @@ class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
         y: Any,
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
+        **row_data: ArrayLike | None,
     ) -> Self:
         """Fit the posterior.
 
@@ -120,12 +124,14 @@ class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
         offset : array-like of shape (n_samples,), default=None
             Added to ``X @ coef_ + intercept_``, such as the log of an exposure to which
             the mean is proportional. None is 0.
+        **row_data : array-like of shape (n_samples,)
+            Refused: an ``exposure`` is ``offset=np.log(exposure)``.
 
         Returns
         -------
         self
         """
-        return self._fit(X, y, sample_weight, {"offset": offset})
+        return self._fit(X, y, sample_weight, {"offset": offset, **row_data})
 
     def _response(self, y):
         return self._checks()
@@ -232,9 +238,9 @@ class Rates(Numbers):
         if (y <= 0).any() or (y >= 1).any():
             raise ValueError(
                 f"y must be between 0 and 1, both excluded. Got values from "
-                f"{y.min():.6g} to {y.max():.6g}. Divide percentages by 100. Of "
-                "successes among trials, which may be all or none, repeat rows of 0 "
-                "and 1 with sample_weight for BayesianLogisticRegression."
+                f"{y.min():.6g} to {y.max():.6g}. Divide percentages by 100. "
+                "For successes of trials, which may be all or none, use "
+                "BayesianBinomialRegressor with n_trials."
             )
         return y
 
@@ -312,6 +318,7 @@ default="auto"
         return replace(units, log_unit=math.log(mean))
 
     _score_power, _are_positive = 2, True
+    _instead = OFFSET_INSTEAD
 
 
 class BayesianBetaRegressor(TargetRegressor):
@@ -451,6 +458,7 @@ class BayesianTweedieRegressor(TargetRegressor):
     _names, _checks = AMOUNTS, Amounts
     _with_origin = BayesianGammaRegressor._with_origin
     _are_positive = True
+    _instead = OFFSET_INSTEAD
 
     def __init__(
         self,
@@ -512,15 +520,16 @@ class BayesianTweedieRegressor(TargetRegressor):
         if data.offset is not None:  # y over its unit u has u ** (p - 2) the variance
             own = np.exp((2 - START_POWER) * offset)
             weight = own if weight is None else own * weight
-        units = StandardScaler(with_mean=not issparse(data.X))
-        scaled = units.fit(data.X, sample_weight=weight).transform(data.X)
+        # No pipeline: with metadata routing it would ask for requests of weights.
+        scaler = StandardScaler(with_mean=not issparse(data.X))
+        Z = scaler.fit(data.X, sample_weight=weight).transform(data.X)
         means = TweedieRegressor(
             power=START_POWER, link="log", alpha=1 / n, max_iter=1000
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            means.fit(scaled, y / np.exp(offset), sample_weight=weight)
-        f = np.log(means.predict(scaled)) + offset
+            means.fit(Z, y / np.exp(offset), sample_weight=weight)
+        f = np.log(means.predict(Z)) + offset
         f = torch.from_numpy(f)[None, :, None].double()
         given = f, as_tensor(y), None if data.weight is None else as_tensor(data.weight)
 

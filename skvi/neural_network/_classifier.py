@@ -1,5 +1,7 @@
 """Bayesian classification with networks."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 

@@ -1,5 +1,7 @@
 """Bayesian classification with any torch module."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 

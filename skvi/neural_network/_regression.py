@@ -1,5 +1,7 @@
 """Shared by Bayesian networks for numbers: targets, units, noise."""
 
+from __future__ import annotations  # short types in help()
+
 from dataclasses import replace
 from typing import Any, Literal, Self, overload
 

@@ -1,5 +1,7 @@
 """Bayesian regression with a multilayer perceptron."""
 
+from __future__ import annotations  # short types in help()
+
 from collections.abc import Callable
 from typing import Any, Self
 
