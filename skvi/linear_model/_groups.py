@@ -14,8 +14,8 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from skvi.utils._links import page_template
 from skvi.utils._validation import StrOptions, _fit_context, validate_data
 
-# Cosine of columns beyond which posteriors of scales and correlation are bent ridges that
-# lattices leave: by grids it is right to 0.05 deviations at 0.89, and not at 0.95.
+# Cosine of columns beyond which posteriors of scales and correlation are bent ridges
+# that lattices leave: by grids it is right to 0.05 deviations at 0.89, and not at 0.95.
 MOST_COSINE = 0.92
 MISSING = (
     "Labels, or features of slopes, are missing (None or NaN): leave these rows out, "
