@@ -97,8 +97,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     _input: dict = {"dtype": [np.float64, np.float32]}
     #: Further arguments of `validate_data` if there is a target.
     _input_with_target: dict = {}
-    #: Further data of rows, such as an exposure: arguments of methods that take rows.
-    _row_data: tuple[str, ...] = ()
+    #: Further data of rows, arguments of methods that take rows, and what says nothing,
+    #: such as an exposure of 1.
+    _row_data: dict[str, float] = {}
     #: What to give instead of others, for the message of an error.
     _instead: dict[str, str] = {}
     #: Methods of evidences.
@@ -223,7 +224,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         if self._continues:
             self._total_weight += self._stream.total_weight
         self._had_weights = sample_weight is not None
-        self._had_offset = offset is not None and bool(offset.any())
+        self._had_rows = {
+            name
+            for name, none in self._row_data.items()
+            if (given := rows.get(name)) is not None
+            and np.any(np.not_equal(given, none))
+        }
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 
     def _find_blocks(self, X, y, sample_weight, rows):

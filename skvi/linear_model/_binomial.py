@@ -201,7 +201,7 @@ class BayesianBinomialRegressor(
         self.random_state = random_state
 
     _input_with_target = {"multi_output": True}
-    _row_data = ("n_trials", "offset")
+    _row_data = {"n_trials": 1, "offset": 0}
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -297,7 +297,7 @@ class BayesianBinomialRegressor(
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``.
         """
-        rows = {**row_data, "n_trials": None}
+        rows = {**row_data, "n_trials": 1}
         rate, _, std = self._of_rows(X, rows, lambda new: new.parts()).T
         return (rate, std) if return_std else rate
 

@@ -235,9 +235,9 @@ default="auto"
         self.verbose = verbose
         self.random_state = random_state
 
-    _row_data = ("exposure",)
+    _row_data = {"exposure": 1}
     _instead = {"offset": " Give exposure=np.exp(offset)."}
-    _no_offset, _score_power = 1, 1
+    _score_power = 1
 
     def __sklearn_tags__(self):
         """Declare that targets are not negative."""

@@ -29,10 +29,10 @@ from skvi.utils._validation import (
     warn_user,
 )
 
-NO_OFFSET = (
-    "{name}: the fit had an {word} and this call has none, so that predictions are for "
-    "{word}={none}. Give it {word}=..., {word}={none} if that is meant; in searches "
-    "and cross-validation, call "
+NOT_GIVEN = (
+    "{name}: the fit had {word}=..., and this call has not, so that predictions are "
+    "for {word}={none}. Give it {word}=..., {word}={none} if that is meant; in "
+    "searches and cross-validation, call "
     "sklearn.set_config(enable_metadata_routing=True), set_fit_request({word}=True) "
     "of the regressor, set_score_request({word}=True) of regressor or scorer, and "
     "pass params={{'{word}': ...}}."
@@ -44,13 +44,12 @@ NO_DEVIANCE = 1e-12
 class RowPredictionMixin(OneOutputMixin):
     """Mixin: batches, predictions and scores by the distributions of new targets.
 
-    `_row_data` names the further data of rows, an offset of f, or an exposure, last;
-    see `_offset_of`. `_score_power` is the power of the mean in the variance, for
+    `_row_data` names the further data of rows, such as the offset of f; see
+    `_offset_of`. `_score_power` is the power of the mean in the variance, for
     the deviance of `score`; None is R^2.
     """
 
-    _row_data: tuple[str, ...] = ("offset",)
-    _no_offset = 0
+    _row_data: dict[str, float] = {"offset": 0}
     _score_power: Any = None
 
     def __init_subclass__(cls, **options):
@@ -98,15 +97,15 @@ class RowPredictionMixin(OneOutputMixin):
         return {"offset": data.offset}
 
     def _offset(self, X, rows):
-        """Offset of f in the units of the fit, or None; warns if only the fit had one.
+        """Offset of f in the units of the fit, or None; warns of what only the fit had.
 
         Columns of f beside that of the target have none.
         """
         self._with_row_data(None, rows)
-        word = self._row_data[-1]
-        if self._had_offset and rows.get(word) is None:
-            words = {"name": type(self).__name__, "word": word, "none": self._no_offset}
-            warn_user(NO_OFFSET.format(**words), SkviWarning)
+        for word in self._had_rows - {k for k, v in rows.items() if v is not None}:
+            words = {"word": word, "none": self._row_data[word]}
+            text = NOT_GIVEN.format(name=type(self).__name__, **words)
+            warn_user(text, SkviWarning)
         n_rows = _num_samples(X)
         offset = self._model.offset(self._offset_of(rows, n_rows), n_rows)
         if offset is None or not self._n_beside():

@@ -267,8 +267,8 @@ def _lacks_mean(estimator: Any, X: Any, options: dict) -> bool:
     The mean is the integral of quantiles over levels: an infinite one if quantiles
     times the probability beyond them do not decrease.
     """
-    has_offset = getattr(estimator, "_had_offset", False)
-    if has_offset or not hasattr(estimator, "predict_quantiles"):
+    has_row_data = getattr(estimator, "_had_rows", False)
+    if has_row_data or not hasattr(estimator, "predict_quantiles"):
         return False
     far, farther = np.array(TAILS)
     levels = [far, 1 - far, farther, 1 - farther]

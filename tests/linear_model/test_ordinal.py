@@ -99,8 +99,10 @@ def test_binomial_offset_and_targets():
     model.fit(X, Y, n_trials=TRIALS, offset=offset)
     assert model.predict(X, offset=offset) == pytest.approx(plain, abs=1e-3)
     assert (model.predict(X, offset=0) < plain).all()
-    with pytest.warns(SkviWarning, match="the fit had an offset"):
+    with pytest.warns(SkviWarning, match="the fit had offset="):
         model.predict(X)
+    with pytest.warns(SkviWarning, match="the fit had n_trials="):
+        model.predict_interval(X, offset=offset)
     with pytest.raises(TypeError, match="takes no 'exposure'"):
         model.predict(X, exposure=2)
     with pytest.raises(ValueError, match="more successes than trials"):

@@ -210,7 +210,7 @@ def test_offset(model, y):
     assert found == pytest.approx(model.predict_log_density(X, y))
     assert given.score(X, y, offset=2) == pytest.approx(model.score(X, y))
     with pytest.warns(
-        SkviWarning, match="the fit had an offset and this call has none"
+        SkviWarning, match="the fit had offset=..., and this call has not"
     ):
         given.predict_interval(X[:1])
     with pytest.raises(ValueError, match="offset contains infinity"):
