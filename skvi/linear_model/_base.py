@@ -569,9 +569,12 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         return None
 
     def _built(self, prior, layout):
-        """A prior over the parameters, with groups that are correlated."""
+        """A prior over the parameters, with groups that are correlated.
+
+        In a stream that is the last posterior, which has their correlation.
+        """
         prior = build_prior(prior, layout, self.column_groups_)
-        return correlated(prior, self._correlations)
+        return prior if self._continues else correlated(prior, self._correlations)
 
     @property
     def _correlations(self):

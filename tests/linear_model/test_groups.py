@@ -12,6 +12,7 @@ from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
     GroupedFeatures,
 )
 from skvi.priors import HalfCauchy, Normal
@@ -133,6 +134,10 @@ def test_pairs_are_correlated():
     other = clone(model).set_params(column_groups={"g": turned})
     other.fit(X[:, np.r_[4:8, 0:4]], y)
     assert other.lower_bound_ == pytest.approx(model.lower_bound_, abs=1e-6)
+    counts = BayesianPoissonRegressor(column_groups=model.column_groups)
+    for rows in (slice(None, None, 2), slice(1, None, 2)):  # the next prior has r
+        counts.partial_fit(X[rows], np.round(np.exp(0.3 * y[rows])))
+    assert counts.diagnostics_["n_batches"] == 2
     X[:, 4:] += 9 * X[:, :4]  # scales were a fifth of those by a grid, in silence
     with pytest.warns(SkviWarning, match="center the feature"):
         model.fit(X, y)
