@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import minimize
 
 from skvi.base import NormalForm
+from skvi.divergences import KLDivergence
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.solvers._hyper import hyper_range, runaway_message
@@ -80,8 +81,28 @@ class EmpiricalBayes(Solver):
         return missing or NaturalGradient.missing(known)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit without draws; `max_iter` counts steps of the scales."""
-        return _Search(problem, options).run()
+        """Fit without draws; `max_iter` counts steps of the scales.
+
+        Divergences other than KL hold the scales that KL finds: their own best ones
+        follow the width that they give the posterior, such as noise of five times the
+        residuals under Jeffreys'.
+        """
+        if problem.divergence.kl_weight is not None:
+            return _Search(problem, options).run()
+        learned = _Search(replace(problem, divergence=KLDivergence()), options).run()
+        if learned.interrupted:
+            return learned
+        known = problem.at(State(learned.posterior, learned.target.frozen()))
+        found = NaturalGradient().solve(known, replace(options, warm_start=True))
+        # What hinders more: the fit at these scales, or the search for them.
+        worst = found if found.message or not found.converged else learned
+        return replace(
+            found,
+            solver=self.name,
+            state=State(found.posterior, learned.target),
+            ending=found.ending if found.interrupted else worst.ending,
+            message=worst.message,
+        )
 
 
 class _Search(Run):

@@ -136,6 +136,23 @@ def test_exactly_fitted_rows_are_an_error_with_a_robust_loss(prior, noise_scale)
             MODEL(**parts, solver="stochastic").fit(X, y)
 
 
+@pytest.mark.parametrize("divergence", ["jeffreys", "renyi"])
+def test_every_divergence_learns_the_scales_of_kl(divergence):
+    """Wrong: those of its own objective, noise of 1.4 (Jeffreys) and .84 for .76."""
+    X, y = make_data()
+    parts = {"noise_scale": "learn", "prior": Normal("learn"), "max_iter": 200}
+    plain, other = (MODEL(divergence=d, **parts) for d in ("kl", divergence))
+    plain.fit(X, y)
+    other.fit(X, y)
+    assert other.noise_scale_ == plain.noise_scale_
+    assert other.prior_scale_ == plain.prior_scale_
+    known = Normal(plain.prior_scale_ / y.std())
+    parts |= {"noise_scale": plain.noise_scale_, "prior": known}
+    given = MODEL(divergence=divergence, **parts).fit(X, y)
+    np.testing.assert_allclose(other.coef_std_, given.coef_std_, rtol=1e-3)
+    assert other.evidence_bounds(X, y).plug_in[:2] == ("noise_scale", "prior_scale")
+
+
 def test_not_converged_is_said():
     X, y = make_data()
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
