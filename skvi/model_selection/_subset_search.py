@@ -321,5 +321,76 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
         check_rows(predictive.rows, y)
         return predictive.log_density(y)
 
+    def sample_posterior(
+        self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> dict[str, np.ndarray]:
+        """Draw subsets, with coefficients, intercept and noise given each.
+
+        Parameters
+        ----------
+        n_draws : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        dict of str to ndarray
+            In units of y, and for the features as they were given: "coef" of shape
+            (n_draws, n_features), where absent columns have 0, "intercept" and
+            "noise_scale" of shape (n_draws,).
+        """
+        check_is_fitted(self)
+        rng, parts = check_random_state(random_state), self._components
+        shares = parts.log_weights.exp().numpy()
+        some = rng.choice(len(shares), n_draws, p=shares / shares.sum())
+        index, means, roots, intercept, variance, noise = (
+            part[some].numpy()
+            for part in (
+                parts.index,
+                parts.means,
+                parts.roots,
+                parts.intercept,
+                parts.intercept_variance,
+                parts.noise,
+            )
+        )
+        z = rng.normal(size=(*means.shape, 1)) * np.sqrt(noise)[:, None, None]
+        coef = np.zeros((n_draws, self.n_features_in_ + 1))
+        np.put_along_axis(coef, index, means + (roots @ z)[..., 0], 1)
+        units = self._units
+        coef = coef[:, :-1] * units.y_scale / np.asarray(units.x_scale)
+        intercept = intercept + np.sqrt(variance) * rng.normal(size=n_draws)
+        origin = 0.0 if units.x_mean is None else coef @ units.x_mean
+        return {
+            "coef": coef,
+            "intercept": units.y_mean + units.y_scale * intercept - origin,
+            "noise_scale": units.y_scale * np.sqrt(noise),
+        }
+
+    def sample_y(
+        self,
+        X: Any,
+        n_draws: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> np.ndarray:
+        """Draw new observations, such as for sums over rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        n_draws : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_draws)
+            Every column has one subset and its coefficients for all rows, plus
+            independent noise.
+        """
+        rng = check_random_state(random_state)
+        draws = self.sample_posterior(n_draws, rng)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        mean = X @ draws["coef"].T + draws["intercept"]
+        return mean + draws["noise_scale"] * rng.normal(size=mean.shape)
+
     def _predictive_normals(self, X: Any) -> Any:
         return self._predictive(X).normals()

@@ -57,6 +57,13 @@ def test_equals_fits_of_every_subset(params):
     mixed = logsumexp(logs, 0, w[:, None])
     # Of a stratified sample of the noise.
     np.testing.assert_allclose(search.predict_log_density(X, y), mixed, atol=5e-3)
+    # Fails with roots that lack the noise, or an intercept at the features' zero.
+    some = search.sample_y(X, 10_000, random_state=0)
+    np.testing.assert_allclose(some.std(1), std, rtol=0.04)
+    assert (np.abs(some.mean(1) - mean) < 5 * std / 100).all()
+    coef = search.sample_posterior(10_000, random_state=0)["coef"]
+    np.testing.assert_allclose(coef.std(0), search.coef_std_, rtol=0.1)
+    np.testing.assert_allclose((coef != 0).mean(0), search.inclusion_, atol=0.03)
 
 
 def test_walk_agrees_with_enumeration():
