@@ -220,7 +220,7 @@ def refined_costs():
 
 
 def dropout():
-    """Dropout by zeros beside normal dropout and mean-field normals."""
+    """Dropout by zeros beside mean-field normals."""
     table, rows = read(RESULTS / "dropout_by_zeros.csv"), []
     for name, family in dict.fromkeys((row["set"], row["family"]) for row in table):
         own = [row for row in table if (row["set"], row["family"]) == (name, family)]

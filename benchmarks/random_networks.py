@@ -60,7 +60,7 @@ from skvi.posteriors import Ensemble, LowRankNormal
 # Rows times parameters times draws times steps of a fit, and its fewest steps.
 WORK, FEWEST, MOST = 4e9, 150, 3000
 ACTIVATIONS = ("relu", "tanh", "softplus", "logistic", "identity")
-FAMILIES = ("mean_field",) * 5 + ("ensemble", "low_rank", "dropout")
+FAMILIES = ("mean_field",) * 5 + ("ensemble", "low_rank")
 
 
 class Residual(nn.Module):

@@ -277,7 +277,7 @@ def problems() -> dict[str, Problem]:
             "module": module(images, module=convolution, deterministic="3"),
             **each("likelihood=heteroscedastic", net, numbers),
             "student": net(heavy, likelihood=varying),
-            **each("posterior=low_rank posterior=dropout", net, numbers),
+            **each("posterior=low_rank", net, numbers),
             **each("prior=log_uniform prior=horseshoe", net, numbers),
             **each("objective=alpha_energy", net, heavy),
         },

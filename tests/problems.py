@@ -121,7 +121,7 @@ BINARY = {
         divergence="kl",
         loss=BetaLoss(1.3),
         class_weight="balanced",
-        posterior="dropout",
+        posterior="mean_field",
         **NETWORK,
     ),
 }

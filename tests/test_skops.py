@@ -35,7 +35,7 @@ ESTIMATORS = [
     ),
     BayesianPoissonRegressor(posterior="mean_field"),
     SparseGaussianProcessRegressor(),
-    BayesianMLPRegressor(**NETWORK, divergence="kl", posterior="dropout"),
+    BayesianMLPRegressor(**NETWORK, divergence="kl", posterior="low_rank"),
     BayesianMLPClassifier(
         skip_connection=False,
         divergence="kl",

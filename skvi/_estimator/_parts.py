@@ -48,7 +48,6 @@ from skvi.posteriors import (
     RefinedNormal,
     SemiImplicitMixture,
 )
-from skvi.posteriors._ensemble import GaussianDropout
 from skvi.priors import (
     ARD,
     GammaHyperprior,
@@ -91,8 +90,6 @@ POSTERIORS = {
     "flow": NormalizingFlow,
     "refined": RefinedNormal,
 }
-#: Posteriors of models with layers.
-NETWORK_POSTERIORS = {"dropout": GaussianDropout}
 
 
 def _hierarchical() -> Normal:
@@ -150,7 +147,7 @@ SHORTHANDS = {
     "divergence": DIVERGENCES,
     "likelihood": NOISES | COUNTS | POSITIVE | RATES | AMOUNTS | OTHERS,
     "loss": LOSSES,
-    "posterior": POSTERIORS | NETWORK_POSTERIORS,
+    "posterior": POSTERIORS,
     "prior": PRIORS,
     "intercept_prior": PRIORS,
     "solver": SOLVERS,

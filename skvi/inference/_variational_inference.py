@@ -111,8 +111,7 @@ class VariationalInference(BaseEstimator):
         "corr_matrix", a constraint of ``torch.distributions.constraints``, or a
         bijective torch transform. Discrete ones are "boolean" (0.0 and 1.0, as
         float64) or ``constraints.integer_interval(low, high)`` (int64, such as
-        indices). Numbers between two ends have all digits at both, in ``1 - x``,
-        ``log1p(-x)``, products, powers and the distributions of torch.
+        indices).
     start : dict of str to array-like, default=None
         Values of all parameters that are not discrete, each of its shape, where the
         first path begins; others begin around it, in place of 0.

@@ -53,11 +53,11 @@ or Objective, default="elbo"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model considers impossible, such as wrong ones. A callable of the log odds
         and of y coded 0 to K - 1 gives a Gibbs posterior; see `CallableLoss`.
-    posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
+    posterior : {"mean_field", "low_rank", "full_rank", "ensemble"} or \
 Family, default="mean_field"
         "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
-        "full_rank" add correlations; "dropout" learns a rate per layer;
-        "ensemble" is a mixture of eight "mean_field", in five to nine times the time.
+        "full_rank" add correlations; "ensemble" is a mixture of eight "mean_field", in
+        five to nine times the time.
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
         Prior of the parameters, in units of their layer's natural scale. A dict has one

@@ -54,11 +54,11 @@ or Objective, default="elbo"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
         posterior, and needs noise of a known scale; see `CallableLoss`.
-    posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
+    posterior : {"mean_field", "low_rank", "full_rank", "ensemble"} or \
 Family, default="mean_field"
         "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
-        "full_rank" add correlations; "dropout" learns a rate per layer;
-        "ensemble" is a mixture of eight "mean_field", in five to nine times the time.
+        "full_rank" add correlations; "ensemble" is a mixture of eight "mean_field", in
+        five to nine times the time.
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
         Prior of the parameters, in units of their layer's natural scale. A dict has one

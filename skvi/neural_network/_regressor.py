@@ -54,12 +54,12 @@ or Objective, default="elbo"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers of
         the standardized target. A callable of the output and that target gives a Gibbs
         posterior, and needs noise of a known scale; see `CallableLoss`.
-    posterior : {"auto", "mean_field", "low_rank", "full_rank", "dropout", \
-"ensemble", ...} or Family, default="auto"
+    posterior : {"auto", "mean_field", "low_rank", "full_rank", "ensemble", \
+...} or Family, default="auto"
         "mean_field" gives every weight a mean and a standard deviation, "low_rank" and
-        "full_rank" add correlations, "dropout" learns a rate per layer; "ensemble" is a
-        mixture of eight "mean_field", "auto" of four, or a single one where
-        ``divergence="auto"`` is "kl". The family changes no other parameter.
+        "full_rank" add correlations; "ensemble" is a mixture of eight "mean_field",
+        "auto" of four, or a single one where ``divergence="auto"`` is "kl".
+        The family changes no other parameter.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the weights, in units of the layer's natural scale; "auto" is normal

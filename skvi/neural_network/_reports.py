@@ -90,8 +90,7 @@ class SparsityMixin:
         0 and a large standard deviation. Its signal-to-noise ratio is small, and
         `prune` can remove it: weights of units that the network does not use, and those
         of irrelevant features, above all with a sparsity prior (``prior="horseshoe"``,
-        "ard" or "log_uniform"). With ``posterior="dropout"`` the ratio is nearly the
-        same for all weights of a layer, and does not tell them apart.
+        "ard" or "log_uniform").
 
         Parameters
         ----------

@@ -7,15 +7,9 @@ from typing import Any, Protocol, Self
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences.base import MomentForm, OrderForm
+from skvi.divergences.base import MomentForm
 from skvi.objectives._network_steps import NetworkSteps, can_train
-from skvi.objectives._orders import (
-    LearnedScales,
-    Orders,
-    ScaledForm,
-    ScaledMoments,
-    VarianceLimits,
-)
+from skvi.objectives._orders import Moments, Orders, ScaledForm, VarianceLimits
 from skvi.objectives._steps import Member
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.utils._processes import average
@@ -51,22 +45,13 @@ def divergence_part(
 
     `params` and `std` are read in every step; `gradient` is the buffer to be completed.
     """
-    forms = [_form(member) for member in members]
-    moments = [form for form in forms if isinstance(form, MomentForm)]
-    if len(moments) == len(members):
-        return _Moments(moments, params, std, gradient)
-    orders = [form for form in forms if isinstance(form, OrderForm)]
-    if len(orders) == len(members):
-        return Orders(orders, params, std, gradient)
-    scaled = [form for form in forms if isinstance(form, ScaledForm)]
-    if len(scaled) == len(members):
-        scales = LearnedScales(members[0], params, gradient)
-        moments = [f.at_one for f in scaled if isinstance(f.at_one, MomentForm)]
-        if moments:
-            return ScaledMoments(moments, params, std, gradient, scales)
-        orders = [f.at_one for f in scaled if isinstance(f.at_one, OrderForm)]
-        return Orders(orders, params, std, gradient, scales)
-    return _ByAutograd(members, params, std, gradient)
+    forms = [ScaledForm.of(member) for member in members]
+    closed = [form.at_one for form in forms if form is not None]
+    if len(closed) < len(members):
+        return _ByAutograd(members, params, std, gradient)
+    kind: Any = Moments if isinstance(closed[0], MomentForm) else Orders
+    part: DivergencePart = kind(closed, members[0], params, std, gradient)
+    return part
 
 
 def form_of(member: Member) -> str:
@@ -74,65 +59,8 @@ def form_of(member: Member) -> str:
 
     Members with different names cannot be trained in one stack.
     """
-    form = _form(member)
-    return form.name if isinstance(form, ScaledForm) else type(form).__name__
-
-
-def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
-    prior = member.target.prior
-    if member.target.prior_spec.learned:
-        return ScaledForm.of(member)
-    found = member.divergence.moment_form(prior)
-    return member.divergence.order_form(prior) if found is None else found
-
-
-class _Moments:
-    """Closed form: linear in second moments and in the entropy."""
-
-    def __init__(
-        self,
-        forms: Sequence[MomentForm],
-        params: torch.Tensor,
-        std: torch.Tensor,
-        gradient: torch.Tensor,
-    ) -> None:
-        size, dtype = std.shape[1], params.dtype
-        precision = torch.stack([form.precision for form in forms])
-        center = torch.stack([form.center for form in forms])
-        numbers = [(form.weight, form.constant) for form in forms]
-        self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
-        self.precision, self.center = precision.to(dtype), center.to(dtype)
-        self.shift = (precision * center).to(dtype)
-        self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
-        self.shares = self.precision, self.shift, self.minus_weight
-        self.is_centered = not bool(center.any())
-        self.std, self.mean, self.size = std, params[:, :size], size
-        self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
-
-    def weigh(self, shares: Sequence[float]) -> None:
-        factor = self.precision.new_tensor(shares)[:, None]
-        self.shares = (
-            factor * self.precision,
-            factor * self.shift,
-            factor * self.minus_weight,
-        )
-
-    def complete(self) -> None:
-        std, slope = self.std, self.for_std
-        precision, shift, minus_weight = self.shares
-        self.for_mean.addcmul_(precision, self.mean)
-        if not self.is_centered:
-            self.for_mean.sub_(shift)
-        slope.addcmul_(precision, std)
-        torch.addcmul(minus_weight, slope, std, out=slope)
-
-    def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
-        mean, log_std = own.split(self.size, 2)
-        shift = mean if self.is_centered else mean - self.center
-        squares = torch.exp(log_std).square_().addcmul_(shift, shift)
-        total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
-        entropy = log_std.sum(2, dtype=torch.float64)
-        return 0.5 * total - self.weight * entropy + self.constant
+    form = ScaledForm.of(member)
+    return "by autograd" if form is None else form.name
 
 
 class _ByAutograd:

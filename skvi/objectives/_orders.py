@@ -79,9 +79,8 @@ class ScaledForm:
 
     @classmethod
     def of(cls, member: Member) -> Self | None:
-        """Form of a member whose prior learns only scales."""
-        spec = member.target.prior_spec
-        factors = spec.learned_scales()
+        """Form of a member whose prior is normal, and learns scales, if anything."""
+        factors = member.target.prior_spec.learned_scales()
         if factors is None:
             return None
         prior = prior_at_one(member)
@@ -146,12 +145,8 @@ class LearnedScales:
             values, "sum", lengths=self._lengths, axis=1, unsafe=True
         )
 
-    def collect(self, slopes: torch.Tensor) -> None:
-        """Put the gradient in place, from derivatives of every coordinate, (M, P)."""
-        self.for_factors.copy_(self.sums(slopes)[:, :-1])
 
-
-class ScaledMoments:
+class Moments:
     """Closed form, with a factor ``exp(h)`` of the prior's scale in some coordinates.
 
     ``D = sum(precision exp(-2 h) (std^2 + (mean - center)^2) / 2 - w log(std) + w h) +
@@ -161,11 +156,12 @@ class ScaledMoments:
     def __init__(
         self,
         forms: Sequence[MomentForm],
+        member: Member,
         params: torch.Tensor,
         std: torch.Tensor,
         gradient: torch.Tensor,
-        scales: LearnedScales,
     ) -> None:
+        scales = LearnedScales(member, params, gradient)
         size, like, device = std.shape[1], params.dtype, params.device
         self.precision = torch.stack([m.precision for m in forms]).to(device, like)
         self.center = torch.stack([m.center for m in forms]).to(device, like)
@@ -173,11 +169,11 @@ class ScaledMoments:
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
         self.scales, self.whole = scales, self.weight[:, None].to(like)
         self.counts = self.whole * scales.counts
+        self.has_scales = bool(self.counts.numel())
         self.is_centered = not bool(self.center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
         self._precision, self._room, self._shift = std.new_empty(3, *std.shape)
-        self._moments: list[torch.Tensor] = []  # of each step
         self.weigh([1.0] * len(params))
 
     def weigh(self, shares: Sequence[float]) -> None:
@@ -185,27 +181,28 @@ class ScaledMoments:
         self.minus_weight = (-self.whole * self.share).expand_as(self.std)
 
     def complete(self) -> None:
-        std, slope, shift = self.std, self.for_std, self.mean
+        std, slope, shift, precision = self.std, self.for_std, self.mean, self.precision
         if not self.is_centered:
             shift = torch.sub(shift, self.center, out=self._shift)
-        precision = self.scales.precisions(self._precision).mul_(self.precision)
-        by_std = torch.mul(precision, std, out=self._room)
-        slope.addcmul_(by_std, self.share)
+        if self.has_scales:
+            precision = self.scales.precisions(self._precision).mul_(precision)
+        weighted = torch.mul(precision, self.share, out=self._room)
+        slope.addcmul_(weighted, std)
         torch.addcmul(self.minus_weight, slope, std, out=slope)
-        by_shift = precision.mul_(shift)
-        self.for_mean.addcmul_(by_shift, self.share)
-        moments = self.scales.sums(by_shift.mul_(shift).addcmul_(by_std, std))
-        self._moments.append(moments)
-        in_factors = torch.sub(self.counts, moments[:, :-1])
-        torch.mul(in_factors, self.share, out=self.scales.for_factors)
+        self.for_mean.addcmul_(weighted, shift)
+        if self.has_scales:
+            moments = precision * (std.square() + shift.square())
+            in_factors = self.counts - self.scales.sums(moments)[:, :-1]
+            torch.mul(in_factors, self.share, out=self.scales.for_factors)
 
     def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:
-        moments, self._moments = torch.stack(self._moments), []
-        total = moments.sum(2, dtype=torch.float64)
-        entropy = own[..., self.size :].sum(2, dtype=torch.float64)
-        factors = hyper[..., self.scales.where] * self.counts
-        scales = factors.sum(2, dtype=torch.float64)
-        return 0.5 * total - self.weight * entropy + scales + self.constant
+        mean, log_std = own.split(self.size, 2)
+        log_factors = self.scales.log_factors(hyper)
+        log_ratio, shift = log_std - log_factors, mean - self.center
+        squares = (2 * log_ratio).exp() + (shift * (-log_factors).exp()).square()
+        total = (self.precision * squares).sum(2, dtype=torch.float64)
+        entropy = log_ratio.sum(2, dtype=torch.float64)
+        return 0.5 * total - self.weight * entropy + self.constant
 
 
 class Orders:
@@ -219,10 +216,10 @@ class Orders:
     def __init__(
         self,
         forms: Sequence[OrderForm],
+        member: Member,
         params: torch.Tensor,
         std: torch.Tensor,
         gradient: torch.Tensor,
-        scales: LearnedScales | None = None,
     ) -> None:
         size, like, device = std.shape[1], params.dtype, params.device
         self.center = torch.stack([form.center for form in forms]).to(device, like)
@@ -235,7 +232,8 @@ class Orders:
         self.share = torch.ones_like(self.rate)
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
-        self.hyper, self.scales = params[:, 2 * size :], scales
+        self.hyper = params[:, 2 * size :]
+        self.scales = LearnedScales(member, params, gradient)
 
     def weigh(self, shares: Sequence[float]) -> None:
         self.share = self.share.new_tensor(shares)[:, None]
@@ -253,14 +251,12 @@ class Orders:
             weight = weight * torch.exp(-self.rate * order)
         self.for_mean.addcmul_(weight, in_mean)
         self.for_std.mul_(self.std).addcmul_(weight, in_log)
-        if self.scales is not None:
-            in_factor = (prior - variance) / mixed - a * prior * squares
-            self.scales.collect(weight * in_factor)
+        in_factor = (prior - variance) / mixed - a * prior * squares
+        slopes = self.scales.sums(weight * in_factor)[:, :-1]
+        self.scales.for_factors.copy_(slopes)
 
     def _prior(self, hyper: torch.Tensor) -> torch.Tensor:
         """Variances of the prior, (..., M, P)."""
-        if self.scales is None:
-            return self.variance.to(hyper.dtype)
         return self.variance * (2 * self.scales.log_factors(hyper)).exp()
 
     def values(self, own: torch.Tensor, hyper: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from skvi.base import NormalForm
-from skvi.targets._bounded import nudged
 from skvi.targets._density import (
     FAILURES,
     DensityTarget,
@@ -377,11 +376,13 @@ def lost_digits(target: DensityTarget, theta: torch.Tensor) -> str:
     values, _ = target.constrain(theta)
     generator = make_generator(0)
 
+    def nudged(x: torch.Tensor) -> torch.Tensor:
+        signs = 2 * rand(generator, *x.shape).round() - 1
+        return x * (1 + signs.to(x) * torch.finfo(torch.float64).eps)
+
     def share(names: Sequence[str]) -> float:
         """Share of the density that is another after a change of parameters."""
-        moved = {
-            k: nudged(v, generator) if k in names else v for k, v in values.items()
-        }
+        moved = {k: nudged(v) if k in names else v for k, v in values.items()}
         change = (_call(target, moved) - _call(target, values)).abs()
         return float(change.nan_to_num(0.0).clamp(max=1.0).mean())
 
@@ -393,9 +394,8 @@ def lost_digits(target: DensityTarget, theta: torch.Tensor) -> str:
         return (
             f"log_density loses the digits of {name!r}: it changes by "
             f"{share([name]):.2g} nats in the mean of draws, if its float64 values "
-            "change in the last place. Near the ends of supports 1 - x, log1p(-x), "
-            "torch.logit(x), products and powers have all digits, also after a shift "
-            "by the limit of the support; sums and matrices do not. Write it with "
-            "these, or with other parameters"
+            "change in the last place. Next to 0 numbers have all digits, next to "
+            "other ends of a support, such as 1, and far from 0 they do not. Write it "
+            "with other parameters, such as the distance from that end"
         )
     return ""

@@ -9,7 +9,13 @@ from torch.distributions.constraint_registry import biject_to
 from torch.distributions.transforms import Transform
 from torch.nn.functional import logsigmoid, pad
 
-from skvi.targets._bounded import Bounded, exp_inside
+# Log of the least float64.
+LEAST = -708.0
+
+
+def exp_inside(logs: torch.Tensor) -> torch.Tensor:
+    """Exponentials that are not 0; infinite ones are, so that densities end there."""
+    return logs.clamp(min=LEAST).exp()
 
 
 class Map(Transform):
@@ -42,18 +48,18 @@ class Between(Map):
         self.low, self.high = low, high
         self.is_finite = math.isfinite(high - low)
 
-    def _call(self, x: torch.Tensor) -> Bounded:
-        if not self.is_finite:
-            side = 1 if math.isfinite(self.low) else -1
-            end = self.low if side > 0 else self.high
-            return Bounded.of(end + side * exp_inside(x), {end: (side, lambda: x)})
-        low, high, log_width = self.low, self.high, math.log(self.high - self.low)
-        above, below = logsigmoid(x) + log_width, logsigmoid(-x) + log_width
-        value = torch.where(x < 0, low + exp_inside(above), high - exp_inside(below))
-        last = value.new_tensor([low, high, -math.inf, math.inf])
-        inside = torch.nextafter(last[:2], last[[3, 2]])
-        value = value.clamp(*map(float, inside))
-        return Bounded.of(value, {low: (1, lambda: above), high: (-1, lambda: below)})
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        low, high = self.low, self.high
+        if self.is_finite:
+            width = high - low
+            near_low = low + width * exp_inside(logsigmoid(x))
+            value = near_low.where(x < 0, high - width * exp_inside(logsigmoid(-x)))
+        elif math.isfinite(low):
+            value = low + exp_inside(x)
+        else:
+            value = high - exp_inside(x)
+        last = math.nextafter(high, low) if math.isfinite(high) else math.inf
+        return value.clamp(math.nextafter(low, high), last)
 
     def _inverse(self, y: torch.Tensor) -> torch.Tensor:
         logs = (y - self.low).log(), (self.high - y).log()
@@ -65,8 +71,7 @@ class Between(Map):
         """Logs of the derivatives."""
         if not self.is_finite:
             return x
-        above, below = (y.logs(end) for end in (self.low, self.high))  # type: ignore[attr-defined]
-        return above + below - math.log(self.high - self.low)
+        return logsigmoid(x) + logsigmoid(-x) + math.log(self.high - self.low)
 
 
 class Simplex(Map):
@@ -77,18 +82,13 @@ class Simplex(Map):
 
     codomain = constraints.simplex
 
-    def _call(self, x: torch.Tensor) -> Bounded:
+    def _logs(self, x: torch.Tensor) -> torch.Tensor:
+        """Logs of the elements."""
         u = x - torch.arange(x.shape[-1], 0, -1, dtype=x.dtype, device=x.device).log()
-        left = logsigmoid(-u).cumsum(-1)
-        logs = pad(logsigmoid(u), (0, 1)) + pad(left, (1, 0))
+        return pad(logsigmoid(u), (0, 1)) + pad(logsigmoid(-u).cumsum(-1), (1, 0))
 
-        def others() -> torch.Tensor:
-            none = torch.full_like(logs[..., :1], -math.inf)
-            before = torch.cat([none, logs[..., :-1].logcumsumexp(-1)], -1)
-            return torch.logaddexp(before, torch.cat([left, none], -1))
-
-        value = exp_inside(logs).clamp(max=1 - torch.finfo(x.dtype).eps / 2)
-        return Bounded.of(value, {0.0: (1, lambda: logs), 1.0: (-1, others)})
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        return exp_inside(self._logs(x)).clamp(max=math.nextafter(1.0, 0.0))
 
     def _inverse(self, y: torch.Tensor) -> torch.Tensor:
         n = y.shape[-1]
@@ -98,7 +98,7 @@ class Simplex(Map):
 
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Of all elements but the last: the sum of the logs of all."""
-        return y.logs(0.0).sum(-1)  # type: ignore[attr-defined]
+        return self._logs(x).sum(-1)
 
     def forward_shape(self, shape: torch.Size) -> torch.Size:
         """One element more."""

@@ -20,7 +20,6 @@ from skvi.posteriors import (
     MeanFieldNormal,
     NormalizingFlow,
 )
-from skvi.posteriors._ensemble import GaussianDropout
 from skvi.posteriors._flow import InverseAutoregressive
 from skvi.posteriors._mixture import MixtureOverScales
 from skvi.posteriors._normal import INITIAL_SCALE
@@ -36,16 +35,9 @@ FACTORS = "Gamma", "Beta"
 BOUNDED = "SemiImplicitMixture", "HierarchicalVariational", "MultiplicativeFlow"
 OTHERS = "Family", "Product", *BOUNDED, *FACTORS
 FAMILIES = [c() for c in CLASSES if issubclass(c, Family) and c.__name__ not in OTHERS]
-FAMILIES.append(GaussianDropout())
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
-#: Those that have every diagonal covariance; for the others see test_network_families.
-every_free_family = pytest.mark.parametrize(
-    "family",
-    [f for f in FAMILIES if not isinstance(f, GaussianDropout)],
-    ids=repr,
-)
 
 
 @pytest.fixture
@@ -85,7 +77,7 @@ def test_draws_are_differentiable_in_the_parameters(family, build, numeric_gradi
     torch.testing.assert_close(gradient, numeric, rtol=5e-6, atol=1e-8)
 
 
-@every_free_family
+@every_family
 def test_starting_point_is_a_valid_posterior(family):
     posterior = family.build(LAYOUT)
     assert posterior.layout is LAYOUT
@@ -100,7 +92,7 @@ def test_starting_point_is_a_valid_posterior(family):
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
-@every_free_family
+@every_family
 def test_near_a_normal(family, kind, make_normal):
     """The mean and those covariances that the family has.
 

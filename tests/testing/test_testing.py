@@ -35,8 +35,7 @@ def test_priors(part):
     check_part(part())
 
 
-# `GaussianDropout` has not every variance, `MultiplicativeFlow` is for layers: their
-# own tests check their draws and density.
+# `MultiplicativeFlow` is for layers: its own tests check its draws and density.
 @pytest.mark.parametrize("name", sorted(set(POSTERIORS) - {"multiplicative_flow"}))
 def test_families(name):
     part = POSTERIORS[name]
