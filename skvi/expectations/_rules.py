@@ -274,30 +274,30 @@ def _derivative(value: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
 
 
 def expect_derivatives(
-    function: Any,
+    derivatives: Callable[[torch.Tensor, torch.Tensor], Expectations],
     mean: torch.Tensor,
     std_or_cov: torch.Tensor,
     y: torch.Tensor,
     length_scale: float = 1.0,
     refine: int = 1,
 ) -> Expectations:
-    """Expected value, gradient and Hessian in f of ``function(f, y)``.
+    """Expected value, gradient and Hessian in f of a function of f and y.
 
-    The function maps f, (S, n, K), and y, (n,), to (S, n); its slope changes over
-    `_length_scale`. For K > 1 it must not change if a constant is added to all columns.
+    `derivatives` maps f, (S, n, K), and y, (n,), to them, as `row_derivatives`; slopes
+    change over `length_scale`. For K > 1 the function must not change if a constant is
+    added to all columns.
     """
     if mean.ndim == 1:
         width = float(std_or_cov.max()) / length_scale
         nodes, weights = normal_rule(width, refine, std_or_cov.device)
         f = torch.addcmul(mean, nodes[:, None], std_or_cov)[..., None]
-        parts = scalar_derivatives(lambda g: function(g, y), f)
+        parts = derivatives(f, y)
         return weights @ parts[0], weights @ parts[1], weights @ parts[2]
     value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
     second = torch.empty_like(std_or_cov)
     for rows, factor, nodes, weights in node_groups(std_or_cov, refine):
         f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
-        found = vector_derivatives(lambda g, i=rows: function(g, y[i]), f)
-        out = [torch.tensordot(weights, part, 1) for part in found]
+        out = [torch.tensordot(weights, x, 1) for x in derivatives(f, y[rows])]
         value[rows], first[rows], second[rows] = out
     return value, first, second
 

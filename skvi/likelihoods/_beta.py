@@ -5,7 +5,7 @@ import torch
 from scipy.special import betainc, betaincinv
 from torch.nn.functional import logsigmoid
 
-from skvi.expectations._rules import Expectations, normal_rule
+from skvi.expectations._rules import Expectations
 from skvi.likelihoods._dispersed import DispersedLikelihood
 
 # Smallest dispersion from which a fit starts.
@@ -103,20 +103,6 @@ class BetaLikelihood(DispersedLikelihood):
         second = (1 - 2 * mean) * first
         second = second - (1 - mean) ** 2 * spread[0] - mean**2 * spread[1]
         return self._log_density(log_a, log_b, y), first, second
-
-    def expected_log_loss(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        refine: int = 1,
-    ) -> Expectations:
-        """By nodes for f, with derivatives in closed form; see `Likelihood`."""
-        width = float(std_or_cov.detach().max()) / self._length_scale
-        nodes, weights = normal_rule(width, refine, std_or_cov.device)
-        f = torch.addcmul(mean, nodes[:, None], std_or_cov)[..., None]
-        parts = self.log_prob_derivatives(f, y)
-        return -weights @ parts[0], -weights @ parts[1], -weights @ parts[2]
 
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of less than y, (S, n)."""

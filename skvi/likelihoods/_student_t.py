@@ -14,9 +14,8 @@ from skvi.utils._validation import TEMPORARY_ELEMENTS, Interval
 # Degrees of freedom whose distribution function is a short polynomial.
 CLOSED = (2.0, 4.0, 6.0, 8.0, 10.0)
 
-# Where the poles of the density are so many deviations of f away, this number of nodes
-# is exact to 1e-11.
-NARROW, N_NEAR = 4.0, 24
+# Deviations of f, in distances of the poles, up to which nodes of f are few.
+WIDE = 20.0
 
 
 class StudentTLikelihood(NoiseLikelihood):
@@ -38,9 +37,9 @@ class StudentTLikelihood(NoiseLikelihood):
     describes all of the data, outliers included. The log density is not concave in f.
 
     ``log_power_integral`` of order c exists for ``c (df + 1) > 1``, so for all robust
-    losses. Expectations under a normal f use that the distribution is a mixture of
-    normals over a Gamma-distributed precision: one integral of closed forms, accurate
-    to 1e-10 for every standard deviation.
+    losses. Expected log losses under a wide normal f use that the distribution is a
+    mixture of normals over a Gamma-distributed precision: one integral of closed forms,
+    accurate to 1e-10 for every standard deviation.
 
     Examples
     --------
@@ -60,6 +59,11 @@ class StudentTLikelihood(NoiseLikelihood):
     def __init__(self, df: float = 4.0, noise_scale: float | str = "learn") -> None:
         self.df = df
         self.noise_scale = noise_scale
+
+    @property
+    def _length_scale(self) -> float:
+        """A quarter of the distance of the poles: errors of nodes are exp(-24)."""
+        return 0.25 * math.sqrt(self.df) * super()._length_scale
 
     @property
     def _power(self) -> float:
@@ -176,71 +180,34 @@ class StudentTLikelihood(NoiseLikelihood):
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """One integral over the precision; see `Likelihood.expected_log_loss`."""
-        # Of narrow f over f: Gauss-Hermite rules converge exponentially in the distance
-        # of the poles, in deviations of f.
-        pole = math.sqrt(self.df) * float(self._scale.detach())
-        if len(mean) and NARROW * float(std_or_cov.detach().max()) < pole:
-            value, first, second = self._near(mean, std_or_cov, y, N_NEAR * refine)
-        else:
-            value, first, second = self._mix(mean, std_or_cov, y, 0.0, refine)
+        """Of wide f over the precision; see `Likelihood.expected_log_loss`."""
+        if len(mean) and float(std_or_cov.detach().max()) < WIDE * self._length_scale:
+            return super().expected_log_loss(mean, std_or_cov, y, refine)
+        value, first, second = self._mix(mean, std_or_cov, y, refine)
         power = self._power
         return power * value - self._log_peak, power * first, power * second
-
-    def _expected_power(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        c: float,
-        log_factor: torch.Tensor,
-        refine: int,
-    ) -> Expectations:
-        factor = torch.exp(log_factor + c * self._log_peak)
-        value, first, second = self._mix(mean, std_or_cov, y, c * self._power, refine)
-        return factor * (1 - value), -factor * first, -factor * second
-
-    def _near(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, size: int
-    ) -> Expectations:
-        """Expected log(1 + q) for narrow f, and its derivatives in the mean."""
-        x, weights = np.polynomial.hermite_e.hermegauss(size)
-        unit = self.df * self._scale**2
-        totals = [torch.zeros_like(mean) for _ in range(3)]
-        for node, weight in zip(
-            x.tolist(), (weights / weights.sum()).tolist(), strict=True
-        ):
-            away = y - mean - node * std
-            squared = away.square()
-            total = unit + squared
-            totals[0] = totals[0] + weight * torch.log1p(squared / unit)
-            totals[1] = totals[1] - 2 * weight * away / total
-            totals[2] = totals[2] + 2 * weight * (unit - squared) / total.square()
-        return totals[0], totals[1], totals[2]
 
     def _mix(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
-        a: float,
         refine: int,
     ) -> Expectations:
-        """Expected 1 - (1 + q)^-a, or for a = 0 log(1 + q), q = z^2 / df.
+        """Expected log(1 + q), q = z^2 / df.
 
-        Both are integrals of 1 - exp(-u q) over u: with the density of a Gamma(a)
-        variable, or with exp(-u) / u. E exp(-u q) is a closed form.
+        It is the integral of (1 - exp(-u q)) exp(-u) / u over u, and E exp(-u q) is a
+        closed form.
         """
         distance, unit = y - mean, self.df * self._scale**2
         size = (distance.square() + std_or_cov.square()) / unit
         largest = max(float(size.detach().max()), 1.0) if len(size) else 1.0
-        # The error of a trapezoidal rule is |Gamma(a + 2 pi i / step)| / Gamma(a).
-        step = 2 * math.pi / (21 + a) / refine
-        low = -(37 + math.log(largest)) / (1 + a) - max(math.lgamma(a + 1), 0.0)
-        high = math.log(40 + 3 * a)
-        w = torch.arange(low, high, step, dtype=torch.float64, device=mean.device)
-        norm = math.lgamma(a) if a > 0 else 0.0
-        weights = torch.exp(a * w - w.exp() + math.log(step) - norm)
+        # The error of a trapezoidal rule is |Gamma(2 pi i / step)|.
+        step, low = 2 * math.pi / 21 / refine, -(37 + math.log(largest))
+        w = torch.arange(
+            low, math.log(40), step, dtype=torch.float64, device=mean.device
+        )
+        weights = torch.exp(-w.exp() + math.log(step))
         u, totals = w.exp(), [torch.zeros_like(mean) for _ in range(3)]
         width = max(1, TEMPORARY_ELEMENTS // max(len(mean), 1))
         for some, weight in zip(u.split(width), weights.split(width), strict=True):

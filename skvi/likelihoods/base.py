@@ -272,14 +272,9 @@ class Likelihood(Component, Movable, Predictive):
             derivative in f, without Monte Carlo noise. The latter two are also the
             derivative of the value in the mean, and twice the one in the variance.
         """
-        return expect_derivatives(
-            lambda f, t: -self.log_prob(f, t),
-            mean,
-            std_or_cov,
-            y,
-            self._length_scale,
-            refine,
-        )
+        given = mean, std_or_cov, y, self._length_scale, refine
+        value, first, second = expect_derivatives(self.log_prob_derivatives, *given)
+        return -value, -first, -second
 
     def _expected_density_power(
         self,
@@ -331,14 +326,9 @@ class Likelihood(Component, Movable, Predictive):
         value, first, second : Tensor
             As in `expected_log_loss`.
         """
-        return expect_derivatives(
-            lambda f, _: torch.exp(self.log_power_integral(f, c)),
-            mean,
-            std_or_cov,
-            mean.new_zeros(len(mean)),
-            self._length_scale,
-            refine,
-        )
+        log_power = lambda f, _: self.log_power_integral(f, c)
+        y = mean.new_zeros(len(mean))
+        return Likelihood._expected_exp(self, log_power, mean, std_or_cov, y, refine)
 
     def _expected_escort_power(
         self,
@@ -380,14 +370,12 @@ class Likelihood(Component, Movable, Predictive):
         refine: int,
     ) -> Expectations:
         """Expected ``exp(log_function(f, y))`` and its derivatives."""
-        return expect_derivatives(
-            lambda f, t: log_function(f, t).exp(),
-            mean,
-            std_or_cov,
-            y,
-            self._length_scale,
-            refine,
-        )
+
+        def derivatives(f: torch.Tensor, y: torch.Tensor) -> Expectations:
+            return row_derivatives(lambda g: log_function(g, y).exp(), f)
+
+        given = mean, std_or_cov, y, self._length_scale, refine
+        return expect_derivatives(derivatives, *given)
 
     def _log_escort_power(
         self, f: torch.Tensor, y: torch.Tensor, c: float

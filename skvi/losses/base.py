@@ -3,7 +3,7 @@
 import torch
 
 from skvi.base._component import Component, ConditionalDensity
-from skvi.expectations._rules import Expectations, expect_derivatives
+from skvi.expectations._rules import Expectations, expect_derivatives, row_derivatives
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import weighted_sum
@@ -140,14 +140,12 @@ class Loss(Component, Movable):
             of its first and second derivative in f (the derivative of the value in the
             mean, and twice the one in the variance).
         """
-        return expect_derivatives(
-            lambda f, t: self(likelihood, f, t),
-            mean,
-            std_or_cov,
-            y,
-            likelihood._length_scale,
-            refine,
-        )
+
+        def derivatives(f: torch.Tensor, y: torch.Tensor) -> Expectations:
+            return row_derivatives(lambda g: self(likelihood, g, y), f)
+
+        given = mean, std_or_cov, y, likelihood._length_scale, refine
+        return expect_derivatives(derivatives, *given)
 
 
 class LogLoss(Loss):
