@@ -202,18 +202,21 @@ def case(kind, seed):
         weight[0] = 0.5
         weight *= (len(X) if is_network else total) / weight.sum()
     X = np.concatenate([X, X[:3], 0 * X[:1], 10 * X[:1]])
-    X, y = container(X, y, hasattr(model, "predict_proba"), rng)
+    X, y = container(X, y, hasattr(model, "predict_proba"), is_network, rng)
+    # Rows of next to no weight leave the prior, which is wide.
+    is_default &= weight is None or weight.sum() >= len(y)
     return model, X[: len(y)], y, weight, X[len(y) :], is_default
 
 
-def container(X, y, is_classes, rng):
+def container(X, y, is_classes, is_network, rng):
     """The same data as a sparse matrix, float32, data frame, or with other classes."""
     what = rng.integers(8)
-    if X.ndim == 2 and what == 0:
+    if what == 0 and not is_network:
         X = csr_matrix(X * (rng.uniform(size=X.shape) < 0.4))
     elif what == 1 and np.abs(X).max() < 1e30:
-        X, y = X.astype(np.float32), y if is_classes else y.astype(np.float32)
-        y = y.astype(float) if np.ptp(y) == 0 or not np.isfinite(y).all() else y
+        X = X.astype(np.float32)
+        if not is_classes and 1e-30 < np.abs(y).min() and np.abs(y).max() < 1e30:
+            y = y.astype(np.float32)
     elif X.ndim == 2 and what == 2:
         X = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
     if is_classes and rng.uniform() < 0.5:

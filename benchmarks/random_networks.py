@@ -219,7 +219,8 @@ def rise(model):
     windows = np.lib.stride_tricks.sliding_window_view(curve, width)
     best = windows[windows.mean(1).argmin()]
     noise = 4 * math.hypot(model.objective_value_se_, best.std() / width**0.5)
-    above = -model.objective_value_ - best.mean() - noise  # it is maximized
+    sign = 1 if model.objective_.direction == "upper" else -1
+    above = sign * model.objective_value_ - best.mean() - noise
     small = max(5.0, 0.01 * (curve[0] - best.mean()))
     return float(max(above - small, 0.0))
 
