@@ -17,7 +17,7 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 MODELS = {
     "regression": (BayesianLinearRegression(), load_diabetes),
     "student_t": (BayesianLinearRegression(likelihood="student_t"), load_diabetes),
-    "counts": (BayesianPoissonRegressor("negative_binomial"), load_diabetes),
+    "counts": (BayesianPoissonRegressor(likelihood="negative_binomial"), load_diabetes),
     "two_classes": (BayesianLogisticRegression(), load_breast_cancer),
     "three_classes": (BayesianLogisticRegression(), load_iris),
     "process": (SparseGaussianProcessRegressor(), load_diabetes),
