@@ -254,8 +254,11 @@ class _Judge:
                 solution = fit_likeliest(model, *own, given, rows[0])
                 self.fits.setdefault(key, (model, solution, weight, own, rows[0]))
                 found = model.predict_log_density(self.X[test], self.y[test], **rows[1])
-        except IncompatibleComponentsError:
-            raise
+        except IncompatibleComponentsError as error:
+            part, *rest = error.args
+            for name in filter(self.estimator._is_auto, PATHS):
+                part = part.replace(f"{name}={parts[name]!r}", f"{name}='auto'")
+            raise IncompatibleComponentsError(part, *rest) from None
         except (ValueError, ArithmeticError):
             return np.full(len(test), -np.inf)
         return np.maximum(found, np.finfo(np.float32).min)

@@ -126,22 +126,25 @@ def resolve_scaling(
 
 
 def resolve_loss(
-    loss: str | Loss, by_name: Mapping[str, Loss], models: Sequence[SegmentModel]
+    loss: str | Loss,
+    given: str,
+    by_name: Mapping[str, Loss],
+    models: Sequence[SegmentModel],
 ) -> Loss:
-    """Resolve a loss; raise if a model does not support it."""
+    """Resolve a loss, given in these words; raise if a model does not support it."""
     found = by_name[loss] if isinstance(loss, str) else loss
     found.validate()
     if isinstance(found, BetaLoss):
         if found.beta > LARGEST_BETA:
             raise ValueError(
-                f"loss={found!r}: with so large an order no row has any influence. A "
+                f"{given}: with so large an order no row has any influence. A "
                 "row has its largest influence at 1 / sqrt(beta - 1) standard "
                 "deviations from its prediction: use a beta between 1 and 2."
             )
         for model in models:
             if model.instead_of_beta:
                 raise IncompatibleComponentsError(
-                    f"loss={found!r}",
+                    given,
                     f"a regression with unknown noise; got {model!r}",
                     model.instead_of_beta,
                 )
@@ -163,8 +166,8 @@ def resolve_losses(
         pairs = [(loss, loss if follows else run_length_loss)]
     found = [
         (
-            resolve_loss(own, LOSSES, models),
-            resolve_loss(run, RUN_LENGTH_LOSSES, models),
+            resolve_loss(own, f"loss={loss!r}", LOSSES, models),
+            resolve_loss(run, f"run_length_loss={run!r}", RUN_LENGTH_LOSSES, models),
         )
         for own, run in pairs
     ]

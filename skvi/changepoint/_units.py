@@ -154,7 +154,10 @@ def measure(
             c if score is None else score(c)[0]
             for c, score in zip(units, found, strict=True)
         ]
-    noise = np.array([_noise(column) for column in units])
+    # A given scale may be that of anything.
+    own = [1.0 if given is None else scale_of(column) for column in units]
+    pairs = zip(units, own, strict=True)
+    noise = np.array([unit * _noise(column / unit) for column, unit in pairs])
     mean = np.array([column.mean() if len(column) else 0.0 for column in units])
     dispersion = np.array([dispersion_of(column) for column in units])
     burn_in = BurnIn(len(columns), n_features, noise, mean, dispersion)
@@ -210,7 +213,10 @@ def first_change(column: np.ndarray, level: float) -> int:
 
 
 def _noise(column: np.ndarray) -> float:
-    """Noise from differences of neighbors, which changes of the level hardly affect."""
+    """Noise from differences of neighbors, which changes of the level hardly affect.
+
+    The column is in units of its scale.
+    """
     steps = np.diff(column)
     if not len(steps):
         return 1.0

@@ -188,7 +188,9 @@ def node_derivatives(
         covariance = covariance.detach().clone().requires_grad_()
         root = covariance.sqrt() if q.is_diagonal else torch.linalg.cholesky(covariance)
         value = log_integrals(NormalForm(mean, root), prior, a, b).sum()
-        gradient, by_covariance = torch.autograd.grad(value, (mean, covariance))
+        # Outside the range of the order the value depends on nothing.
+        found = torch.autograd.grad(value, (mean, covariance), materialize_grads=True)
     _, curvature = _parabolas(q, prior, a, b)
     straight = NormalForm(q.mean, curvature.clamp(min=TINY).rsqrt())
+    gradient, by_covariance = found
     return gradient, 2 * by_covariance, inverse_of(mix(a, straight, b, q))

@@ -297,6 +297,7 @@ class BayesianBinomialRegressor(
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``.
         """
+        self._check_return_std(return_std)
         rows = {**row_data, "n_trials": 1}
         rate, _, std = self._of_rows(X, rows, lambda new: new.parts()).T
         return (rate, std) if return_std else rate

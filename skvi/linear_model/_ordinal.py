@@ -375,7 +375,7 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
             return torch.tensordot(self._log_weights.exp(), p, 1).log()
 
         if self._is_drawn():
-            of_draws = lambda f: log_mean_exp(self._log_classes(f))
+            of_draws = lambda f: log_mean_exp(self._log_classes(f), 0)
             found = self._drawn().by_rows(X, of_draws)
         else:
             found = self._in_chunks(X, of_chunk)

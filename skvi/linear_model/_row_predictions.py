@@ -112,6 +112,15 @@ class RowPredictionMixin(OneOutputMixin):
             return offset
         return np.pad(offset[:, None], ((0, 0), (0, self._n_beside())))
 
+    def _check_return_std(self, value):
+        """Raise if data of rows are where `return_std` is."""
+        if np.ndim(value):
+            word = next(iter(self._row_data))
+            raise TypeError(
+                f"return_std must be True or False, and data of rows are given by name: "
+                f"predict(X, {word}={word}). Got an array."
+            )
+
     def _of_rows(self, X, rows, function, *columns):
         """What a function gives for the distributions of new targets; in X's dtype."""
         check_is_fitted(self)
@@ -153,6 +162,7 @@ class RowPredictionMixin(OneOutputMixin):
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``; noise included, infinite without a mean.
         """
+        self._check_return_std(return_std)
         mean, std, lacks = self._of_rows(X, row_data, self._moments_or_medians).T
         self._warn_of_medians(lacks)
         return (mean, std) if return_std else mean

@@ -185,9 +185,18 @@ def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def lower_of_inverse(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Lower Cholesky factors of inverses, and whether they exist."""
+    """Lower Cholesky factors of inverses, and whether they exist.
+
+    A matrix without a factor gets one with its diagonal enlarged by rounding.
+    """
     # The factor of a matrix in reverse order gives a lower factor of the inverse.
-    factor, info = torch.linalg.cholesky_ex(matrix.flip((-2, -1)))
+    turned = matrix.flip((-2, -1))
+    factor, info = torch.linalg.cholesky_ex(turned)
+    if (bad := info != 0).any():
+        rounding = 4 * turned.shape[-1] * torch.finfo(turned.dtype).eps
+        shift = rounding * turned.diagonal(dim1=-2, dim2=-1).diag_embed()
+        again, info = torch.linalg.cholesky_ex(turned + shift)
+        factor = torch.where(bad[..., None, None], again, factor)
     upper = factor.flip((-2, -1)).mT
     identity = torch.eye(matrix.shape[-1], dtype=factor.dtype, device=factor.device)
     scale = torch.linalg.solve_triangular(upper, identity.expand_as(upper), upper=False)

@@ -17,7 +17,7 @@ from skvi.base import NormalForm
 from skvi.divergences._forms import precision_of
 from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales, beside
-from skvi.solvers._mode import SINGULAR
+from skvi.solvers._mode import SINGULAR, start_at_mode
 from skvi.solvers._newton import Descent
 from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
@@ -98,6 +98,8 @@ FALL, MAX_NODES = 6.0, 64
 # Tolerances, in that of the fit, where the best place is looked for, and at nodes; most
 # iterations there.
 ROUGH, NODE_TOL, MAX_ITER = 3000.0, 100.0, 50
+# Nats that are left after those where a descent began too far away.
+LOST = 1.0
 # Probability of nodes whose fits may end early without a warning.
 MOST_LOST = 0.05
 # Deviations, in steps, of the log of a likelihood's number in nodes of the posterior.
@@ -211,8 +213,28 @@ class NodeRun(Run):
             descent = Descent(targets, *given)
             descent.slack = self.resolution
             descent.run(self._tolerance(factor), MAX_ITER)
+            self._begin_again(descent, factor)
             found += self._fits_of(descent, places[i : i + size])
         return found
+
+    def _begin_again(self, descent: Descent, factor: float) -> None:
+        """Descend from the modes where the given starts led nowhere.
+
+        A start is that of a neighbor, or extrapolated from two: at a place of wide
+        normals, losses like exp(-f) may then be without bounds, or of any size.
+        """
+        for k, target in enumerate(descent.targets):
+            last = descent.place(k)
+            if last is not None and last.gap < LOST:
+                continue
+            mean, precision = start_at_mode(target, self.structure)
+            begin = mean[None], precision[None], self.structure
+            again = Descent([target], self.given.divergence, *begin)
+            again.slack = self.resolution
+            again.run(self._tolerance(factor), MAX_ITER)
+            found = again.place(0)
+            if found and (last is None or found.value < last.value):
+                descent.states[k] = again.states[0]
 
     def _fits_of(
         self, descent: Descent, places: Iterable[tuple[float, ...]]

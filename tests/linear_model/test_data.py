@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from scipy.special import log_expit
 
-from benchmarks import fuzz_linear
+from benchmarks import fuzz
 from skvi.base import NormalForm
 from skvi.exceptions import SkviWarning
 from skvi.expectations._poisson import smallest_counts
@@ -207,9 +207,9 @@ def separable_quantiles(x, y, levels):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classes", "counts"])
 def test_fuzzed_cases_do_not_fail(kind):
-    """See `benchmarks/fuzz_linear.py`."""
-    cases = range(fuzz_linear.CHECKED)
-    found = {seed: fuzz_linear.failure(kind, seed)[0] for seed in cases}
+    """See `benchmarks/fuzz.py`."""
+    cases = range(fuzz.CHECKED)
+    found = {seed: fuzz.failure(kind, seed)[0] for seed in cases}
     assert not any(found.values()), found
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import expit, gammaln, ndtr
+from sklearn.exceptions import ConvergenceWarning
 
 from skvi.exceptions import SkviWarning
 from skvi.likelihoods import OrdinalLikelihood
@@ -43,6 +44,15 @@ def test_cutpoints_are_integrated(link):
     assert found == pytest.approx(mean, abs=0.03 * model.cutpoints_std_.min())
     new = np.diff(cdf(cuts - b * (1.0 - center)), axis=0) @ w
     assert model.predict_proba([[1.0]])[0] == pytest.approx(new, abs=2e-3)
+
+
+def test_probabilities_of_draws():
+    """Wrong variant: their logs are averaged over classes, not over draws."""
+    model = BayesianOrdinalClassifier(posterior="mixture", max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        p = model.fit(X, LEVELS).predict_proba(X)
+    assert p.shape == (60, 3)
+    assert p.sum(1) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("p", [OrdinalLikelihood(2), OrdinalLikelihood(5, "probit")])
