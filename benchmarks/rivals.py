@@ -10,7 +10,6 @@ with the settings that their documentation advises, penalties by cross-validatio
 Seconds are those of the processor for one fit, on one thread, without compilation.
 """
 
-import csv
 import os
 import sys
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from bench_default_classifier import load
-from runs import read, sweep
+from runs import sweep, write_table
 from scipy.optimize import brentq
 from scipy.special import digamma, expit
 from scipy.stats import norm
@@ -322,19 +321,9 @@ def one_run(question, name, peer):
     return dict(zip(KEYS, (question, name, peer), strict=True)) | found
 
 
-def table():
-    """Write the table of the page."""
-    rows = read(RESULTS)
-    TABLE.parent.mkdir(exist_ok=True)
-    with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main():
     if sys.argv[1:] == ["table"]:
-        return table()
+        return write_table(RESULTS, TABLE)
     asked = {q: (sets, peers) for q, (sets, *_, peers) in HELD_OUT.items()}
     asked |= {q: rest for q, (_, *rest) in OTHERS.items()}
     runs = [(q, *pair) for q, parts in asked.items() for pair in product(*parts)]
