@@ -6,7 +6,7 @@ import time
 
 import torch
 
-__all__ = ["read", "sweep"]
+__all__ = ["read", "sweep", "write_table"]
 
 MACHINE = "2 cores, x86_64, runs on one thread"
 
@@ -39,3 +39,13 @@ def sweep(path, keys, runs, one_run, title, machine=MACHINE):
                 writer.writeheader()
             writer.writerow({k: v for k, v in also.items() if k in fields} | row)
         yield row
+
+
+def write_table(path, table):
+    """Write the rows as a table of a page."""
+    rows = read(path)
+    table.parent.mkdir(exist_ok=True)
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.optimize import brentq
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from skvi._predictive._quantiles import SampledFunction, normal_mixture_quantiles
@@ -22,6 +23,8 @@ from skvi.utils._validation import Interval, validate_arguments
 
 # Fraction of the deviation of a log scale by which its nodes are smoothed.
 SMOOTHING = 0.5
+# Largest and least power of a scale whose nodes are smoothed.
+MAX_POWER, LEAST_POWER = 2.0, 1e-12
 # Ratio of standard deviations from which every row has decimals of its own.
 MAX_RATIO = 100.0
 HEADINGS = ("mean", "std", "lower", "upper")
@@ -317,13 +320,36 @@ def _shares(estimator, log_scales):
 
 
 def _smooth_quantiles(z, weights, levels):
-    """Quantiles of a density whose mass is at nodes: a mixture of the same variance."""
+    """Quantiles of a density whose mass is at nodes: a mixture of the same variance.
+
+    It is one of powers exp(p z), of which the skewness is 0: the log of a scale that
+    may be 0 has a long tail on one side, and ends abruptly on the other.
+    """
     center = weights @ z
-    std = (weights @ (z - center).square()).sqrt()
-    means = center + math.sqrt(1 - SMOOTHING**2) * (z - center)
+    p = _power_without_skewness(z - center, weights)
+    places = torch.expm1(p * (z - center)) / p
+    middle = weights @ places
+    std = (weights @ (places - middle).square()).sqrt()
+    means = middle + math.sqrt(1 - SMOOTHING**2) * (places - middle)
     widths = torch.full_like(z, SMOOTHING * float(std))
     given = means[:, None], widths[:, None], np.array(levels), weights
-    return normal_mixture_quantiles(*given)[0].numpy()
+    found = p * normal_mixture_quantiles(*given)[0].numpy()
+    return float(center) + np.log1p(found.clip(min=LEAST_POWER - 1)) / p
+
+
+def _power_without_skewness(z, weights):
+    """The power p with which exp(p z) is least skew; nearly 0 is z itself."""
+
+    def skewness(p):
+        x = torch.expm1((p or LEAST_POWER) * z) / (p or LEAST_POWER)
+        return float(weights @ (x - weights @ x) ** 3)
+
+    low, high = -MAX_POWER, MAX_POWER
+    if skewness(low) > 0:
+        return low
+    if skewness(high) < 0:
+        return high
+    return brentq(skewness, low, high, xtol=1e-3) or LEAST_POWER
 
 
 def _columns(intercept, coef):

@@ -67,6 +67,14 @@ def test_scales_and_noise_are_integrated_out():
     assert bounds.lower - 0.01 < evidence < bounds.upper + 0.01
     assert model.coef_ == pytest.approx(expected, abs=0.02 * std.min())
     assert model.coef_std_ == pytest.approx(std, rel=0.01)
+    # Wrong variant: nodes that are smoothed as logs (0.15 of the width at an end).
+    table = model.summary(groups=True)
+    for k, logs in enumerate((np.log(scale[:, 1]), np.log(scale[:, 5]), z[:, 2])):
+        each, at = np.unique(logs, return_inverse=True)
+        levels, middle = np.bincount(at, w).cumsum(), each + 0.5 * (each[1] - each[0])
+        ends = np.exp(np.interp([0.05, 0.95], levels, middle))
+        found = [table.lower[k], table.upper[k]]
+        assert found == pytest.approx(ends, abs=0.03 * (ends[1] - ends[0]))
 
 
 def test_groups_have_no_units():
