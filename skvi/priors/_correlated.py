@@ -13,6 +13,7 @@ middle of the data: of s, t and r alone the posterior would be a bent ridge.
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -271,14 +272,15 @@ class BuiltCorrelated(BuiltPrior):
 def correlated(
     prior: BuiltPrior,
     pairs: Mapping[str, Sequence[str]],
-    middles: Mapping[str, float],
+    middles: Mapping[str, float] = MappingProxyType({}),
 ) -> BuiltPrior:
     """The prior where pairs of entries are correlated, by names of correlations.
 
     `middles` are those of ratios of features, the second to the first.
     """
     for name, both in pairs.items():
-        prior = _with_pair(cast(_BuiltBlocks, prior), name, middles[name], *both)
+        middle = middles.get(name, 0.0)
+        prior = _with_pair(cast(_BuiltBlocks, prior), name, middle, *both)
     return prior
 
 

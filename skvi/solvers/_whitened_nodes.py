@@ -33,14 +33,18 @@ STEP, GROWTH, LEAST, WIDEST, TAIL = 1.4, 0.1, 0.05, 1.0, 0.5
 # Nats below the top at which nodes end, and how many more for each number above two:
 # most of a wide normal is far from its middle.
 FALL, FALL_EACH = 6.5, 0.9
-# Distance in z of the farthest nodes: densities of scales fall like exp(-|z|).
-BEYOND = 30.0
+# Distance in z of the farthest nodes: densities of scales fall like exp(-|z|), and at
+# correlations with a larger z pairs are numerically singular.
+BEYOND = 12.0
 # Distances in z at which curvatures are found, in deviations given all others, and the
 # least; most steps to the top; the tolerance of fits there, in that of the whole.
 NEAR, CLOSEST, MAX_STEPS, EXACT = 0.5, 1e-3, 8, 1e-4
 # Most numbers, most nodes, most elements of their precisions, and the share of nodes
 # that are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
+# Most by which the logs of sums over both halves of the lattice differ: for a normal of
+# eight numbers it is 0.3.
+MOST_APART = 0.5
 
 
 class WhitenedNodes(Nodes):
@@ -113,12 +117,27 @@ class WhitenedNodes(Nodes):
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
         lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
         if self.stopped or lost < np.logaddexp.reduce(values) + math.log(MOST_LOST):
-            return found
+            return self._compared(found)
         message = (
             f"the data say so little of {len(self.numbers)} scales and numbers that "
             f"they are likely beyond all {self.n_most} nodes: intervals are too short. "
             "Use fewer groups, or a number as the scale of some, as "
             "prior={'a': Normal(1.0)}"
+        )
+        return replace(found, message=message, ending=Ending.UNFINISHED)
+
+    def _compared(self, found: Solution) -> Solution:
+        """With a warning if the nodes of either half alone have another sum."""
+        halves: list[list[float]] = [[-math.inf], [-math.inf]]
+        for index, fit in self.fits.items():
+            halves[index[0] % 2].append(fit.value)
+        low, high = sorted(map(np.logaddexp.reduce, halves))
+        if self.axes is None or high - low < MOST_APART:
+            return found
+        message = (
+            "the posterior of scales and correlations is far from normal, and averages "
+            "over them can be wrong. Center the features of slopes, as GroupedFeatures "
+            "does, or give some scale, as prior={'a': Normal(1.0)}"
         )
         return replace(found, message=message, ending=Ending.UNFINISHED)
 
