@@ -42,9 +42,15 @@ NEAR, CLOSEST, MAX_STEPS, EXACT = 0.5, 1e-3, 8, 1e-4
 # Most numbers, most nodes, most elements of their precisions, and the share of nodes
 # that are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
-# Most by which the logs of sums over both halves of the lattice differ: for a normal of
-# eight numbers it is 0.3.
-MOST_APART = 0.5
+# Most by which the logs of sums over both halves of the lattice differ, 0.3 for a normal
+# of eight numbers, and by which a lattice is finer where it is more. With correlations
+# posteriors wider than WIDEST are so far from normal that lattices are finer at once.
+MOST_APART, FINER, AS_PAIRS = 0.5, 0.7, 0.35
+FAR = (
+    "the posterior of scales and correlations is far from normal: averages over them can "
+    "be wrong. Center the features of slopes, as GroupedFeatures does, or use a number "
+    "as the scale of some group, as prior={'a': Normal(1.0)}"
+)
 
 
 class WhitenedNodes(Nodes):
@@ -87,9 +93,21 @@ class WhitenedNodes(Nodes):
 
     def _fill(self, middle: Fit) -> None:
         middle = self._at_top(self._settled(middle))
-        self.axes, self.known_slopes = self._axes(middle), {}
+        axes, cost = self._axes(middle), FINER ** -len(self.numbers)
+        self._grow(middle, axes)
+        while self._is_coarse and len(self.fits) * cost < self.n_most:
+            axes = FINER * axes
+            self._grow(middle, axes)
+        values = [fit.value for fit in self.fits.values()]
+        least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
+        kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
+        self.lattice = kept, self.lattice[1]
+
+    def _grow(self, middle: Fit, axes: np.ndarray) -> None:
+        """Nodes of a lattice, from that in its middle."""
+        self.axes, self.known_slopes = axes, {}
         steps = (STEP * self.widths).tolist()
-        self.lattice = self.fits, steps
+        self.lattice = {self.zero: middle}, steps
         while missing := self._likely_neighbors():
             free = self.n_most - len(self.fits)
             if free <= 0 or not self.may_go_on:
@@ -102,10 +120,15 @@ class WhitenedNodes(Nodes):
             found = self._solved(places, starts)
             new = dict(zip(some, found, strict=True))
             self.lattice = self.fits | new, steps
-        values = [fit.value for fit in self.fits.values()]
-        least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
-        kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
-        self.lattice = kept, steps
+
+    @property
+    def _is_coarse(self) -> bool:
+        """Whether either half of the lattice alone has another sum."""
+        halves: list[list[float]] = [[-math.inf], [-math.inf]]
+        for index, fit in self.fits.items():
+            halves[index[0] % 2].append(fit.value)
+        low, high = sorted(map(np.logaddexp.reduce, halves))
+        return self.axes is not None and high - low > MOST_APART
 
     @property
     def n_most(self) -> int:
@@ -117,27 +140,14 @@ class WhitenedNodes(Nodes):
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
         lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
         if self.stopped or lost < np.logaddexp.reduce(values) + math.log(MOST_LOST):
-            return self._compared(found)
+            message = FAR if self._is_coarse else found.message
+            ending = Ending.UNFINISHED if self._is_coarse else found.ending
+            return replace(found, message=message, ending=ending)
         message = (
             f"the data say so little of {len(self.numbers)} scales and numbers that "
             f"they are likely beyond all {self.n_most} nodes: intervals are too short. "
             "Use fewer groups, or a number as the scale of some, as "
             "prior={'a': Normal(1.0)}"
-        )
-        return replace(found, message=message, ending=Ending.UNFINISHED)
-
-    def _compared(self, found: Solution) -> Solution:
-        """With a warning if the nodes of either half alone have another sum."""
-        halves: list[list[float]] = [[-math.inf], [-math.inf]]
-        for index, fit in self.fits.items():
-            halves[index[0] % 2].append(fit.value)
-        low, high = sorted(map(np.logaddexp.reduce, halves))
-        if self.axes is None or high - low < MOST_APART:
-            return found
-        message = (
-            "the posterior of scales and correlations is far from normal, and averages "
-            "over them can be wrong. Center the features of slopes, as GroupedFeatures "
-            "does, or give some scale, as prior={'a': Normal(1.0)}"
         )
         return replace(found, message=message, ending=Ending.UNFINISHED)
 
@@ -179,6 +189,10 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
         step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))
+        if self.target.prior.paired:
+            long = np.linalg.norm(self.widths[:, None] * vectors, axis=0)
+            widest = min((long / np.sqrt(values)).max(), WIDEST)
+            step /= 1 + AS_PAIRS * widest**2
         return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
     def _place(self, index: Index) -> tuple[float, ...]:
