@@ -37,8 +37,9 @@ FALL, FALL_EACH = 6.5, 0.9
 # correlations with a larger z pairs are numerically singular.
 BEYOND = 12.0
 # Distances in z at which curvatures are found, in deviations given all others, and the
-# least; most steps to the top; the tolerance of fits there, in that of the whole.
-NEAR, CLOSEST, MAX_STEPS, EXACT = 0.5, 1e-3, 8, 1e-4
+# least; nats from the top within which curvatures are those there, and most steps to it;
+# the tolerance of fits there, in that of the whole.
+NEAR, CLOSEST, NEAR_TOP, MAX_STEPS, EXACT = 0.5, 1e-3, 0.1, 8, 1e-4
 # Most numbers, most nodes, most elements of their precisions, and the share of nodes
 # that are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
@@ -93,19 +94,21 @@ class WhitenedNodes(Nodes):
 
     def _fill(self, middle: Fit) -> None:
         middle = self._at_top(self._settled(middle))
-        axes, cost = self._axes(middle), FINER ** -len(self.numbers)
-        self._grow(middle, axes)
+        share, cost = 1.0, FINER ** -len(self.numbers)
+        self._grow(middle, share)
         while self._is_coarse and len(self.fits) * cost < self.n_most:
-            axes = FINER * axes
-            self._grow(middle, axes)
+            share, self.axes = FINER * share, None
+            middle = max(self.fits.values(), key=lambda fit: fit.value)
+            middle = self._solved([middle.z], [middle.start], EXACT)[0]
+            self._grow(self._at_top(middle), share)
         values = [fit.value for fit in self.fits.values()]
         least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
         kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
         self.lattice = kept, self.lattice[1]
 
-    def _grow(self, middle: Fit, axes: np.ndarray) -> None:
+    def _grow(self, middle: Fit, share: float) -> None:
         """Nodes of a lattice, from that in its middle."""
-        self.axes, self.known_slopes = axes, {}
+        self.axes, self.known_slopes = share * self._axes(middle), {}
         steps = (STEP * self.widths).tolist()
         self.lattice = {self.zero: middle}, steps
         while missing := self._likely_neighbors():
@@ -153,18 +156,21 @@ class WhitenedNodes(Nodes):
 
     def _at_top(self, middle: Fit) -> Fit:
         """The fit at the top, by Newton's method: so nodes do not depend on the way."""
-        self._axes(middle)
         last = math.inf
         for _ in range(MAX_STEPS):
+            if last > NEAR_TOP:
+                self._axes(middle)
             slopes = np.array(self._slopes(middle))
             step = np.linalg.solve(self.curvature, slopes)
             gain = float(slopes @ step)
-            if not gain < 0.25 * last:
+            if last <= NEAR_TOP and not gain < 0.25 * last:
                 break
-            place = tuple((np.array(middle.z) + step).tolist())
-            start = middle.toward(self._at(place))
-            moved = self._solved([place], [start], EXACT)[0]
-            if moved.value < middle.value - gain:
+            cuts = (1.0, 0.5, 0.25, 0.1, 0.02) if gain > NEAR_TOP else (1.0,)
+            places = [tuple((np.array(middle.z) + cut * step).tolist()) for cut in cuts]
+            starts = [middle.toward(self._at(place)) for place in places]
+            fits = self._solved(places, starts, EXACT)
+            moved = max(fits, key=lambda fit: fit.value)
+            if moved.value < middle.value - min(gain, NEAR_TOP):
                 break
             middle, last = moved, gain
             self._keep(middle)

@@ -90,11 +90,14 @@ def test_groups_have_no_units():
         model.set_params(column_groups={"a": "z*"}).fit(moved, y > 0)
 
 
-def pairs_on_a_grid():
-    """Effects and slopes, and their posterior by a grid of scales and correlation."""
+def pairs_on_a_grid(zero=-10.0):
+    """Effects and slopes, and their posterior by a grid of scales and correlation.
+
+    Effects are those at a zero of x, and the grid has their deviations at its mean.
+    """
     X, y = grouped()
     X = X[:, 1:]
-    X[:, 4:] += X[:, :4]  # effects are those at another zero of x: r is negative
+    X[:, 4:] -= zero * X[:, :4]
     groups = {"level": slice(0, 4), "slope": slice(4, None)}
     known = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
     model = BayesianLinearRegression(column_groups={"g": groups}, **known).fit(X, y)
@@ -105,15 +108,20 @@ def pairs_on_a_grid():
     root[:, k, k] = np.exp(z[:, :1]) / first
     root[:, k + 4, k] = r * np.exp(z[:, 1:2]) / second
     root[:, k + 4, k + 4] = np.sqrt(1 - r**2) * np.exp(z[:, 1:2]) / second
+    root[:, k] += zero * root[:, k + 4]
+    ratio = np.linalg.norm(root[:, 0], axis=1) * first / np.exp(z[:, 0])
+    log_s, r = z[:, 0] + np.log(ratio), (root[:, 0] * root[:, 4]).sum(1)
+    r /= np.linalg.norm(root[:, 0], axis=1) * np.linalg.norm(root[:, 4], axis=1)
     A = X @ root
     covariance = np.linalg.inv(np.eye(8) + A.mT @ A)
     mean = (root @ covariance @ (A.mT @ y)[..., None])[..., 0]
     log_p = 0.5 * (np.linalg.slogdet(covariance)[1] + (X.T @ y * mean).sum(1) - y @ y)
     log_p -= 0.5 * len(y) * np.log(2 * np.pi) - 3 * np.log(0.4)
-    log_p -= np.log(np.pi * np.cosh(z[:, :2])).sum(1)
-    log_p -= np.log(2 * np.cosh(z[:, 2]) ** 2)
+    log_p -= np.log(np.pi**2 * np.cosh(log_s) * np.cosh(z[:, 1]))
+    # Both 1 - r^2 and the volume of a cell.
+    log_p -= np.log(2 * np.cosh(z[:, 2]) ** 2 * ratio**3)
     variance = (root @ covariance @ root.mT).diagonal(0, 1, 2)
-    return X, y, model, log_p, r[:, 0], mean, variance
+    return X, y, model, log_p, r, mean, variance
 
 
 def test_pairs_are_correlated():
@@ -138,9 +146,6 @@ def test_pairs_are_correlated():
     for rows in (slice(None, None, 2), slice(1, None, 2)):  # the next prior has r
         counts.partial_fit(X[rows], np.round(np.exp(0.3 * y[rows])))
     assert counts.diagnostics_["n_batches"] == 2
-    X[:, 4:] += 9 * X[:, :4]  # scales were a fifth of those by a grid, in silence
-    with pytest.warns(SkviWarning, match="center the feature"):
-        model.fit(X, y)
     with pytest.raises(ValueError, match="at least two"):
         model.set_params(column_groups={"g": {"a": [0, 1], "b": [2]}}).fit(X, y)
 
