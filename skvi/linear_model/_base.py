@@ -319,8 +319,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         solution = choose_solver(problem).solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         found, (plain, numbers) = solution.posterior, numbers_of(target)
-        place = (found.log_weights.exp() @ found.places()).tolist()
-        known, taken = bound_at(plain, numbers, place), list(self._model.taken_from_y)
+        place = found.log_weights.exp() @ found.places()
+        known = bound_at(plain, numbers, place.tolist())
+        taken = list(self._model.taken_from_y)
         if isinstance(numbers[0], Scale):
             taken.append(PLUGGED_SCALE)
             self._plug_scales(plain.prior, place)
@@ -335,7 +336,7 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _plug_scales(self, prior, place):
         """Give priors of the coefficients the scales at logs of unknown ones."""
         units, found = np.asarray(self._model.units.x_scale), {}
-        place = prior.declared(torch.tensor(place[: prior.n_unknown_scales]))
+        place = prior.declared(place[: prior.n_unknown_scales])
         parts = zip(prior.named_scales().items(), place.tolist(), strict=True)
         for (name, part), z in parts:
             if name in self._correlations:
@@ -575,8 +576,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         prior = build_prior(prior, layout, self.column_groups_)
         if self._continues or not self._correlations:
             return prior
-        given = data.X, data.weight, units.x_scale, self.column_groups_
-        return correlated(prior, self._correlations, middles(self._correlations, *given))
+        given = self._correlations, data, units.x_scale, self.column_groups_
+        return correlated(prior, self._correlations, middles(*given))
 
     @property
     def _correlations(self):

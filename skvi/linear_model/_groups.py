@@ -82,18 +82,18 @@ def correlated_groups(given: dict[str, Any] | None) -> dict[str, list[str]]:
 
 def middles(
     pairs: dict[str, list[str]],
-    X: Any,
-    weight: np.ndarray | None,
+    data: Any,
     scale: np.ndarray,
     places: dict[str, np.ndarray],
 ) -> dict[str, float]:
-    """Columns of a group by those of the other: their ratio, by least squares."""
+    """Ratios of correlated columns, the second to the first, by least squares."""
     found = {}
     for name, both in pairs.items():
-        first, second = (sparse.csr_array(X[:, k] / scale[k]) for k in (places[part] for part in both))
-        w = np.ones(X.shape[0]) if weight is None else weight
-        square = w @ (first * first).sum(1)
-        found[name] = float(w @ (first * second).sum(1) / square) if square else 0.0
+        columns = (places[part] for part in both)
+        first, second = (sparse.csr_array(data.X[:, k] / scale[k]) for k in columns)
+        each = first if data.weight is None else first * data.weight[:, None]
+        square = (each * first).sum()
+        found[name] = float((each * second).sum() / square) if square else 0.0
     return found
 
 

@@ -94,7 +94,7 @@ class _BuiltBlocks(BuiltPrior):
     def declared(self, logs: torch.Tensor) -> torch.Tensor:
         sizes = [p.n_unknown_scales for p in self.priors]
         parts = zip(self.priors, logs.split(sizes, -1), strict=True)
-        return torch.cat([p.declared(own) if own.numel() else own for p, own in parts], -1)
+        return torch.cat([p.declared(own) for p, own in parts], -1)
 
     @property
     def log_ratio(self) -> float:  # type: ignore[override]

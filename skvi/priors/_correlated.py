@@ -87,7 +87,7 @@ class BuiltCorrelated(BuiltPrior):
         return middle * z.tanh() - self.middle * t, middle / z.cosh()
 
     @property
-    def log_ratio(self) -> float:
+    def log_ratio(self) -> float:  # type: ignore[override]
         if None in self.logs or not self.middle:
             return 0.0
         logs = self.scale.new_tensor(self.logs)
@@ -123,8 +123,13 @@ class BuiltCorrelated(BuiltPrior):
     @property
     def _deviations(self) -> torch.Tensor:
         """Of the coefficients, by scales that are known."""
-        pairs = zip(self.scale.chunk(2), self.logs, strict=False)
-        return torch.cat([unit * math.exp(z or 0.0) for unit, z in pairs])
+        pairs = zip(self.scale.chunk(2), self._widths, strict=True)
+        return torch.cat([unit * width for unit, width in pairs])
+
+    @property
+    def _widths(self) -> list[float]:
+        """Scales that are known, in units of the groups."""
+        return [math.exp(z or 0.0) for z in self.logs[:2]]
 
     @property
     def _correlation(self) -> tuple[float, float]:
@@ -153,14 +158,13 @@ class BuiltCorrelated(BuiltPrior):
 
     def _slope_of_ratio(self, part: int) -> float:
         """Slope of `log_ratio`."""
-        s, t, z = (math.exp(self.logs[0]), math.exp(self.logs[1]), self.logs[2])
-        r, root = self._correlation
-        along, rest = s * r - self.middle * t, s * root
-        moved = -self.middle * t
+        (s, t), (r, root) = self._widths, self._correlation
+        moved, rest = -self.middle * t, s * root
+        along = s * r + moved
         change = (along * s * r + rest * rest, along * moved, moved * s * root**2)[part]
         size = math.hypot(along, rest)
         slope = -(math.tanh(math.log(size)) + 3) * change / size**2
-        return slope + (part == 0) * (math.tanh(self.logs[0]) + 3)
+        return slope + (part == 0) * (math.tanh(math.log(s)) + 3)
 
     def curvature(self, normal: NormalForm, part: int) -> float:
         """Minus the second derivative of the log integral over the coefficients.
@@ -180,11 +184,10 @@ class BuiltCorrelated(BuiltPrior):
         means = (normal.mean / self.scale).reshape(2, -1)
         roots = _as_matrix(normal.scale) / self.scale[:, None]
         roots = roots.reshape(*means.shape, -1)
-        widths = [math.exp(z) for z in self.logs[:2]]
         for x in (means, roots):
             x[0] += self.middle * x[1]
-            x[0] /= widths[0]
-            x[1] /= widths[1]
+            for part, width in zip(x, self._widths, strict=True):
+                part /= width
         flat = roots.flatten(1)
         return means, roots, means @ means.T + flat @ flat.T
 
@@ -284,9 +287,7 @@ def correlated(
     return prior
 
 
-def _with_pair(
-    prior: _BuiltBlocks, name: str, middle: float, *both: str
-) -> BuiltPrior:
+def _with_pair(prior: _BuiltBlocks, name: str, middle: float, *both: str) -> BuiltPrior:
     first, second = (prior.entries.index(entry) for entry in both)
     parts = [prior.priors[k] for k in (first, second)]
     halves = [part for part in parts if isinstance(part, _BuiltHalfCauchy)]

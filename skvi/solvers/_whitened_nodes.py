@@ -37,20 +37,20 @@ FALL, FALL_EACH = 6.5, 0.9
 # correlations with a larger z pairs are numerically singular.
 BEYOND = 12.0
 # Distances in z at which curvatures are found, in deviations given all others, and the
-# least; nats from the top within which curvatures are those there, and most steps to it;
-# the tolerance of fits there, in that of the whole.
+# least; nats from the top within which they are those there, and most steps to it; the
+# tolerance of fits there, in that of the whole.
 NEAR, CLOSEST, NEAR_TOP, MAX_STEPS, EXACT = 0.5, 1e-3, 0.1, 8, 1e-4
 # Most numbers, most nodes, most elements of their precisions, and the share of nodes
 # that are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
-# Most by which the logs of sums over both halves of the lattice differ, 0.3 for a normal
-# of eight numbers, and by which a lattice is finer where it is more. With correlations
-# posteriors wider than WIDEST are so far from normal that lattices are finer at once.
+# Most by which the logs of sums over both halves of the lattice differ, 0.3 for a
+# normal of eight numbers, and by which a lattice is finer where it is more. Of pairs
+# posteriors as wide as WIDEST are far from normal, and lattices finer at once.
 MOST_APART, FINER, AS_PAIRS = 0.5, 0.7, 0.35
 FAR = (
-    "the posterior of scales and correlations is far from normal: averages over them can "
-    "be wrong. Center the features of slopes, as GroupedFeatures does, or use a number "
-    "as the scale of some group, as prior={'a': Normal(1.0)}"
+    "the posterior of scales and correlations is far from normal: averages over them "
+    "can be wrong. Center the features of slopes, as GroupedFeatures does, or use a "
+    "number as the scale of some group, as prior={'a': Normal(1.0)}"
 )
 
 
@@ -143,9 +143,9 @@ class WhitenedNodes(Nodes):
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
         lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
         if self.stopped or lost < np.logaddexp.reduce(values) + math.log(MOST_LOST):
-            message = FAR if self._is_coarse else found.message
-            ending = Ending.UNFINISHED if self._is_coarse else found.ending
-            return replace(found, message=message, ending=ending)
+            if self.stopped or not self._is_coarse:
+                return found
+            return replace(found, message=FAR, ending=Ending.UNFINISHED)
         message = (
             f"the data say so little of {len(self.numbers)} scales and numbers that "
             f"they are likely beyond all {self.n_most} nodes: intervals are too short. "
