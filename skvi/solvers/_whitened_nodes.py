@@ -22,9 +22,10 @@ import numpy as np
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._newton import Descent
 from skvi.solvers._node_run import MOST_LOST, Fit, Index, Parts
-from skvi.solvers._nodes import Nodes
+from skvi.solvers._nodes import FARTHEST, Nodes
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
+from skvi.targets._numbers import PairedScale
 
 # Step of the cubic lattice of the same error, in deviations, and its growth for each
 # number above four; the least curvature, and the largest unit; by which tails are
@@ -165,6 +166,7 @@ class WhitenedNodes(Nodes):
             gain = float(slopes @ step)
             if last <= NEAR_TOP and not gain < 0.25 * last:
                 break
+            step *= min(1.0, FARTHEST / np.abs(step).max(initial=FARTHEST))
             cuts = (1.0, 0.5, 0.25, 0.1, 0.02) if gain > NEAR_TOP else (1.0,)
             places = [tuple((np.array(middle.z) + cut * step).tolist()) for cut in cuts]
             starts = [middle.toward(self._at(place)) for place in places]
@@ -195,10 +197,8 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
         step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))
-        if self.target.prior.paired:
-            long = np.linalg.norm(self.widths[:, None] * vectors, axis=0)
-            widest = min((long / np.sqrt(values)).max(), WIDEST)
-            step /= 1 + AS_PAIRS * widest**2
+        paired = [isinstance(number, PairedScale) for number in self.numbers]
+        step /= 1 + AS_PAIRS * self.widths[paired].max(initial=0.0) ** 2
         return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
     def _place(self, index: Index) -> tuple[float, ...]:
