@@ -243,8 +243,8 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         falls = 0.25 * np.einsum("ij,jk,ik->i", steps, in_x, steps)
         for index, fit in self.fits.items():
-            if fit.value < least:
-                continue
+            if fit.value < least or index in self.known_slopes:
+                continue  # where it is known, so are its neighbors
             values = fit.value + steps @ self._slopes_at(index) - falls
             pairs = zip(moves, values.tolist(), falls.tolist(), strict=True)
             for move, value, fall in pairs:
