@@ -213,7 +213,8 @@ class LayersMixin:
         learned = torch.from_numpy(theta[n:].copy())
         likelihood = clone(self._model.likelihood).bind(learned)
         X, *data = target.inputs.take(slice(None))
-        parts = predictor, likelihood, self._model.loss, prior, features(X), *data
+        data = features(X), *data, target.constant
+        parts = predictor, likelihood, self._model.loss, prior, *data
         q = FullRankNormal().build(predictor.layout)
         few = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
         return NaturalGradient().solve(few, SolverOptions(SPARSE_ITER, self.tol))

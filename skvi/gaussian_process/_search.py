@@ -14,6 +14,9 @@ from skvi.utils._tensors import Movable
 
 # Slope in nats per unit of a logarithm at which it ends; relative gain.
 SLOPE, GAIN = 1e-2, 1e-7
+# Step of a point, in deviations of the columns, that is as one of a logarithm. With 1 the
+# bound of kin8nm and 500 points ends 90 nats lower; 3 to 12 end alike.
+PACE = 3.0
 # A value that no line search accepts.
 IMPOSSIBLE = 1e10
 # Rows that k-means visits at once, and passes.
@@ -40,7 +43,7 @@ class Search:
     """What is maximized, within which limits.
 
     `objective` is a function of theta and Z in nats, differentiable in both; `sizes`,
-    (d,), are the units in which inducing points move; `optimizer` is None for none,
+    (d,), are deviations of the columns; `optimizer` is None for none,
     "fmin_l_bfgs_b", or a function as scikit-learn's Gaussian processes take it.
     """
 
@@ -104,13 +107,14 @@ class _Memory:
         self.search, self.start = search, start
         #: The points that move, if any do.
         self.moving = start.Z if moves else None
+        self.unit = PACE * search.sizes
         self.best = replace(start, value=-math.inf, n_evaluations=0)
 
     def vector(self) -> np.ndarray:
         """Theta, and inducing points if they move, in their units."""
         if self.moving is None:
             return self.start.theta
-        own = (self.moving / self.search.sizes).numpy()
+        own = (self.moving / self.unit).numpy()
         return np.append(self.start.theta, own.ravel())
 
     def __call__(self, at: np.ndarray) -> tuple[float, np.ndarray]:
@@ -118,7 +122,7 @@ class _Memory:
         theta, Z = vector[: len(self.start.theta)], self.start.Z
         if self.moving is not None:
             points = vector[len(theta) :].reshape(self.moving.shape)
-            Z = points * self.search.sizes
+            Z = points * self.unit
         try:
             with torch.enable_grad():
                 value = self.search.objective(theta, Z)

@@ -115,3 +115,15 @@ def test_a_step_is_fitted_better_than_by_one_layer():
     draws = deep.sample_y(far, 500, random_state=0)
     np.testing.assert_allclose(draws.std(1), std, rtol=0.2)
     assert (np.abs(draws.mean(1) - mean) < 0.25 * std).all()
+
+
+def test_layers_do_not_depend_on_the_unit_of_y():
+    """Wrong: a start with few points whose bound is that of the standardized target."""
+    X, y = steps()
+    fits = [
+        DeepGaussianProcessRegressor(max_iter=20, **SMALL).fit(X, unit * y)
+        for unit in (1.0, 1024.0)
+    ]
+    gains = [model.diagnostics_["gain"] for model in fits]
+    assert gains[1] == pytest.approx(gains[0], rel=1e-6)
+    np.testing.assert_allclose(fits[1].predict(X), 1024 * fits[0].predict(X), rtol=1e-6)
