@@ -20,7 +20,7 @@ from sklearn.base import clone
 from skvi.linear_model import BayesianLinearRegression
 from skvi.priors import Normal
 
-N_ACTIONS, N_ROUNDS, N_GAMES = 3, 120, 5
+N_ACTIONS, N_ROUNDS, N_GAMES = 3, 200, 6
 
 # The noise is known; each action has coefficients and an intercept of its own.
 reward = BayesianLinearRegression(
@@ -49,12 +49,18 @@ def greedy(epsilon):
 
 
 def play(choose, contexts, expected, rewards, seed):
-    """Cumulative regret of a game. The first rounds try each action."""
+    """Cumulative regret of a game; rewards arrive after every third round."""
     rng, model, lost = np.random.default_rng(seed), clone(reward), []
+    taken, seen = [], []
     for t, context in enumerate(contexts):
         rows = features(context)
+        # The first rounds try each action.
         action = t if t < N_ACTIONS else choose(model, rows, rng)
-        model.partial_fit(rows[[action]], rewards[t, [action]])
+        taken.append(rows[action])
+        seen.append(rewards[t, action])
+        if len(seen) == N_ACTIONS:
+            model.partial_fit(np.array(taken), seen)
+            taken, seen = [], []
         lost.append(expected[t].max() - expected[t, action])
     return np.cumsum(lost)
 
@@ -75,12 +81,12 @@ for seed in range(N_GAMES):
     curves["any action"].append(np.cumsum(expected.max(1) - expected.mean(1)))
 
 figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
-print("mean regret after 30, 60 and 120 rounds, and its standard error at the end")
+print("mean regret after 50, 100 and 200 rounds, and its standard error at the end")
 for name, found in curves.items():
     mean, end = np.mean(found, 0), np.array(found)[:, -1]
     ax.plot(mean, label=name)
     error = end.std(ddof=1) / np.sqrt(N_GAMES)
-    table = " ".join(f"{mean[t - 1]:6.1f}" for t in (30, 60, 120))
+    table = " ".join(f"{mean[t - 1]:6.1f}" for t in (50, 100, 200))
     print(f"{name:20} {table} +- {error:.1f}")
 ax.set(xlabel="round", ylabel="cumulative regret", yscale="log")
 ax.legend(fontsize="small")

@@ -456,7 +456,7 @@ OTHERS = {
     "class_weight": ["balanced", None],
     "solver": ["stochastic"],
     "batch_size": [8],
-    "max_iter": [1],
+    "max_iter": [1, 2],
     "tol": [10.0],
     "early_stopping": [True],
     "validation_fraction": [0.2],
