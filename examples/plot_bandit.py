@@ -20,7 +20,7 @@ from sklearn.base import clone
 from skvi.linear_model import BayesianLinearRegression
 from skvi.priors import Normal
 
-N_ACTIONS, N_ROUNDS, N_GAMES = 3, 200, 5
+N_ACTIONS, N_ROUNDS, N_GAMES = 3, 200, 6
 
 # The noise is known; each action has coefficients and an intercept of its own.
 reward = BayesianLinearRegression(
@@ -49,12 +49,18 @@ def greedy(epsilon):
 
 
 def play(choose, contexts, expected, rewards, seed):
-    """Cumulative regret of a game. The first rounds try each action."""
+    """Cumulative regret of a game; rewards arrive after every third round."""
     rng, model, lost = np.random.default_rng(seed), clone(reward), []
+    taken, seen = [], []
     for t, context in enumerate(contexts):
         rows = features(context)
+        # The first rounds try each action.
         action = t if t < N_ACTIONS else choose(model, rows, rng)
-        model.partial_fit(rows[[action]], rewards[t, [action]])
+        taken.append(rows[action])
+        seen.append(rewards[t, action])
+        if len(seen) == N_ACTIONS:
+            model.partial_fit(np.array(taken), seen)
+            taken, seen = [], []
         lost.append(expected[t].max() - expected[t, action])
     return np.cumsum(lost)
 

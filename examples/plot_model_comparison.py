@@ -59,7 +59,9 @@ for features, chosen in columns.items():
     for scale in (0.3, 1.0, 3.0):
         name = f"{features}, scale {scale:g}"
         model = make_model(scale).fit(X[:, chosen], y)
-        bounds[name] = skvi.evidence_bounds(model, X[:, chosen], y, random_state=0)
+        bounds[name] = skvi.evidence_bounds(
+            model, X[:, chosen], y, precision=0.1, random_state=0
+        )
         scores = cross_val_score(
             make_model(scale), X[:, chosen], y, cv=5, scoring="neg_log_loss"
         )

@@ -55,7 +55,7 @@ def log_density(parameters):
 
 line = np.linspace(-3, 3, 601)
 exact = log_density({"w": torch.from_numpy(line)}).exp().numpy()
-families = {"a normal": "full_rank", "refined samples": RefinedNormal(n_draws=2000)}
+families = {"a normal": "full_rank", "refined samples": RefinedNormal(n_draws=1000)}
 figure, axes = plt.subplots(3, 2, figsize=(10, 10), layout="constrained")
 axes = axes.ravel()
 for axis, (name, family) in zip(axes[:2], families.items(), strict=True):
@@ -64,7 +64,7 @@ for axis, (name, family) in zip(axes[:2], families.items(), strict=True):
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a normal is far off, and says so
-        draws = model.fit().sample_posterior(2000, random_state=0)["w"]
+        draws = model.fit().sample_posterior(1000, random_state=0)["w"]
     axis.hist(draws, 60, density=True, alpha=0.5)
     axis.plot(line, exact / np.trapezoid(exact, line))
     axis.set_title(f"{name}: ELBO {model.lower_bound_:.2f} (log Z -0.73)")
@@ -104,17 +104,18 @@ shapes = {"mu": (), "tau": (), "theta": (8,)}
 for standardized in (False, True):
     axis = axes[2 + standardized]
     axis.contour(effect, log_tau, exact.exp().T, colors="k", linewidths=0.7)
-    for family in ("mean_field", RefinedNormal(n_draws=500)):
-        model = VariationalInference(
-            partial(schools, standardized=standardized),
-            shapes,
-            {"tau": "positive"},
-            posterior=family,
-            random_state=0,
-        )
+    model = VariationalInference(
+        partial(schools, standardized=standardized),
+        shapes,
+        {"tau": "positive"},
+        random_state=0,
+        warm_start=True,  # the factorized fit is where the refinement starts
+    )
+    for family in ("mean_field", RefinedNormal(n_draws=200)):
+        model.set_params(posterior=family)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the factorized normal is far off
-            draws = model.fit().sample_posterior(500, random_state=0)
+            draws = model.fit().sample_posterior(200, random_state=0)
         theta = draws["theta"][:, 0]
         if standardized:
             theta = draws["mu"] + draws["tau"] * theta
@@ -168,7 +169,7 @@ for name, family in {"start": "mean_field", "refined": "refined"}.items():
         posterior=family,
         solver=Stochastic(n_draws=2),
         n_predict_draws=10,
-        max_iter=200,
+        max_iter=80,
         random_state=0,
     ).fit(images, y)
     losses = [

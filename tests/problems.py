@@ -115,7 +115,7 @@ BINARY = {
         objective="eubo", random_state=0, prior="normal"
     ),
     "logistic, mixture": logistic(
-        posterior=MixtureOfNormals(2), max_iter=3, random_state=0
+        posterior=MixtureOfNormals(2), max_iter=1, random_state=0
     ),
     "mlp, binary": BayesianMLPClassifier(
         divergence="kl",

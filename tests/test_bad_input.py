@@ -159,7 +159,9 @@ def test_label_matrices_name_the_way():
         BayesianLinearRegression(),
         BayesianLogisticRegression(prior="normal"),
         BayesianPoissonRegressor(),
-        BayesianMLPRegressor(hidden_layer_sizes=2, max_iter=2, random_state=0),
+        BayesianMLPRegressor(
+            divergence="kl", hidden_layer_sizes=2, max_iter=2, random_state=0
+        ),
         BayesianChangepointDetector(),
     ],
     ids=lambda model: type(model).__name__,

@@ -36,7 +36,6 @@ from skvi.priors._blocks import build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._choice import choose_solver
 from skvi.targets import SupervisedTarget, Target
-from skvi.testing import check_part
 
 PAGE = Path(__file__).parents[1] / "doc" / "extend.rst"
 
@@ -73,9 +72,8 @@ def test_parts_are_short(page):
 def test_likelihood(page):
     """The evidence of one rate, by a grid; with a rate per row, the mean of new times.
 
-    Wrong variants: a power integral, or expectations, of another density.
+    The page checks its parts. Wrong variant: expectations of another density.
     """
-    check_part(page.ExponentialLikelihood())
     rng = np.random.default_rng(0)
     ones, t = np.ones((20, 1)), rng.exponential(2.0, 20)
     model = page.WaitingTimeRegressor(prior=Normal(1.5))
@@ -99,7 +97,6 @@ def test_divergence(page):
     """
     X, y = make_classification(60, 2, n_redundant=0, n_informative=2, random_state=1)
     divergence = page.VariancePenalizedKL(weight=0.5)
-    check_part(divergence)
     parts = {"posterior": "mean_field", "prior": "normal", "intercept_prior": "normal"}
     solver = Stochastic(n_draws=100)
     model = BayesianLogisticRegression(
@@ -148,7 +145,6 @@ def test_flow(page):
     Wrong variants: the determinant of the inverse; a normal start that never moves;
     another start for the same seed.
     """
-    check_part(NormalizingFlow(module=page.RealNVP))
     target, found = Banana(), []
     for seed in (0, 0, 1):
         generator = torch.Generator().manual_seed(seed)

@@ -201,7 +201,7 @@ Likelihood, default="gaussian"
     ...     )
     >>> model = BayesianModuleRegressor(
     ...     module=net, module__width=5, deterministic="*.bias",
-    ...     solver=Stochastic(learning_rate=0.1, tol=200.0), max_iter=150,
+    ...     solver=Stochastic(learning_rate=0.1, tol=200.0), max_iter=30,
     ...     random_state=0,
     ... )
     >>> model = model.fit(X / X.std(0), y)

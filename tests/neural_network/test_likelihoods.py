@@ -1,5 +1,7 @@
 """Networks of counts, skewed and integer targets."""
 
+import warnings
+from copy import deepcopy
 from math import log
 
 import numpy as np
@@ -127,14 +129,20 @@ def expenses(seed=0, n=300):
     return X, np.where(paid, np.exp(1 + 0.5 * X[:, 1] + 0.4 * g.normal(size=n)), 0)
 
 
-@quiet_convergence
-def test_expenses():
+@pytest.fixture(scope="module")
+def of_expenses():
+    """A fit that finds the shape of the noise by itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return BayesianMLPRegressor(likelihood="hurdle", **FAST).fit(*expenses(n=600))
+
+
+def test_expenses(of_expenses):
     """The mean, an exact value for its quantiles, and no negative interval.
 
     Wrong variants: the location for the mean; 1e-17 for 0.
     """
-    X, y = expenses(n=600)
-    model = BayesianMLPRegressor(likelihood="hurdle", **FAST).fit(X, y)
+    (X, y), model = expenses(n=600), of_expenses
     assert model.likelihood_.at == 0.0
     error = y.std() / 600**0.5
     assert model.predict(X).mean() == pytest.approx(y.mean(), abs=4 * error)
@@ -160,10 +168,9 @@ def test_impossible_targets():
 
 
 @quiet_convergence
-def test_batches_keep_a_shape_that_a_fit_chose():
+def test_batches_keep_a_shape_that_a_fit_chose(of_expenses):
     """Wrong variant: the normal noise that "hurdle" stands for outside of a fit."""
-    X, y = expenses()
-    model = BayesianMLPRegressor(likelihood="hurdle", **FAST).fit(X, y)
+    (X, y), model = expenses(), deepcopy(of_expenses)
     first = model.likelihood_
     found = model.partial_fit(X[:100], y[:100]).likelihood_
     assert found.at == first.at
