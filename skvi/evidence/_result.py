@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from scipy.special import stdtrit
 
-from skvi.evidence._estimates import N_GROUPS, WeightSummary
+from skvi.evidence._estimates import N_GROUPS
 from skvi.evidence._table import (
     ALWAYS,
     OF_SAMPLES,
@@ -55,8 +55,8 @@ class EvidenceBounds:
         Effective number of the draws behind the lower bound.
     khat : float
         Larger Pareto k of the two sets of weights, as fitted (by tempering: of those
-        whose variance is not finite by construction). Above `khat_limit` of
-        `weights` a side is not reliable, unless its weights are nearly constant.
+        whose variance is not finite by construction). Above about 0.7, less for few
+        draws, a side is not reliable, unless its weights are nearly constant.
     reliable : bool
         Whether every diagnostic allows the statements made here. No diagnostic detects
         a mode that no chain has found. Weights that never exceed twice their mean are
@@ -79,9 +79,6 @@ class EvidenceBounds:
     table : BoundsTable
         Every bound by name, with its standard error, its direction, whether it exists
         and in which sense it is a valid bound.
-    weights : dict of str to WeightSummary
-        Histograms and tails of the log weights behind both sides, some kilobytes, for
-        `skvi.plotting.WeightsDisplay`; empty if there were none.
 
     Notes
     -----
@@ -117,9 +114,6 @@ class EvidenceBounds:
     plug_in: tuple[str, ...] = ()
     quantity: str = "log evidence"
     table: dict[str, NamedBound] = field(default_factory=BoundsTable, repr=False)
-    weights: dict[str, WeightSummary] = field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
         """Convert the table if it was given as a dict."""

@@ -25,7 +25,6 @@ from skvi.evidence._estimates import (
     forward_bound,
     missing_distance,
     reverse_bound,
-    summarize_weights,
 )
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._table import ALWAYS, BoundsTable, build_table, elbo_row
@@ -333,7 +332,6 @@ def summarize(
         table=build_table(
             target, posterior, sides, both, bridge, finite, elbo, generator
         ),
-        weights=summarize_weights(forward, reverse),
     )
     return with_width(found, sides.error, sides.is_cut)
 

@@ -5,7 +5,6 @@ from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
 from skvi.plotting._evidence_search import EvidenceSearchDisplay
 from skvi.plotting._loss_curve import LossCurveDisplay
 from skvi.plotting._posterior import PosteriorDisplay
-from skvi.plotting._weights import WeightsDisplay
 
 __all__ = [
     "CornerDisplay",
@@ -13,5 +12,4 @@ __all__ = [
     "EvidenceSearchDisplay",
     "LossCurveDisplay",
     "PosteriorDisplay",
-    "WeightsDisplay",
 ]

@@ -19,7 +19,6 @@ from sklearn.preprocessing import StandardScaler
 
 import skvi
 from skvi.evidence import EvidenceBounds
-from skvi.evidence._estimates import summarize_weights
 from skvi.evidence._table import NamedBound
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.plotting import (
@@ -28,7 +27,6 @@ from skvi.plotting import (
     EvidenceSearchDisplay,
     LossCurveDisplay,
     PosteriorDisplay,
-    WeightsDisplay,
 )
 from skvi.priors import Normal
 
@@ -231,18 +229,6 @@ def test_wrong_draws_are_named(draws, reference, words):
 def test_estimators_without_draws_are_refused():
     with pytest.raises(TypeError, match="LinearRegression has no sample_posterior"):
         CornerDisplay.from_estimator(LinearRegression())
-
-
-# Weights
-
-
-@pytest.mark.parametrize("value", [0.0, -math.inf, math.nan])
-def test_summary_of_constant_and_impossible_weights(value):
-    forward = torch.full((100,), -3.0)
-    forward[:5] = value if value else -3.0
-    found = summarize_weights(forward, forward[None])
-    assert found["lower"].ess == pytest.approx(95 if value else 100)
-    WeightsDisplay(found).plot().figure_.canvas.draw()
 
 
 # Posterior against prior
