@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.exceptions import NoOptimumError
@@ -134,6 +135,18 @@ def test_exactly_fitted_rows_are_an_error_with_a_robust_loss(prior, noise_scale)
     if noise_scale == "learn":
         with pytest.raises(NoOptimumError, match="fitted exactly"):
             MODEL(**parts, solver="stochastic").fit(X, y)
+
+
+def test_equal_columns_without_noise():
+    """Wrong variant: precisions that rounding makes singular end the fit."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = X[:, 0] + 1e-6 * rng.normal(size=40)
+    model = BayesianLinearRegression(likelihood="student_t")
+    once, twice = (
+        clone(model).fit(columns, y).lower_bound_ for columns in (X, np.c_[X, X])
+    )
+    assert twice == pytest.approx(once, abs=0.2)
 
 
 def test_not_converged_is_said():
