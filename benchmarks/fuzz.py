@@ -213,15 +213,19 @@ def container(X, y, is_classes, is_network, rng):
     what = rng.integers(8)
     if what == 0 and not is_network:
         X = csr_matrix(X * (rng.uniform(size=X.shape) < 0.4))
-    elif what == 1 and np.abs(X).max() < 1e30:
-        X = X.astype(np.float32)
-        if not is_classes and 1e-30 < np.abs(y).min() and np.abs(y).max() < 1e30:
-            y = y.astype(np.float32)
+    elif what == 1 and fits_float32(X) and (is_classes or fits_float32(y[:, None])):
+        X, y = X.astype(np.float32), y if is_classes else y.astype(np.float32)
     elif X.ndim == 2 and what == 2:
         X = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
     if is_classes and rng.uniform() < 0.5:
         y = np.char.add("class ", y.astype(str))
     return X, y
+
+
+def fits_float32(columns):
+    """Whether ratios of their units do."""
+    size = np.abs(columns).max(0)
+    return ((size < 1e15) & ((size > 1e-15) | (size == 0))).all()
 
 
 def numbers(model, X, y, weight, new, is_bounded):
