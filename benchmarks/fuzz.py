@@ -64,7 +64,7 @@ LIKELIHOODS = {
     "positive": ("gamma", "lognormal", "inverse_gaussian"),
 }
 REFUSALS = (ValueError, IncompatibleComponentsError, NoOptimumError)
-SECONDS, OF_NETWORKS, CHECKED = 10, 120, 12
+SECONDS, OF_NETWORKS, CHECKED = 10, 120, 8
 #: Nats per row that a default model may lose against a constant.
 LOST = 0.5
 #: Words by which a refusal says what to do.
@@ -284,6 +284,7 @@ def failure(kind, seed):
     """
     told, name = {"seconds": 0.0, "score": "", "rise": "", "refused": ""}, "case"
     seconds = OF_NETWORKS if kind == "networks" else SECONDS
+    signal.signal(signal.SIGPROF, too_slow)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     start = time.process_time()
     try:
@@ -369,7 +370,6 @@ if __name__ == "__main__":
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--results", default="fuzz.csv")
     given = parser.parse_args()
-    signal.signal(signal.SIGPROF, too_slow)
     torch.set_num_threads(1)
     if given.what[0] == "rates":
         rates(given.what[1])
