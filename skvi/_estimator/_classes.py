@@ -23,6 +23,7 @@ from skvi.likelihoods import BernoulliLikelihood, Likelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.utils._blocks import by_blocks
 from skvi.utils._interrupts import with_callbacks
+from skvi.utils._tensors import log_mean_exp
 from skvi.utils._validation import (
     Interval,
     StrOptions,
@@ -351,12 +352,16 @@ class BayesianClassifierMixin(ClassifierMixin):
         return (u[..., None] > limits).sum(2)
 
     def _information(self, X, log_p):
-        """Mean divergence of probabilities from their averages over draws, (n,)."""
+        """Mean divergence of probabilities from their averages over draws, (n,).
 
-        def of_block(f, log_p):
-            return divergence(self._log_classes(f).exp(), log_p).mean(0)
+        The draws' own: log_p may come from nodes, which miss what a draw reaches.
+        """
 
-        return self._drawn().by_rows(self._check_X(X), of_block, log_p.numpy())
+        def of_block(f):
+            given = self._log_classes(f)
+            return divergence(given.exp(), log_mean_exp(given, 0)).mean(0)
+
+        return self._drawn().by_rows(self._check_X(X), of_block)
 
     def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive probability of each label: the proper score of a forecast.

@@ -117,7 +117,7 @@ class RowPredictionMixin(OneOutputMixin):
         if np.ndim(value):
             word = next(iter(self._row_data))
             raise TypeError(
-                f"return_std must be True or False, and data of rows are given by name: "
+                "return_std must be True or False; data of rows are given by name: "
                 f"predict(X, {word}={word}). Got an array."
             )
 

@@ -63,8 +63,9 @@ class StrOptions(_StrOptions):
     """
 
     def __str__(self) -> str:
-        """Name the options."""
-        return f"a str among {{{', '.join(map(repr, sorted(self.options)))}}}"
+        """Name the options, and one that others call by another name."""
+        normal = " ('gaussian' is normal noise)" if "gaussian" in self.options else ""
+        return f"a str among {{{', '.join(map(repr, sorted(self.options)))}}}{normal}"
 
 
 def is_dask(values: object) -> bool:

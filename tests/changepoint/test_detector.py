@@ -168,6 +168,7 @@ def test_wrong_shapes_in_mid_stream():
         ),
         ({"models": "poisson", "loss": "beta"}, [[0.0]], r"2 \* sqrt\(X \+ 3 / 8\)"),
         ({"models": "bernoulli", "loss": "beta"}, [[0.0]], "have no outliers"),
+        ({"models": "poisson", "loss": "auto"}, [[0.0]], "^loss='auto' needs"),
         ({"divergence": RenyiDivergence()}, [[0.0]], "'divergence' parameter"),
         ({"run_length_loss": "beta"}, [[0.0]], "robust loss"),
         ({"loss": "auto", "run_length_loss": "beta"}, [[0.0]], "='auto'"),

@@ -8,6 +8,7 @@ from skvi._estimator._fitting import cost_of_prior, fit_likeliest
 from skvi._estimator._held_out import split_rows
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianGammaRegressor
 from skvi.linear_model import BayesianLinearRegression as Linear
 from skvi.linear_model import BayesianLogisticRegression as Logistic
 from skvi.linear_model import BayesianOrdinalClassifier as Ordinal
@@ -98,6 +99,10 @@ def test_where_nothing_can_be_held_out_or_compared():
             model.partial_fit(X, COUNTS)
     with pytest.raises(IncompatibleComponentsError, match="objective='elbo'"):
         Logistic("eubo", divergence="auto").fit(X, y > 0)
+    with pytest.raises(IncompatibleComponentsError, match="loss='auto' needs"):
+        BayesianGammaRegressor(loss="auto").fit(
+            X, np.exp(9 * np.sin(np.arange(len(X))))
+        )
     search = EvidenceSearch(Linear(loss="auto"), {"tol": [1e-5]})
     with pytest.raises(ValueError, match="loss='auto'"):
         search.fit(X, y)

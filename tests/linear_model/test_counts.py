@@ -58,6 +58,8 @@ def test_exposure_is_an_offset_of_the_log_rate():
     assert twice.intercept_ == pytest.approx(plain.intercept_ - math.log(2), abs=1e-4)
     two = twice.predict(X, exposure=np.full(len(X), 2.0))
     one = twice.predict(X, exposure=1)
+    with pytest.raises(TypeError, match=r"given by name: predict\(X, exposure="):
+        twice.predict(X, np.full(len(X), 2.0))
     assert two == pytest.approx(2 * one, rel=1e-12)
     assert two == pytest.approx(plain.predict(X), rel=1e-4)
     # Weights and exposures of dropped rows are dropped.

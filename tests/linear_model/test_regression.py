@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.exceptions import NoOptimumError
@@ -151,6 +152,18 @@ def test_every_divergence_learns_the_scales_of_kl(divergence):
     given = MODEL(divergence=divergence, **parts).fit(X, y)
     np.testing.assert_allclose(other.coef_std_, given.coef_std_, rtol=1e-3)
     assert other.evidence_bounds(X, y).plug_in[:2] == ("noise_scale", "prior_scale")
+
+
+def test_equal_columns_without_noise():
+    """Wrong variant: precisions that rounding makes singular end the fit."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = X[:, 0] + 1e-6 * rng.normal(size=40)
+    model = BayesianLinearRegression(likelihood="student_t")
+    once, twice = (
+        clone(model).fit(columns, y).lower_bound_ for columns in (X, np.c_[X, X])
+    )
+    assert twice == pytest.approx(once, abs=0.2)
 
 
 def test_not_converged_is_said():

@@ -112,6 +112,16 @@ def test_the_unit_of_y_moves_the_intercept_alone(parts):
     assert draws.mean(1) == pytest.approx(mean, abs=5 * std.max() / 20_000**0.5)
 
 
+def test_small_sets_of_wide_nodes():
+    """Wrong variant: a node whose extrapolated start is lost ends the whole fit."""
+    rng = np.random.default_rng(7)
+    few = rng.normal(size=(12, 4))
+    y = np.exp(few[:, 0] + 0.5 * rng.normal(size=12))
+    model = BayesianGammaRegressor(likelihood="inverse_gaussian")
+    one, other = (clone(model).fit(few, unit * y).lower_bound_ for unit in (1, 100))
+    assert other == pytest.approx(one - 12 * np.log(100.0), abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("y", "message"),
     [
