@@ -32,7 +32,8 @@ from skvi.linear_model import (
 
 RESULTS = Path(__file__).parent / "results" / "grouped_nuts.csv"
 TABLE = Path(__file__).parents[1] / "doc" / "measurements" / "grouped_nuts.csv"
-N_WARMUP, N_DRAWS = 500, 1000  # of each chain; four chains, twice
+# Warmup and draws of each of four chains, twice; and those above 300 columns.
+LENGTH, SHORT = (500, 1000), (300, 300)
 LEVELS = 0.05, 0.5, 0.95
 
 
@@ -205,13 +206,13 @@ class Grouped:
         return intercepts
 
 
-def chains(joint):
+def chains(joint, n_warmup, n_draws):
     """Draws of eight chains, and a row of their diagnostics and seconds of four."""
     import jax
     from numpyro.diagnostics import summary
     from numpyro.infer import MCMC, NUTS
 
-    length = {"num_warmup": N_WARMUP, "num_samples": N_DRAWS, "num_chains": 4}
+    length = {"num_warmup": n_warmup, "num_samples": n_draws, "num_chains": 4}
     run = MCMC(NUTS(joint), **length, chain_method="sequential", progress_bar=False)
     both = []
     for seed in (0, 1):
@@ -259,7 +260,8 @@ def one_run(name):
     data = Grouped(name)
     data.fit()
     model, seconds = timed(data.fit)
-    draws, row = chains(data.joint(model))
+    length = LENGTH if data.X.shape[1] <= 300 else SHORT
+    draws, row = chains(data.joint(model), *length)
     found = {"data": name} | errors(data, model, draws)
     return found | {"seconds, skvi": f"{seconds:.3g}"} | row
 
