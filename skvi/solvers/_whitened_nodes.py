@@ -22,9 +22,10 @@ import numpy as np
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._newton import Descent
 from skvi.solvers._node_run import MOST_LOST, Fit, Index, Parts
-from skvi.solvers._nodes import Nodes
+from skvi.solvers._nodes import FARTHEST, Nodes
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
+from skvi.targets._numbers import PairedScale
 
 # Step of the cubic lattice of the same error, in deviations, and its growth for each
 # number above four; the least curvature, and the largest unit; by which tails are
@@ -33,14 +34,25 @@ STEP, GROWTH, LEAST, WIDEST, TAIL = 1.4, 0.1, 0.05, 1.0, 0.5
 # Nats below the top at which nodes end, and how many more for each number above two:
 # most of a wide normal is far from its middle.
 FALL, FALL_EACH = 6.5, 0.9
-# Distance in z of the farthest nodes: densities of scales fall like exp(-|z|).
-BEYOND = 30.0
+# Distance in z of the farthest nodes: densities of scales fall like exp(-|z|), and at
+# correlations with a larger z pairs are numerically singular.
+BEYOND = 12.0
 # Distances in z at which curvatures are found, in deviations given all others, and the
-# least; most steps to the top; the tolerance of fits there, in that of the whole.
-NEAR, CLOSEST, MAX_STEPS, EXACT = 0.5, 1e-3, 8, 1e-4
+# least; nats from the top within which they are those there, and most steps to it; the
+# tolerance of fits there, in that of the whole.
+NEAR, CLOSEST, NEAR_TOP, MAX_STEPS, EXACT = 0.5, 1e-3, 0.1, 8, 1e-4
 # Most numbers, most nodes, most elements of their precisions, and the share of nodes
 # that are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
+# Most by which the logs of sums over both halves of the lattice differ, 0.3 for a
+# normal of eight numbers, and by which a lattice is finer where it is more. Of pairs
+# posteriors as wide as WIDEST are far from normal, and lattices finer at once.
+MOST_APART, FINER, AS_PAIRS = 0.5, 0.7, 0.35
+FAR = (
+    "the posterior of scales and correlations is far from normal: averages over them "
+    "can be wrong. Center the features of slopes, as GroupedFeatures does, or use a "
+    "number as the scale of some group, as prior={'a': Normal(1.0)}"
+)
 
 
 class WhitenedNodes(Nodes):
@@ -83,9 +95,23 @@ class WhitenedNodes(Nodes):
 
     def _fill(self, middle: Fit) -> None:
         middle = self._at_top(self._settled(middle))
-        self.axes, self.known_slopes = self._axes(middle), {}
+        share, cost = 1.0, FINER ** -len(self.numbers)
+        self._grow(middle, share)
+        while self._is_coarse and len(self.fits) * cost < self.n_most:
+            share, self.axes = FINER * share, None
+            middle = max(self.fits.values(), key=lambda fit: fit.value)
+            middle = self._solved([middle.z], [middle.start], EXACT)[0]
+            self._grow(self._at_top(middle), share)
+        values = [fit.value for fit in self.fits.values()]
+        least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
+        kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
+        self.lattice = kept, self.lattice[1]
+
+    def _grow(self, middle: Fit, share: float) -> None:
+        """Nodes of a lattice, from that in its middle."""
+        self.axes, self.known_slopes = share * self._axes(middle), {}
         steps = (STEP * self.widths).tolist()
-        self.lattice = self.fits, steps
+        self.lattice = {self.zero: middle}, steps
         while missing := self._likely_neighbors():
             free = self.n_most - len(self.fits)
             if free <= 0 or not self.may_go_on:
@@ -98,10 +124,15 @@ class WhitenedNodes(Nodes):
             found = self._solved(places, starts)
             new = dict(zip(some, found, strict=True))
             self.lattice = self.fits | new, steps
-        values = [fit.value for fit in self.fits.values()]
-        least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
-        kept = {i: fit for i, fit in self.fits.items() if fit.value > least}
-        self.lattice = kept, steps
+
+    @property
+    def _is_coarse(self) -> bool:
+        """Whether either half of the lattice alone has another sum."""
+        halves: list[list[float]] = [[-math.inf], [-math.inf]]
+        for index, fit in self.fits.items():
+            halves[index[0] % 2].append(fit.value)
+        low, high = sorted(map(np.logaddexp.reduce, halves))
+        return self.axes is not None and high - low > MOST_APART
 
     @property
     def n_most(self) -> int:
@@ -113,7 +144,9 @@ class WhitenedNodes(Nodes):
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
         lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
         if self.stopped or lost < np.logaddexp.reduce(values) + math.log(MOST_LOST):
-            return found
+            if self.stopped or not self._is_coarse:
+                return found
+            return replace(found, message=FAR, ending=Ending.UNFINISHED)
         message = (
             f"the data say so little of {len(self.numbers)} scales and numbers that "
             f"they are likely beyond all {self.n_most} nodes: intervals are too short. "
@@ -124,18 +157,22 @@ class WhitenedNodes(Nodes):
 
     def _at_top(self, middle: Fit) -> Fit:
         """The fit at the top, by Newton's method: so nodes do not depend on the way."""
-        self._axes(middle)
         last = math.inf
         for _ in range(MAX_STEPS):
+            if last > NEAR_TOP:
+                self._axes(middle)
             slopes = np.array(self._slopes(middle))
             step = np.linalg.solve(self.curvature, slopes)
             gain = float(slopes @ step)
-            if not gain < 0.25 * last:
+            if last <= NEAR_TOP and not gain < 0.25 * last:
                 break
-            place = tuple((np.array(middle.z) + step).tolist())
-            start = middle.toward(self._at(place))
-            moved = self._solved([place], [start], EXACT)[0]
-            if moved.value < middle.value - gain:
+            step *= min(1.0, FARTHEST / np.abs(step).max(initial=FARTHEST))
+            cuts = (1.0, 0.5, 0.25, 0.1, 0.02) if gain > NEAR_TOP else (1.0,)
+            places = [tuple((np.array(middle.z) + cut * step).tolist()) for cut in cuts]
+            starts = [middle.toward(self._at(place)) for place in places]
+            fits = self._solved(places, starts, EXACT)
+            moved = max(fits, key=lambda fit: fit.value)
+            if moved.value < middle.value - min(gain, NEAR_TOP):
                 break
             middle, last = moved, gain
             self._keep(middle)
@@ -160,6 +197,8 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
         step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))
+        paired = [isinstance(number, PairedScale) for number in self.numbers]
+        step /= 1 + AS_PAIRS * self.widths[paired].max(initial=0.0) ** 2
         return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
     def _place(self, index: Index) -> tuple[float, ...]:
@@ -204,8 +243,8 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         falls = 0.25 * np.einsum("ij,jk,ik->i", steps, in_x, steps)
         for index, fit in self.fits.items():
-            if fit.value < least:
-                continue
+            if fit.value < least or index in self.known_slopes:
+                continue  # where it is known, so are its neighbors
             values = fit.value + steps @ self._slopes_at(index) - falls
             pairs = zip(moves, values.tolist(), falls.tolist(), strict=True)
             for move, value, fall in pairs:
