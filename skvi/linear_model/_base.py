@@ -24,8 +24,8 @@ from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._exact_coefficients import unscaled_message
 from skvi.linear_model._groups import (
     correlated_groups,
-    far_message,
     find_groups,
+    middles,
     with_columns,
 )
 from skvi.linear_model._merging import (
@@ -237,8 +237,6 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             target, data = super()._make_target(X, y, sample_weight, rows)
         finally:
             del self._X
-        message = far_message(data["X"], self.column_groups_, self.column_groups)
-        self._warn(message, SkviWarning)
         if (relative_to := self._relative_to()) in (None, "all"):
             prior, name = self._coef_prior(), type(self).__name__
             is_relative = relative_to is not None
@@ -321,8 +319,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         solution = choose_solver(problem).solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         found, (plain, numbers) = solution.posterior, numbers_of(target)
-        place = (found.log_weights.exp() @ found.places()).tolist()
-        known, taken = bound_at(plain, numbers, place), list(self._model.taken_from_y)
+        place = found.log_weights.exp() @ found.places()
+        known = bound_at(plain, numbers, place.tolist())
+        taken = list(self._model.taken_from_y)
         if isinstance(numbers[0], Scale):
             taken.append(PLUGGED_SCALE)
             self._plug_scales(plain.prior, place)
@@ -337,7 +336,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
     def _plug_scales(self, prior, place):
         """Give priors of the coefficients the scales at logs of unknown ones."""
         units, found = np.asarray(self._model.units.x_scale), {}
-        parts = zip(prior.named_scales().items(), place, strict=False)
+        place = prior.declared(place[: prior.n_unknown_scales])
+        parts = zip(prior.named_scales().items(), place.tolist(), strict=True)
         for (name, part), z in parts:
             if name in self._correlations:
                 continue
@@ -568,13 +568,16 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return start_at_normal(problem)
         return None
 
-    def _built(self, prior, layout):
+    def _built(self, prior, layout, data, units):
         """A prior over the parameters, with groups that are correlated.
 
         In a stream that is the last posterior, which has their correlation.
         """
         prior = build_prior(prior, layout, self.column_groups_)
-        return prior if self._continues else correlated(prior, self._correlations)
+        if self._continues or not self._correlations:
+            return prior
+        given = self._correlations, data, units.x_scale, self.column_groups_
+        return correlated(prior, self._correlations, middles(*given))
 
     @property
     def _correlations(self):
@@ -592,12 +595,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         given = self.prior_
         is_posterior = isinstance(given, Posterior)
         prior = given.real_part() if is_posterior else given
-        prior = self._built(prior, predictor.layout)
+        units = self._find_units(data)
+        prior = self._built(prior, predictor.layout, data, units)
         if self._continues and isinstance(prior, MixtureAsPrior):
             prior.first = self._stream.prior
         loss, dtype = self.loss_function_, str(data.X.dtype)
         parts = response, predictor, likelihood, loss, prior, dtype
-        units, gamma = self._find_units(data), likelihood.gamma_prior
+        gamma = likelihood.gamma_prior
         if gamma is None:
             return LinearModel(*parts, units)
         (name, _), (parameter, *_) = likelihood.gamma_block, likelihood.learned

@@ -66,7 +66,8 @@ class Coefficients(Movable, ABC):
         if (found := self.scales()) is None:
             return {}
         prior, (z, weights) = self.model.prior, found
-        pairs = zip(z.reshape(len(z), -1).T, prior.named_scales().items(), strict=False)
+        z = prior.declared(z.reshape(len(z), -1))
+        pairs = zip(z.T, prior.named_scales().items(), strict=False)
         return {
             name: (own + math.log(prior.unit_of_scale(part)), weights)
             for own, (name, part) in pairs

@@ -14,9 +14,6 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from skvi.utils._links import page_template
 from skvi.utils._validation import StrOptions, _fit_context, validate_data
 
-# Cosine of columns beyond which posteriors of scales and correlation are bent ridges
-# that lattices leave: by grids it is right to 0.05 deviations at 0.89, and not at 0.95.
-MOST_COSINE = 0.92
 MISSING = (
     "Labels, or features of slopes, are missing (None or NaN): leave these rows out, "
     "give missing labels a name, as X.fillna({'shop': 'unknown'}) does, and impute "
@@ -83,19 +80,21 @@ def correlated_groups(given: dict[str, Any] | None) -> dict[str, list[str]]:
     return {name: list(part) for name, part in pairs if isinstance(part, dict)}
 
 
-def far_message(X: Any, places: dict[str, np.ndarray], given: Any) -> str:
-    """Say that correlated columns are nearly proportional; or nothing."""
-    for name, both in correlated_groups(given).items():
-        first, second = (sparse.csr_array(X[:, places[part]]) for part in both)
-        product = abs((first * second).sum())
-        sizes = [(part * part).sum() for part in (first, second)]
-        if product > MOST_COSINE * np.sqrt(sizes[0] * sizes[1]):
-            return (
-                f"column_groups[{name!r}]: the columns are nearly proportional, as the "
-                "zero of a feature is far from its values. Averages over scales and "
-                "correlation can be wrong: center the feature, as GroupedFeatures does"
-            )
-    return ""
+def middles(
+    pairs: dict[str, list[str]],
+    data: Any,
+    scale: np.ndarray,
+    places: dict[str, np.ndarray],
+) -> dict[str, float]:
+    """Ratios of correlated columns, the second to the first, by least squares."""
+    found = {}
+    for name, both in pairs.items():
+        columns = (places[part] for part in both)
+        first, second = (sparse.csr_array(data.X[:, k] / scale[k]) for k in columns)
+        each = first if data.weight is None else first * data.weight[:, None]
+        square = (each * first).sum()
+        found[name] = float((each * second).sum() / square) if square else 0.0
+    return found
 
 
 def with_columns(

@@ -117,7 +117,7 @@ class GaussianRegression(BayesianLinearModel):
             predictor,
             self._likelihood(noise_in(units, self._noise_to_fix())),
             self.loss_function_,
-            self._built(prior, predictor.layout),
+            self._built(prior, predictor.layout, data, units),
             str(data.X.dtype),
             units,
             taken,

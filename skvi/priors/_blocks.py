@@ -66,7 +66,8 @@ class _BuiltBlocks(BuiltPrior):
         if self.order is not None:
             scale = scale[self.order][:, self.order]
             if bool(scale.triu(1).any()):  # columns of the second group come first
-                scale = torch.linalg.cholesky(scale @ scale.mT)
+                upper = torch.linalg.qr(scale.mT).R
+                scale = (upper * upper.diagonal().sign()[:, None]).mT
         return NormalForm(mean, scale)
 
     def named_scales(self) -> dict[str, int]:
@@ -89,6 +90,15 @@ class _BuiltBlocks(BuiltPrior):
     def paired(self) -> tuple[int, ...]:  # type: ignore[override]
         parts = zip(self.priors, self._starts, strict=True)
         return tuple(start + k for prior, start in parts for k in prior.paired)
+
+    def declared(self, logs: torch.Tensor) -> torch.Tensor:
+        sizes = [p.n_unknown_scales for p in self.priors]
+        parts = zip(self.priors, logs.split(sizes, -1), strict=True)
+        return torch.cat([p.declared(own) for p, own in parts], -1)
+
+    @property
+    def log_ratio(self) -> float:  # type: ignore[override]
+        return sum(p.log_ratio for p in self.priors)
 
     def pair_at(self, part: int) -> tuple[Any, int, torch.Tensor]:
         k, own = self._owner(part)

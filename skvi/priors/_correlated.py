@@ -5,10 +5,15 @@ units of each group. The correlation r is uniform before the data (the LKJ densi
 shape 1), as nothing is said of it where the zero of a feature is arbitrary: that moves
 it. Its coordinate is ``z = artanh(r)``, the log of a scale: of the ratio of deviations
 of sums ``a / s + b / t`` and of differences.
+
+What rows say of a slope b and of the level a where its feature is 0 is one thing if
+that is far away. So nodes have the numbers of pairs ``(a + m b, b)``, the levels in the
+middle of the data: of s, t and r alone the posterior would be a bent ridge.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -40,16 +45,22 @@ Logs = tuple[float | None, float | None, float | None]
 class BuiltCorrelated(BuiltPrior):
     """Prior of the coefficients of one group, followed by those of the other.
 
-    `scale` are their units, `names` those of the three numbers, and `logs` their logs,
-    None where they are unknown: of two half-Cauchy scales, and z of the correlation.
+    `scale` are their units, and `names` those of the three numbers: two half-Cauchy
+    scales and the correlation. `logs` are the logs of two scales, and z, of the pairs
+    ``(a + middle b, b)`` in these units; None where they are unknown.
     """
 
     paired = (0, 1, 2)
 
     def __init__(
-        self, scale: torch.Tensor, names: Sequence[str], logs: Logs = (None, None, None)
+        self,
+        scale: torch.Tensor,
+        names: Sequence[str],
+        middle: float = 0.0,
+        logs: Logs = (None, None, None),
     ) -> None:
         self.scale, self.names, self.logs = scale, tuple(names), logs
+        self.middle = middle
         self._normal: NormalForm | None = None
 
     @property
@@ -62,7 +73,29 @@ class BuiltCorrelated(BuiltPrior):
     def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
         every = enumerate(self.logs)
         logs = tuple(math.log(scale) if k == (part or 0) else z for k, z in every)
-        return BuiltCorrelated(self.scale, self.names, cast(Logs, logs))
+        return BuiltCorrelated(self.scale, self.names, self.middle, cast(Logs, logs))
+
+    def declared(self, logs: torch.Tensor) -> torch.Tensor:
+        s, t, z = logs.unbind(-1)
+        # Deviations of a along b, and given b.
+        along, rest = s.exp() * z.tanh() - self.middle * t.exp(), s.exp() / z.cosh()
+        return torch.stack([along.hypot(rest).log(), t, (along / rest).asinh()], -1)
+
+    @property
+    def log_ratio(self) -> float:  # type: ignore[override]
+        if None in self.logs or not self.middle:
+            return 0.0
+        # The density of s, that of r, which is that of z by 1 - r^2, and the volume.
+        ends = self.scale.new_tensor([cast(float, self._plain.logs[0]), self.logs[0]])
+        return float(torch.sub(*(log_density(ends) - 3 * ends)))
+
+    @property
+    def _plain(self) -> "BuiltCorrelated":
+        """The same prior in the numbers that were declared."""
+        if None in self.logs or not self.middle:
+            return self
+        logs = self.declared(self.scale.new_tensor(self.logs)).tolist()
+        return BuiltCorrelated(self.scale, self.names, 0.0, cast(Logs, tuple(logs)))
 
     def log_density_of_scale(
         self, log_scale: torch.Tensor, part: int | None = None
@@ -85,8 +118,13 @@ class BuiltCorrelated(BuiltPrior):
     @property
     def _deviations(self) -> torch.Tensor:
         """Of the coefficients, by scales that are known."""
-        pairs = zip(self.scale.chunk(2), self.logs, strict=False)
-        return torch.cat([unit * math.exp(z or 0.0) for unit, z in pairs])
+        pairs = zip(self.scale.chunk(2), self._widths, strict=True)
+        return torch.cat([unit * width for unit, width in pairs])
+
+    @property
+    def _widths(self) -> list[float]:
+        """Scales that are known, in units of the groups."""
+        return [math.exp(z or 0.0) for z in self.logs[:2]]
 
     @property
     def _correlation(self) -> tuple[float, float]:
@@ -95,15 +133,12 @@ class BuiltCorrelated(BuiltPrior):
         return math.tanh(z), 1 / math.cosh(z)
 
     def matching_normal(self) -> NormalForm:
-        return NormalForm(torch.zeros_like(self.scale), self._deviations)
+        return NormalForm(torch.zeros_like(self.scale), self._plain._deviations)
 
     def as_normal(self) -> NormalForm | None:
         if self._normal is None and None not in self.logs:
-            own, half, (r, root) = (
-                self._deviations,
-                len(self.scale) // 2,
-                self._correlation,
-            )
+            plain, half = self._plain, len(self.scale) // 2
+            own, (r, root) = plain._deviations, plain._correlation
             scale = torch.diag(own)
             scale[half:, :half].diagonal().copy_(r * own[half:])
             scale[half:, half:] *= root
@@ -113,7 +148,18 @@ class BuiltCorrelated(BuiltPrior):
     def slope(self, normal: NormalForm, part: int) -> float:
         """Slope of the expected log density in the log of a number."""
         squares, first = self._in_deviations(normal)[2], self._changes(part)[0]
-        return float(self._changes(part)[2][0] - 0.5 * (first * squares).sum())
+        own = float(self._changes(part)[2][0] - 0.5 * (first * squares).sum())
+        return own + self._slope_of_ratio(part) if self.middle else own
+
+    def _slope_of_ratio(self, part: int) -> float:
+        """Slope of `log_ratio`."""
+        (s, t), (r, root) = self._widths, self._correlation
+        moved, rest = -self.middle * t, s * root
+        along = s * r + moved
+        change = (along * s * r + rest * rest, along * moved, moved * s * root**2)[part]
+        size = math.hypot(along, rest)
+        slope = -(math.tanh(math.log(size)) + 3) * change / size**2
+        return slope + (part == 0) * (math.tanh(math.log(s)) + 3)
 
     def curvature(self, normal: NormalForm, part: int) -> float:
         """Minus the second derivative of the log integral over the coefficients.
@@ -130,9 +176,13 @@ class BuiltCorrelated(BuiltPrior):
 
     def _in_deviations(self, normal: NormalForm) -> tuple[torch.Tensor, ...]:
         """Means, (2, K), roots, (2, K, P), expected squares and products, (2, 2)."""
-        own = self._deviations
-        means = (normal.mean / own).reshape(2, -1)
-        roots = (_as_matrix(normal.scale) / own[:, None]).reshape(*means.shape, -1)
+        means = (normal.mean / self.scale).reshape(2, -1)
+        roots = _as_matrix(normal.scale) / self.scale[:, None]
+        roots = roots.reshape(*means.shape, -1)
+        for x in (means, roots):
+            x[0] += self.middle * x[1]
+            for part, width in zip(x, self._widths, strict=True):
+                part /= width
         flat = roots.flatten(1)
         return means, roots, means @ means.T + flat @ flat.T
 
@@ -156,7 +206,7 @@ class BuiltCorrelated(BuiltPrior):
         return (*forms, len(self.scale) / 2 * like(logs))
 
     def marginal(self, where: torch.Tensor) -> BuiltPrior:
-        return BuiltCorrelated(self.scale[where], self.names, self.logs)
+        return BuiltCorrelated(self.scale[where], self.names, self.middle, self.logs)
 
     def tail_precision(self) -> torch.Tensor | None:
         return torch.zeros_like(self.scale) if self.unknown_scales else None
@@ -217,14 +267,22 @@ class BuiltCorrelated(BuiltPrior):
         return total.flatten(1).logsumexp(1) - constant
 
 
-def correlated(prior: BuiltPrior, pairs: Mapping[str, Sequence[str]]) -> BuiltPrior:
-    """The prior where pairs of entries are correlated, by names of correlations."""
+def correlated(
+    prior: BuiltPrior,
+    pairs: Mapping[str, Sequence[str]],
+    middles: Mapping[str, float] = MappingProxyType({}),
+) -> BuiltPrior:
+    """The prior where pairs of entries are correlated, by names of correlations.
+
+    `middles` are those of ratios of features, the second to the first.
+    """
     for name, both in pairs.items():
-        prior = _with_pair(cast(_BuiltBlocks, prior), name, *both)
+        middle = middles.get(name, 0.0)
+        prior = _with_pair(cast(_BuiltBlocks, prior), name, middle, *both)
     return prior
 
 
-def _with_pair(prior: _BuiltBlocks, name: str, *both: str) -> BuiltPrior:
+def _with_pair(prior: _BuiltBlocks, name: str, middle: float, *both: str) -> BuiltPrior:
     first, second = (prior.entries.index(entry) for entry in both)
     parts = [prior.priors[k] for k in (first, second)]
     halves = [part for part in parts if isinstance(part, _BuiltHalfCauchy)]
@@ -236,7 +294,9 @@ def _with_pair(prior: _BuiltBlocks, name: str, *both: str) -> BuiltPrior:
         )
     places, priors, entries = prior.positions(), list(prior.priors), list(prior.entries)
     places[first] = torch.cat([places[first], places[second]])
-    priors[first] = BuiltCorrelated(torch.cat([p.scale for p in halves]), (*both, name))
+    middle *= float(halves[1].scale[0] / halves[0].scale[0])
+    scale = torch.cat([p.scale for p in halves])
+    priors[first] = BuiltCorrelated(scale, (*both, name), middle)
     entries[first] = name
     for found in (places, priors, entries):
         del found[second]

@@ -189,6 +189,23 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
+    def declared(self, logs: torch.Tensor) -> torch.Tensor:
+        """Return logs of unknown scales, as they were declared.
+
+        Parameters
+        ----------
+        logs : Tensor of shape (..., m)
+            Those of `given_scale`, in the order of `unknown_scales`.
+
+        Returns
+        -------
+        Tensor of shape (..., m)
+        """
+        return logs
+
+    #: Log density of scales that are given, less the sum of `log_density_of_scale`.
+    log_ratio = 0.0
+
     def pair_at(self, part: int) -> tuple[Any, int, torch.Tensor]:
         """Return the prior of a correlated pair.
 

@@ -221,6 +221,7 @@ class NodeRun(Run):
         for k, z in enumerate(places):
             pairs = zip(self.numbers, z, strict=True)
             log_p = sum(number.log_density(at) for number, at in pairs)
+            log_p += descent.targets[k].prior.log_ratio
             place = descent.place(k)
             if place is None:
                 raise ValueError(SINGULAR)

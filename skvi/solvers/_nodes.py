@@ -128,7 +128,8 @@ class ScaleGrid:
         right = (gram @ mode if is_full else gram * mode) - gradient
         values, at_mode = [], terms_at(target, mode)[0]
         for place in grid:
-            own = self._prior(place)
+            known = self.target_at(place).prior
+            own = cast(NormalForm, known.as_normal())
             flat = 1 / own.variance
             precision = add(gram, flat)
             b = right + flat * own.mean
@@ -142,7 +143,8 @@ class ScaleGrid:
             curved = gram @ away if is_full else gram * away
             loss = at_mode + gradient @ away + 0.5 * (away @ curved)
             loss = loss + 0.5 * (beside.square() @ flat + log_det - flat.log().sum())
-            values.append(self.number.log_density(place) - float(loss) / self.weight)
+            log_p = self.number.log_density(place) + known.log_ratio
+            values.append(log_p - float(loss) / self.weight)
         return grid, values
 
 

@@ -8,7 +8,6 @@ from scipy import sparse
 from sklearn.base import clone
 
 from skvi.base import Layout
-from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -24,13 +23,13 @@ KNOWN = {"coef": Normal(), "g": Normal()}
 GROUPS = {"level": slice(1, 5), "slope": slice(5, None)}
 
 
-def grouped(n=32):
+def grouped(n=32, n_labels=4):
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"g": np.arange(n) % 4, "x": rng.normal(size=n)})
+    table = pd.DataFrame({"g": np.arange(n) % n_labels, "x": rng.normal(size=n)})
     columns = GroupedFeatures("zero", sparse_output=False).fit(table)
     assert not columns.transform(table.assign(g=9)).any()  # an unknown label
     columns = columns.transform(table)
-    y = 0.5 * table.x + columns @ rng.normal(size=8) + rng.normal(size=n)
+    y = 0.5 * table.x + columns @ rng.normal(size=2 * n_labels) + rng.normal(size=n)
     return np.c_[table.x, columns], y.to_numpy()
 
 
@@ -90,46 +89,67 @@ def test_groups_have_no_units():
         model.set_params(column_groups={"a": "z*"}).fit(moved, y > 0)
 
 
-def pairs_on_a_grid():
-    """Effects and slopes, and their posterior by a grid of scales and correlation."""
-    X, y = grouped()
+NEAR = 32, 4, 0.0, (-7, 6, -7, 6, -4, 4)
+FAR = 60, 8, 30.0, (-3, 4, -1, 6, -3, 3)
+
+
+def pairs_on_a_grid(n, size, moved, ends):
+    """Effects and slopes, and their posterior by a grid of scales and correlation.
+
+    Effects are those at a zero of x that is `moved` from its mean, where those are
+    whose scales the grid has.
+    """
+    X, y = grouped(n, size)
     X = X[:, 1:]
-    X[:, 4:] += X[:, :4]  # effects are those at another zero of x: r is negative
-    groups = {"level": slice(0, 4), "slope": slice(4, None)}
+    X[:, size:] += moved * X[:, :size]
+    groups = {"level": slice(0, size), "slope": slice(size, None)}
     known = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
     model = BayesianLinearRegression(column_groups={"g": groups}, **known).fit(X, y)
-    z = np.meshgrid(np.r_[-7:6:0.4], np.r_[-7:6:0.4], np.r_[-4:4:0.4])
+    z = np.meshgrid(*(np.arange(*end, 0.4) for end in np.reshape(ends, (3, 2))))
     z = np.stack(z, -1).reshape(-1, 3)
     first, second = (np.sqrt(np.mean(X[:, c] ** 2, 0).sum()) for c in groups.values())
-    root, k, r = np.zeros((len(z), 8, 8)), np.arange(4), np.tanh(z[:, 2:])
-    root[:, k, k] = np.exp(z[:, :1]) / first
-    root[:, k + 4, k] = r * np.exp(z[:, 1:2]) / second
-    root[:, k + 4, k + 4] = np.sqrt(1 - r**2) * np.exp(z[:, 1:2]) / second
+    s, t, r = np.exp(z[:, 0]) / first, np.exp(z[:, 1]) / second, np.tanh(z[:, 2])
+    root, k = np.zeros((len(z), 2 * size, 2 * size)), np.arange(size)
+    along, rest = s * r - moved * t, s / np.cosh(z[:, 2])
+    declared = np.hypot(along, rest)
+    root[:, k, k] = declared[:, None]
+    root[:, k + size, k] = (t * along / declared)[:, None]
+    root[:, k + size, k + size] = (t * rest / declared)[:, None]
     A = X @ root
-    covariance = np.linalg.inv(np.eye(8) + A.mT @ A)
+    covariance = np.linalg.inv(np.eye(2 * size) + A.mT @ A)
     mean = (root @ covariance @ (A.mT @ y)[..., None])[..., 0]
     log_p = 0.5 * (np.linalg.slogdet(covariance)[1] + (X.T @ y * mean).sum(1) - y @ y)
     log_p -= 0.5 * len(y) * np.log(2 * np.pi) - 3 * np.log(0.4)
-    log_p -= np.log(np.pi * np.cosh(z[:, :2])).sum(1)
-    log_p -= np.log(2 * np.cosh(z[:, 2]) ** 2)
+    log_p -= np.log(np.pi**2 * np.cosh(np.log(declared * first)) * np.cosh(z[:, 1]))
+    # Of r, and ratios of volumes, of scales and of z.
+    log_p -= np.log(2 * np.cosh(z[:, 2]) ** 2 * (declared / s) ** 3)
     variance = (root @ covariance @ root.mT).diagonal(0, 1, 2)
-    return X, y, model, log_p, r[:, 0], mean, variance
+    return X, y, model, log_p, along / declared, mean, variance
 
 
-def test_pairs_are_correlated():
-    """Against a grid. Wrong variants: no density, or slope, of r; the sign of r."""
-    X, y, model, log_p, r, mean, variance = pairs_on_a_grid()
+@pytest.mark.parametrize("case", [NEAR, FAR], ids=["near", "far"])
+def test_pairs_are_correlated(case):
+    """Against a grid. Wrong variants: no density, or slope, of r; the sign of r.
+
+    Far from zero: no ratio of volumes, or slope of it; 260 nodes of declared numbers.
+    """
+    *_, model, log_p, r, mean, variance = pairs_on_a_grid(*case)
     evidence = np.logaddexp.reduce(log_p)
     w = np.exp(log_p - evidence)
     expected = w @ mean
     std = np.sqrt(w @ (variance + (mean - expected) ** 2))
     assert model.lower_bound_ == pytest.approx(evidence, abs=0.02)
-    assert model.coef_ == pytest.approx(expected, abs=0.02 * std.min())
+    assert (model.coef_ - expected) / std == pytest.approx(np.zeros_like(std), abs=0.02)
     assert model.coef_std_ == pytest.approx(std, rel=0.02)
     table = model.summary(groups=True)
     assert table.names == ("level", "slope", "corr(g)")
     assert table.mean[2] == pytest.approx(w @ r, abs=0.02)
     assert sum(table.numbers.values()) == pytest.approx(1.0)
+    assert model.diagnostics_["n_scales"] < 130
+
+
+def test_pairs_in_either_order_and_in_a_stream():
+    X, y, model, *_ = pairs_on_a_grid(*NEAR)
     turned = {"level": slice(4, None), "slope": slice(0, 4)}  # no lower triangle
     other = clone(model).set_params(column_groups={"g": turned})
     other.fit(X[:, np.r_[4:8, 0:4]], y)
@@ -138,9 +158,6 @@ def test_pairs_are_correlated():
     for rows in (slice(None, None, 2), slice(1, None, 2)):  # the next prior has r
         counts.partial_fit(X[rows], np.round(np.exp(0.3 * y[rows])))
     assert counts.diagnostics_["n_batches"] == 2
-    X[:, 4:] += 9 * X[:, :4]  # scales were a fifth of those by a grid, in silence
-    with pytest.warns(SkviWarning, match="center the feature"):
-        model.fit(X, y)
     with pytest.raises(ValueError, match="at least two"):
         model.set_params(column_groups={"g": {"a": [0, 1], "b": [2]}}).fit(X, y)
 
@@ -148,7 +165,7 @@ def test_pairs_are_correlated():
 @pytest.mark.slow
 def test_evidence_of_pairs():
     """Against a grid. Wrong variant: nodes without the density of r."""
-    X, y, model, log_p, *_ = pairs_on_a_grid()
+    X, y, model, log_p, *_ = pairs_on_a_grid(*NEAR)
     evidence, bounds = np.logaddexp.reduce(log_p), model.evidence_bounds(X, y)
     assert bounds.method == "quadrature"
     assert bounds.lower - 0.005 < evidence < bounds.upper + 0.005
