@@ -76,22 +76,17 @@ class BuiltCorrelated(BuiltPrior):
         return BuiltCorrelated(self.scale, self.names, self.middle, cast(Logs, logs))
 
     def declared(self, logs: torch.Tensor) -> torch.Tensor:
-        middle, t, z = logs.unbind(-1)
-        along, rest = self._parts(middle.exp(), t.exp(), z)
+        s, t, z = logs.unbind(-1)
+        # Deviations of a along b, and given b.
+        along, rest = s.exp() * z.tanh() - self.middle * t.exp(), s.exp() / z.cosh()
         return torch.stack([along.hypot(rest).log(), t, (along / rest).asinh()], -1)
-
-    def _parts(
-        self, middle: torch.Tensor, t: torch.Tensor, z: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Deviations of a by b / t, and given b."""
-        return middle * z.tanh() - self.middle * t, middle / z.cosh()
 
     @property
     def log_ratio(self) -> float:  # type: ignore[override]
         if None in self.logs or not self.middle:
             return 0.0
-        logs = self.scale.new_tensor(self.logs)
-        ends = torch.stack([self.declared(logs)[0], logs[0]])
+        # The density of s, that of r, which is that of z by 1 - r^2, and the volume.
+        ends = self.scale.new_tensor([cast(float, self._plain.logs[0]), self.logs[0]])
         return float(torch.sub(*(log_density(ends) - 3 * ends)))
 
     @property
