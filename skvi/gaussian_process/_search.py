@@ -14,8 +14,8 @@ from skvi.utils._tensors import Movable
 
 # Slope in nats per unit of a logarithm at which it ends; relative gain.
 SLOPE, GAIN = 1e-2, 1e-7
-# Step of a point, in deviations of the columns, that is as one of a logarithm. With 1 the
-# bound of kin8nm and 500 points ends 90 nats lower; 3 to 12 end alike.
+# Step of a point, in deviations of the columns, that is as one of a logarithm. With 1,
+# 3,000 rows of kin8nm and 200 points end 64 nats lower; 3 to 12 end alike.
 PACE = 3.0
 # A value that no line search accepts.
 IMPOSSIBLE = 1e10
