@@ -129,7 +129,7 @@ def others(*names):
         for split, name, model in product(range(n_splits), sets, models)
         if name in (names or sets)
     ]
-    keys = "set", "model", "split"
+    keys, runs = ("set", "model", "split"), dict.fromkeys(runs)
     return sweep(OTHERS, keys, runs, beside_sparse, "Deep and sparse processes")
 
 
