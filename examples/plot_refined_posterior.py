@@ -160,7 +160,7 @@ def convolution(n_outputs):
 X, y = load_digits(return_X_y=True)
 images = X.astype(np.float32).reshape(-1, 1, 8, 8) / 16
 images, X_test, y, y_test = train_test_split(
-    images, y, train_size=300, stratify=y, random_state=0
+    images, y, train_size=400, stratify=y, random_state=0
 )
 axis, angles = axes[5], np.arange(0, 31, 5)
 for name, family in {"start": "mean_field", "refined": "refined"}.items():
