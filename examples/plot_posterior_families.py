@@ -77,7 +77,7 @@ for model, (log_density, shapes, exact) in MODELS.items():
             log_density,
             shapes,
             posterior=family,
-            max_iter=8,  # sweeps of 100 gradient steps, for mixtures and flows
+            max_iter=10,  # sweeps of 100 gradient steps, for mixtures and flows
             tol=1e-3,
             random_state=0,
         )

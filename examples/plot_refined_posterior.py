@@ -169,7 +169,7 @@ for name, family in {"start": "mean_field", "refined": "refined"}.items():
         posterior=family,
         solver=Stochastic(n_draws=2),
         n_predict_draws=10,
-        max_iter=80,
+        max_iter=100,
         random_state=0,
     ).fit(images, y)
     losses = [
