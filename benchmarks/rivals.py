@@ -7,7 +7,7 @@
 Held-out rows are a tenth, in ten splits, the same for all; log densities and log losses
 are per row. Features are standardized by the rows of the fit. Defaults of skvi; others
 with the settings that their documentation advises, penalties by cross-validation.
-Seconds are those of the processor for one fit, on one thread, without compilation.
+Seconds are those of the processor for one fit, on one thread; NumPyro compiles in each.
 """
 
 import os
@@ -270,7 +270,7 @@ def mixed(fixed, y, county):
 
 
 def nuts(fixed, y, county):
-    """Deviations of fixed effects, and the seconds of the chains alone."""
+    """Deviations of fixed effects, and the seconds of the chains."""
     import jax
     import numpyro
     import numpyro.distributions as dist
