@@ -12,8 +12,8 @@ from sklearn.cluster import MiniBatchKMeans
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.utils._tensors import Movable
 
-# Of L-BFGS: slope in nats per unit of a logarithm at which it ends; relative gain; steps
-# that it remembers, of thousands of numbers.
+# Of L-BFGS: slope in nats per unit of a logarithm, and relative gain, at which it ends;
+# steps that it remembers, of thousands of numbers.
 SEARCH = {"gtol": 1e-2, "ftol": 1e-7, "maxcor": 30}
 # Step of a point, in deviations of the columns, that is as one of a logarithm. With 1,
 # 3,000 rows of kin8nm and 200 points end 64 nats lower; 3 to 12 end alike.
