@@ -12,10 +12,9 @@ from sklearn.cluster import MiniBatchKMeans
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.utils._tensors import Movable
 
-# Slope in nats per unit of a logarithm at which it ends; relative gain.
-SLOPE, GAIN = 1e-2, 1e-7
-# Steps whose change of slope is remembered, of thousands of numbers.
-MEMORY = 30
+# Of L-BFGS: slope in nats per unit of a logarithm, and relative gain, at which it ends;
+# steps that it remembers, of thousands of numbers.
+SEARCH = {"gtol": 1e-2, "ftol": 1e-7, "maxcor": 30}
 # Step of a point, in deviations of the columns, that is as one of a logarithm. With 1,
 # 3,000 rows of kin8nm and 200 points end 64 nats lower; 3 to 12 end alike.
 PACE = 3.0
@@ -97,12 +96,7 @@ class Search:
             jac=True,
             method="L-BFGS-B",
             bounds=np.vstack([self.bounds, free]),
-            options={
-                "maxiter": max_iter,
-                "maxcor": MEMORY,
-                "gtol": SLOPE,
-                "ftol": GAIN,
-            },
+            options=SEARCH | {"maxiter": max_iter},
         )
         memory.best = replace(memory.best, converged=bool(found.success))
 
