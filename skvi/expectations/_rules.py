@@ -288,7 +288,7 @@ def expect_derivatives(
     added to all columns.
     """
     if mean.ndim == 1:
-        width = float(std_or_cov.max()) / length_scale
+        width = float(std_or_cov.detach().max()) / length_scale
         nodes, weights = normal_rule(width, refine, std_or_cov.device)
         f = torch.addcmul(mean, nodes[:, None], std_or_cov)[..., None]
         parts = derivatives(f, y)

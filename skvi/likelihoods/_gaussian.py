@@ -91,32 +91,15 @@ class GaussianLikelihood(NoiseLikelihood):
         second = torch.zeros_like(mean) + precision
         return 0.5 * precision * std_or_cov.square() - value, first, second
 
-    def _expected_escort_power(
+    def _expected_power(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
+        log_factor: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """A constant times `_expected_density_power`; see `Likelihood`."""
-        # The integral does not depend on f; large orders need the sum of logarithms.
-        log_norm = float(self.log_power_integral(mean[:1, None, None], c))
-        log_factor = -(c - 1) / c * log_norm
-        return self._expected_density_power(
-            mean, std_or_cov, y, c - 1, refine, log_factor
-        )
-
-    def _expected_density_power(
-        self,
-        mean: torch.Tensor,
-        std_or_cov: torch.Tensor,
-        y: torch.Tensor,
-        c: float,
-        refine: int = 1,
-        log_factor: float = 0.0,
-    ) -> Expectations:
-        """Closed form, times a factor; see `Likelihood`."""
         log_scale = self._scale.log()
         variance = self._scale**2 + c * std_or_cov.square()
         log_norm = log_scale - 0.5 * variance.log() - c * (HALF_LOG_2PI + log_scale)

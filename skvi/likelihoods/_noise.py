@@ -18,9 +18,11 @@ class NoiseLikelihood(Likelihood):
 
     A subclass takes a `noise_scale`, by default "learn", and implements
     `log_power_integral` and the methods whose names begin with "_standard", for noise
-    of scale 1. Noise with learned numbers of its `shapes` implements `_standard_terms`
-    in place of `_standard_log_prob` and `_standard_slope`; and `_location` says of
-    which function of y the output is the location.
+    of scale 1. Quadrature over a normal f, which networks do not need, also asks for
+    `expected_log_loss` and `_expected_power`. Noise with learned numbers of its
+    `shapes` implements `_standard_terms` in place of `_standard_log_prob` and
+    `_standard_slope`; and `_location` says of which function of y the output is the
+    location.
 
     Examples
     --------
@@ -343,6 +345,52 @@ class NoiseLikelihood(Likelihood):
         self, generator: torch.Generator, shape: torch.Size
     ) -> torch.Tensor:
         return randn(generator, *shape)
+
+    def _expected_power_integral(
+        self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A constant: the integral does not depend on f."""
+        value = torch.exp(self.log_power_integral(mean[None, :, None], c))[0]
+        return value, torch.zeros_like(mean), torch.zeros_like(mean)
+
+    def _expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """A constant times `_expected_density_power`; see `Likelihood`."""
+        # The integral does not depend on f; large orders need the sum of logarithms.
+        log_norm = self.log_power_integral(mean[None, :, None], c)[0]
+        log_factor = -(c - 1) / c * log_norm
+        return self._expected_power(mean, std_or_cov, y, c - 1, log_factor, refine)
+
+    def _expected_density_power(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Without truncation at any scale; see `Likelihood`."""
+        return self._expected_power(
+            mean, std_or_cov, y, c, torch.zeros_like(mean), refine
+        )
+
+    def _expected_power(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        log_factor: torch.Tensor,
+        refine: int,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Expected ``exp(log_factor) p^c`` and its derivatives."""
+        raise NotImplementedError
 
 
 class NoisePass(RowPass):

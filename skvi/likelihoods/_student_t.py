@@ -14,7 +14,7 @@ from skvi.utils._validation import TEMPORARY_ELEMENTS, Interval
 # Degrees of freedom whose distribution function is a short polynomial.
 CLOSED = (2.0, 4.0, 6.0, 8.0, 10.0)
 
-# Deviations of f, in distances of the poles, up to which nodes of f are few.
+# Deviations of f, in units of `_length_scale`, up to which nodes of f are few.
 WIDE = 20.0
 
 
@@ -37,9 +37,9 @@ class StudentTLikelihood(NoiseLikelihood):
     describes all of the data, outliers included. The log density is not concave in f.
 
     ``log_power_integral`` of order c exists for ``c (df + 1) > 1``, so for all robust
-    losses. Expected log losses under a wide normal f use that the distribution is a
-    mixture of normals over a Gamma-distributed precision: one integral of closed forms,
-    accurate to 1e-10 for every standard deviation.
+    losses. Expectations under a normal f use that the distribution is a mixture of
+    normals over a Gamma-distributed precision: one integral of closed forms, accurate
+    to 1e-10 for every standard deviation.
 
     Examples
     --------
@@ -183,31 +183,46 @@ class StudentTLikelihood(NoiseLikelihood):
         """Of wide f over the precision; see `Likelihood.expected_log_loss`."""
         if len(mean) and float(std_or_cov.detach().max()) < WIDE * self._length_scale:
             return super().expected_log_loss(mean, std_or_cov, y, refine)
-        value, first, second = self._mix(mean, std_or_cov, y, refine)
+        value, first, second = self._mix(mean, std_or_cov, y, 0.0, refine)
         power = self._power
         return power * value - self._log_peak, power * first, power * second
+
+    def _expected_power(
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        log_factor: torch.Tensor,
+        refine: int,
+    ) -> Expectations:
+        factor = torch.exp(log_factor + c * self._log_peak)
+        value, first, second = self._mix(mean, std_or_cov, y, c * self._power, refine)
+        return factor * (1 - value), -factor * first, -factor * second
 
     def _mix(
         self,
         mean: torch.Tensor,
         std_or_cov: torch.Tensor,
         y: torch.Tensor,
+        a: float,
         refine: int,
     ) -> Expectations:
-        """Expected log(1 + q), q = z^2 / df.
+        """Expected 1 - (1 + q)^-a, or for a = 0 log(1 + q), q = z^2 / df.
 
-        It is the integral of (1 - exp(-u q)) exp(-u) / u over u, and E exp(-u q) is a
-        closed form.
+        Both are integrals of 1 - exp(-u q) over u: with the density of a Gamma(a)
+        variable, or with exp(-u) / u. E exp(-u q) is a closed form.
         """
         distance, unit = y - mean, self.df * self._scale**2
         size = (distance.square() + std_or_cov.square()) / unit
         largest = max(float(size.detach().max()), 1.0) if len(size) else 1.0
-        # The error of a trapezoidal rule is |Gamma(2 pi i / step)|.
-        step, low = 2 * math.pi / 21 / refine, -(37 + math.log(largest))
-        w = torch.arange(
-            low, math.log(40), step, dtype=torch.float64, device=mean.device
-        )
-        weights = torch.exp(-w.exp() + math.log(step))
+        # The error of a trapezoidal rule is |Gamma(a + 2 pi i / step)| / Gamma(a).
+        step = 2 * math.pi / (21 + a) / refine
+        low = -(37 + math.log(largest)) / (1 + a) - max(math.lgamma(a + 1), 0.0)
+        high = math.log(40 + 3 * a)
+        w = torch.arange(low, high, step, dtype=torch.float64, device=mean.device)
+        norm = math.lgamma(a) if a > 0 else 0.0
+        weights = torch.exp(a * w - w.exp() + math.log(step) - norm)
         u, totals = w.exp(), [torch.zeros_like(mean) for _ in range(3)]
         width = max(1, TEMPORARY_ELEMENTS // max(len(mean), 1))
         for some, weight in zip(u.split(width), weights.split(width), strict=True):
