@@ -361,7 +361,7 @@ def rates(results):
     found["hours of 10^5"] = (found.seconds * 1e5 / 3600).round(1)
     print(found)
     bad = table[table.bad]
-    print(bad.outcome.str.replace(r"[-\d.e]+", "#", regex=True).value_counts())
+    print(bad.outcome.str.replace(r"\d[\d.e+-]*", "#", regex=True).value_counts())
 
 
 if __name__ == "__main__":

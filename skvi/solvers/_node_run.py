@@ -223,18 +223,20 @@ class NodeRun(Run):
         A start is that of a neighbor, or extrapolated from two: at a place of wide
         normals, losses like exp(-f) may then be without bounds, or of any size.
         """
-        for k, target in enumerate(descent.targets):
-            last = descent.place(k)
-            if last is not None and last.gap < LOST:
-                continue
-            mean, precision = start_at_mode(target, self.structure)
-            begin = mean[None], precision[None], self.structure
-            again = Descent([target], self.given.divergence, *begin)
-            again.slack = self.resolution
-            again.run(self._tolerance(factor), MAX_ITER)
-            found = again.place(0)
+        places = enumerate(state.place for state in descent.states)
+        lost = [k for k, at in places if at is None or at.gap > LOST]
+        if not lost:
+            return
+        targets = [descent.targets[k] for k in lost]
+        begin = [start_at_mode(target, self.structure) for target in targets]
+        mean, precision = (torch.stack(part) for part in zip(*begin, strict=True))
+        again = Descent(targets, self.given.divergence, mean, precision, self.structure)
+        again.slack = self.resolution
+        again.run(self._tolerance(factor), MAX_ITER)
+        for k, state in zip(lost, again.states, strict=True):
+            found, last = state.place, descent.place(k)
             if found and (last is None or found.value < last.value):
-                descent.states[k] = again.states[0]
+                descent.states[k] = state
 
     def _fits_of(
         self, descent: Descent, places: Iterable[tuple[float, ...]]
