@@ -77,7 +77,7 @@ DEFAULTS = [
     ),
     SparseGaussianProcessRegressor(),
     SparseGaussianProcessClassifier(optimizer=None, tol=1e-10),
-    DeepGaussianProcessRegressor(n_inducing=5, max_iter=10),
+    DeepGaussianProcessRegressor(n_inducing=5, max_iter=3),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
