@@ -113,7 +113,7 @@ converged_
     >>> X = np.linspace(-1, 1, 60)[:, None]
     >>> y = np.sign(X[:, 0]) + 0.05 * rng.normal(size=60)
     >>> model = DeepGaussianProcessRegressor(
-    ...     n_inducing=15, max_iter=100, random_state=0
+    ...     n_inducing=12, max_iter=400, random_state=0
     ... ).fit(X, y)
     >>> model.diagnostics_["n_layers"]
     2

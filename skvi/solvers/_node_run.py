@@ -98,8 +98,6 @@ FALL, MAX_NODES = 6.0, 64
 # Tolerances, in that of the fit, where the best place is looked for, and at nodes; most
 # iterations there.
 ROUGH, NODE_TOL, MAX_ITER = 3000.0, 100.0, 50
-# Nats that are left after those where a descent began too far away.
-LOST = 1.0
 # Probability of nodes whose fits may end early without a warning.
 MOST_LOST = 0.05
 # Deviations, in steps, of the log of a likelihood's number in nodes of the posterior.
@@ -224,7 +222,8 @@ class NodeRun(Run):
         normals, losses like exp(-f) may then be without bounds, or of any size.
         """
         places = enumerate(state.place for state in descent.states)
-        lost = [k for k, at in places if at is None or at.gap > LOST]
+        tol = self._tolerance(factor)
+        lost = [k for k, at in places if at is None or at.gap >= tol]
         if not lost:
             return
         targets = [descent.targets[k] for k in lost]
@@ -232,7 +231,7 @@ class NodeRun(Run):
         mean, precision = (torch.stack(part) for part in zip(*begin, strict=True))
         again = Descent(targets, self.given.divergence, mean, precision, self.structure)
         again.slack = self.resolution
-        again.run(self._tolerance(factor), MAX_ITER)
+        again.run(tol, MAX_ITER)
         for k, state in zip(lost, again.states, strict=True):
             found, last = state.place, descent.place(k)
             if found and (last is None or found.value < last.value):
