@@ -14,6 +14,7 @@ from skvi._predictive._mixtures import Combinations, CombinedPredictive
 from skvi.base import NormalForm
 from skvi.base._layout import Units
 from skvi.evidence import EvidenceBounds
+from skvi.exceptions import SkviWarning
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._coefficients import (
     MixedCoefficients,
@@ -250,7 +251,7 @@ def warn_of_vague(prior: Any, n_features: int) -> None:
             f"evidence about {cost:.1f} nats whatever the data: models with fewer "
             "features win for that reason alone. Give the prior a scale, such as "
             "prior=ARD(shape=1.0, rate=1.0).",
-            UserWarning,
+            SkviWarning,
         )
 
 

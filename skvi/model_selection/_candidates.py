@@ -17,7 +17,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.parallel import Parallel, delayed
 
 from skvi._estimator._model import describe
-from skvi._estimator._parts import SHORTHANDS
+from skvi._estimator._parts import SHORTHANDS, ZEROS
 from skvi.evidence._fitted import evidence_bounds
 from skvi.posteriors import Posterior
 from skvi.utils._interrupts import UNLIMITED, Clock
@@ -46,6 +46,7 @@ INFERENCE = frozenset(
 
 #: Further remedies for candidates that differ.
 REMEDIES = {
+    "kind of target": ", or compare log densities of held-out rows",
     "normalize_y": ", or use normalize_y=False, with priors in units of y, for all: "
     "with True the prior is made from y, and the evidence is not a probability of y",
 }
@@ -103,8 +104,9 @@ def prior_rule(estimator: Any) -> str | None:
     params = final.get_params(deep=False)
     if "prior" not in params:
         return None
-    given = [_resolve(k, params.get(k)) for k in ("prior", "intercept_prior")]
-    return describe([type(final), *given])
+    # Beside another divergence than KL a scale is learned that is else integrated out.
+    names = "prior", "intercept_prior", "divergence"
+    return describe([type(final), *(_resolve(k, params.get(k)) for k in names)])
 
 
 def _resolve(name: str, value: Any) -> Any:
@@ -170,8 +172,11 @@ def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
 def _kind(final: Any) -> tuple[str, str]:
     if is_classifier(final):
         return "classes", "classes"
-    counts = get_tags(final).target_tags.positive_only
-    return ("counts", "counts") if counts else ("numbers", "real numbers")
+    given = _resolve("likelihood", final.get_params(deep=False).get("likelihood"))
+    if given in ZEROS if isinstance(given, str) else getattr(given, "is_discrete", 0):
+        return "counts", "counts"
+    is_positive = get_tags(final).target_tags.positive_only
+    return ("positive", "positive numbers") if is_positive else ("real", "real numbers")
 
 
 def group_models(candidates: list[Any]) -> list[list[int]]:

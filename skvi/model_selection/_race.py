@@ -17,6 +17,7 @@ from scipy.stats import t as student_t
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._result import FROM_TARGET
 from skvi.evidence._table import OVER_LEARNED
+from skvi.exceptions import SkviWarning
 from skvi.model_selection._candidates import (
     Outcome,
     SearchProgress,
@@ -397,5 +398,5 @@ def warn_mixed(models: list[Model]) -> None:
             f"from y: {'; '.join(sorted(found))}. The evidence at such values is "
             "optimistic as the score of a model, and excludes no model without them. "
             "Fix them, or give them hyperpriors, to decide.",
-            UserWarning,
+            SkviWarning,
         )

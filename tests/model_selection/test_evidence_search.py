@@ -16,14 +16,17 @@ from sklearn.preprocessing import PolynomialFeatures
 
 from skvi import predict_log_density
 from skvi.evidence import EvidenceBounds
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianBinomialRegressor,
+    BayesianGammaRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
 from skvi.losses import LogLoss
 from skvi.model_selection import EvidenceSearch
+from skvi.neural_network import BayesianMLPRegressor
 
 REGRESSION = BayesianLinearRegression(
     prior="normal", noise_scale=0.5, normalize_y=False
@@ -143,6 +146,17 @@ def test_learned_hyperparameters_exclude_no_model_without_them():
     assert same.decided_
 
 
+def test_divergences_that_learn_a_scale(data):
+    """Beside KL the scale of the prior is integrated out, and else learned."""
+    model, grid = BayesianLinearRegression(noise_scale="learn"), ["kl", "renyi"]
+    search = EvidenceSearch(model, {"divergence": grid}, min_difference=0.01)
+    with pytest.warns(SkviWarning, match="noise_scale, prior_scale.*; noise_scale, y"):
+        search.fit(*data)
+    # Wrong variant: one rule of the prior for all divergences.
+    assert search.contenders_ == [1, 0]
+    assert "optimistic by learning prior_scale" in search.verdict_
+
+
 @pytest.mark.parametrize("kind", ["array", "function"])
 def test_model_prior(kind):
     """Odds of the prior multiply those of the data."""
@@ -234,6 +248,12 @@ def test_other_mixtures(data):
     grid = {"model": [REGRESSION, BayesianPoissonRegressor(prior="normal")]}
     with pytest.raises(ValueError, match="kind of target: counts, real numbers"):
         EvidenceSearch(steps, grid).fit(*data)
+    likelihood = {"likelihood": ["poisson", "gaussian"]}
+    with pytest.raises(ValueError, match="kind of target: counts, real numbers"):
+        EvidenceSearch(BayesianMLPRegressor(), likelihood).fit(*data)
+    kinds = [BayesianPoissonRegressor(), BayesianGammaRegressor()]
+    with pytest.raises(ValueError, match="kind of target: counts, positive numbers"):
+        EvidenceSearch(steps, {"model": kinds}).fit(*data)
     grid = {"loss": ["beta"], "normalize_y": [True, False]}
     with pytest.raises(ValueError, match="differ in normalize_y: False, True"):
         EvidenceSearch(REGRESSION, grid).fit(*data)
