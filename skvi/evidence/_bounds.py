@@ -144,6 +144,8 @@ def bound_evidence(
         max_seconds = PATH_SECONDS
     asked, q = (n_draws, precision), posterior.unrefined
     run = _Run(target, q, generator, asked, quantity, report, max_seconds)
+    if target.prior is not None and target.prior.paired:
+        return run.nothing(PAIRED)
     found = run.within(run.clock, lambda: run.suited(method, normal, modes))
     found = found or run.found or run.nothing(OVER)
     if q is posterior or not posterior.n_stored:
@@ -196,8 +198,6 @@ class _Run:
         if target.symmetry is not None and method != "importance":
             reason = why_path_too_long(target) if method == "auto" else ""
             return self.nothing(reason) if reason else self.from_prior()
-        if target.prior is not None and target.prior.paired:
-            return self.nothing(PAIRED)
         lifted = lift(target, posterior) if has_unknowns(target) else None
         if lifted is not None:
             return self.unknowns(method, lifted)

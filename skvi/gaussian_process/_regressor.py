@@ -46,7 +46,7 @@ NOISE, NOISES_ALLOWED = math.sqrt(0.1), (1e-4, 3.0)
 # is no smaller, although rows with equal features and targets may tempt a fit.
 OF_ROUNDING = 12**-0.5
 EQUAL = (
-    "{} rows with equal values of y tell nothing of its scale or noise, so that "
+    "{} nothing of the scale of y or of its noise, so that "
     "standard deviations have no meaning; give the variance of the noise, as alpha=1.0"
 )
 # Rounding of a covariance of functions, relative to its largest variance.
@@ -428,7 +428,9 @@ converged_
             )
         scale, white = "learn", self._white
         if self._learns_noise() and np.ptp(data.y) == 0:
-            self._warn(EQUAL.format(len(data.y)), SkviWarning)
+            equal = f"{len(data.y)} rows with equal values of y tell"
+            told = "one row tells" if len(data.y) == 1 else equal
+            self._warn(EQUAL.format(told), SkviWarning)
         if self.optimizer is None and self.alpha == "learn" and white is None:
             raise IncompatibleComponentsError(
                 "alpha='learn'",

@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import _check_feature_names_in
 
+from skvi import likelihoods
 from skvi._estimator._base import NO_ROW_DATA, BaseVariational
 from skvi._estimator._continual import check_next_prior
 from skvi._estimator._held_out import choose_parts
@@ -606,10 +607,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             return LinearModel(*parts, units)
         (name, _), (parameter, *_) = likelihood.gamma_block, likelihood.learned
         if not loss.is_log_loss:
+            kind = type(likelihood).__name__
+            kind = kind if kind in likelihoods.__all__ else "GammaLikelihood"
             raise IncompatibleComponentsError(
                 f"loss={loss!r}",
                 f"a known {parameter}",
-                f"a number in the likelihood, such as {parameter}=0.5, or loss='log'",
+                f"loss='log', or likelihood={kind}({parameter}=0.5), with the number "
+                "that suits y",
             )
         if is_posterior and name in given.layout:
             gamma = matching_gamma(given)

@@ -134,7 +134,9 @@ def _matching(pattern: str, labels: list[str] | None) -> list[int]:
     if labels is None:
         raise ValueError(
             f"column_groups has the name {pattern!r}, but X has no column names: give "
-            "a data frame, or positions such as slice(3, None)."
+            "a data frame, in a pipeline by set_output(transform='pandas') and "
+            "GroupedFeatures(sparse_output=False), or positions such as "
+            "slice(3, None)."
         )
     if pattern in labels:
         return [labels.index(pattern)]

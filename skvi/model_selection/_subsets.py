@@ -246,6 +246,13 @@ class Subsets:
 def find_form(model: Any, X: np.ndarray, y: np.ndarray, weight: Any) -> ConjugateForm:
     """The form of a regression whose coefficients share one precision, or an error."""
     target, form = None, None
+    if hasattr(model, "steps"):
+        raise IncompatibleComponentsError(
+            "SubsetSearch",
+            "a regression, and got a Pipeline",
+            "SubsetSearch as the "
+            "last step of the Pipeline: its columns are those that arrive there",
+        )
     if hasattr(model, "_make_target"):
         target, _ = model._make_target(X, y, weight)
         form = target.conjugate_form()

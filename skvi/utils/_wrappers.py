@@ -213,6 +213,10 @@ def missing(estimator: Any, name: str, advice: str) -> TypeError:
     """Say that an estimator lacks an attribute."""
     if hasattr(estimator, "regressor_") and hasattr(estimator, "transformer_"):
         advice = TRANSFORMED
+    elif is_classifier(estimator) and name in ("predict_interval", "predict_quantiles"):
+        advice = "Classes are no numbers: use predict_proba_interval."
+    elif name == "summary":
+        advice = "Tables of coefficients are those of linear models."
     kind = "attribute" if name.endswith("_") else "method"
     return TypeError(f"{type(estimator).__name__} has no {kind} {name}. {advice}")
 
