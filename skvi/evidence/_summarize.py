@@ -21,6 +21,7 @@ from skvi.evidence._estimates import (
     Estimate,
     Sides,
     bridge_estimate,
+    error_of,
     finite_sample_bounds,
     forward_bound,
     missing_distance,
@@ -213,9 +214,9 @@ PATH_SECONDS = 120
 
 BUDGET = (
     f"max_seconds ended the run before the planned draws ({PATH_SECONDS} for "
-    "tempering, unless given): allow more seconds, or ask for less, such as "
-    "precision=0.5"
+    "tempering, unless given): allow more seconds"
 )
+LESS = ", or ask for less, such as precision=0.5"
 FEW = "n_draws is few: give more, or None, which takes as many as are needed"
 HEAVY = (
     "this prior is not log-concave, so that there can be several modes: compare models "
@@ -227,7 +228,7 @@ LINEAR = (
 )
 NETWORK = "use fewer hidden units, or a larger n_draws, which makes chains longer"
 WIDE = (
-    "; the interval holds, but it is {:.2g} nats wide, more than was asked for: a "
+    "; the interval holds, but it is {:.2g} nats wide, more than its precision: a "
     "larger {} narrows it"
 )
 DISCRETE = "sum discrete parameters out of the log density (torch.logsumexp)"
@@ -258,7 +259,7 @@ def remedy(target: Target, is_cut: bool, error: float) -> str:
     `error`: target standard error in nats, infinite if the number of draws was given.
     """
     if is_cut:
-        return BUDGET
+        return BUDGET if error_of(0.5) <= error < math.inf else BUDGET + LESS
     if target.layout.discrete:
         return DISCRETE
     if error == math.inf:

@@ -185,7 +185,8 @@ def describe(models: list[Model], race: Race, grid: list[dict]) -> str:
 def _compare(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
     best, *others = comparison.contenders()
     names = describe_candidates(grid)
-    name, zone = names[models[best].chosen], f"{comparison.min_difference:g} nats"
+    name, least = names[models[best].chosen], comparison.min_difference
+    zone = f"{least:g} nat" + "s" * (least != 1)
     if len(models) == 1:
         return _describe_only(name, models[0])
     if not others:

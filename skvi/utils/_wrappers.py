@@ -209,12 +209,15 @@ def resamples(step: Any) -> bool:
     return hasattr(step, "fit_resample")
 
 
+OF_NUMBERS = "predict_interval", "predict_quantiles", "sample_y"
+
+
 def missing(estimator: Any, name: str, advice: str) -> TypeError:
     """Say that an estimator lacks an attribute."""
     if hasattr(estimator, "regressor_") and hasattr(estimator, "transformer_"):
         advice = TRANSFORMED
-    elif is_classifier(estimator) and name in ("predict_interval", "predict_quantiles"):
-        advice = "Classes are no numbers: use predict_proba_interval."
+    elif is_classifier(estimator) and name in OF_NUMBERS:
+        advice = "Classes have predict_proba and predict_proba_interval instead."
     elif name == "summary":
         advice = "Tables of coefficients are those of linear models."
     kind = "attribute" if name.endswith("_") else "method"
