@@ -77,6 +77,17 @@ def test_scales_and_noise_are_integrated_out():
         assert found == pytest.approx(ends, abs=0.03 * (ends[1] - ends[0]))
 
 
+def test_far_ends_of_a_scale_that_may_be_zero():
+    """Wrong variant: ends where a power of the scale is 0, of 1e-31; by a grid 2e-4."""
+    rng = np.random.default_rng(0)
+    X = np.c_[np.eye(20)[np.arange(40) % 20], np.eye(4)[rng.integers(4, size=40)]]
+    groups = {"a": slice(0, 20), "b": slice(20, None)}
+    parts = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
+    model = BayesianLinearRegression(column_groups=groups, **parts)
+    table = model.fit(X, rng.normal(size=40)).summary(0.999, groups=True)
+    assert (table.lower > 1e-7 * table.mean).all()
+
+
 def test_groups_have_no_units():
     """Wrong variants: one unit for each column; an origin that is not centered."""
     X, y = grouped()
