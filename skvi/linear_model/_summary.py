@@ -334,7 +334,10 @@ def _smooth_quantiles(z, weights, levels):
     widths = torch.full_like(z, SMOOTHING * float(std))
     given = means[:, None], widths[:, None], np.array(levels), weights
     found = p * normal_mixture_quantiles(*given)[0].numpy()
-    return float(center) + np.log1p(found.clip(min=LEAST_POWER - 1)) / p
+    logs = float(center) + np.log1p(found.clip(min=LEAST_POWER - 1)) / p
+    # Near the limit of a power logs are far beyond all nodes.
+    beyond = float((weights @ (z - center).square()).sqrt())
+    return logs.clip(float(z.min()) - beyond, float(z.max()) + beyond)
 
 
 def _power_without_skewness(z, weights):

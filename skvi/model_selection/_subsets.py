@@ -431,7 +431,10 @@ def average(
     second[d], second[:, d] = cross, cross
     covariance = (second - torch.outer(mean, mean)).numpy()
     mean[d] += subsets.form.data.mean
-    chosen, w = thin(cells.ravel(), N_COMPONENTS, rng)
+    chosen, w = thin(cells.ravel() / cells.sum(), N_COMPONENTS, rng)
+    if subsets.is_table:  # the noise is drawn, so likely ones have many draws of it
+        copies = np.ceil(w * N_COMPONENTS).astype(int)
+        chosen, w = chosen.repeat(copies), (w / copies).repeat(copies)
     components = _components(subsets, masks, *np.divmod(chosen, cells.shape[1]), w, rng)
     return Averaged(mean.numpy(), covariance, noise, components)
 

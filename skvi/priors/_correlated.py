@@ -8,7 +8,8 @@ of sums ``a / s + b / t`` and of differences.
 
 What rows say of a slope b and of the level a where its feature is 0 is one thing if
 that is far away. So nodes have the numbers of pairs ``(a + m b, b)``, the levels in the
-middle of the data: of s, t and r alone the posterior would be a bent ridge.
+middle of the data: of s, t and r alone the posterior would be a bent ridge. Where it is
+not far, m is 0.
 """
 
 import math

@@ -262,6 +262,9 @@ class Nodes(NodeRun):
             except KeyboardInterrupt:
                 self._keep(best)
                 raise
+            except ValueError:  # singular, so far away
+                farthest *= 0.5
+                continue
             if fit.value >= best.value - self.resolution:
                 best, farthest = fit, min(FARTHEST, 2 * farthest)
             elif factor == ROUGH:  # for slopes that are sums over many parameters

@@ -135,6 +135,16 @@ class WhitenedNodes(Nodes):
         return self.axes is not None and high - low > MOST_APART
 
     @property
+    def _is_bent(self) -> bool:
+        """Whether data say little of pairs whose levels are not those declared."""
+        prior, parts = self.target.prior, zip(self.numbers, self.widths, strict=True)
+        wide = [n for n, width in parts if width == WIDEST]
+        moved = (
+            isinstance(n, PairedScale) and prior.pair_at(n.part)[0].middle for n in wide
+        )
+        return any(moved)
+
+    @property
     def n_most(self) -> int:
         """Most nodes that are fitted."""
         size = self.fits[self.zero].precision.numel()
@@ -144,7 +154,7 @@ class WhitenedNodes(Nodes):
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
         lost = float(np.logaddexp.reduce([-math.inf, *self.lost]))
         if self.stopped or lost < np.logaddexp.reduce(values) + math.log(MOST_LOST):
-            if self.stopped or not self._is_coarse:
+            if self.stopped or not (self._is_coarse or self._is_bent):
                 return found
             return replace(found, message=FAR, ending=Ending.UNFINISHED)
         message = (

@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 from skvi.base import Layout
 from skvi.linear_model import (
@@ -74,6 +75,17 @@ def test_scales_and_noise_are_integrated_out():
         ends = np.exp(np.interp([0.05, 0.95], levels, middle))
         found = [table.lower[k], table.upper[k]]
         assert found == pytest.approx(ends, abs=0.03 * (ends[1] - ends[0]))
+
+
+def test_far_ends_of_a_scale_that_may_be_zero():
+    """Wrong variant: ends where a power of the scale is 0, of 1e-31; by a grid 2e-4."""
+    rng = np.random.default_rng(0)
+    X = np.c_[np.eye(20)[np.arange(40) % 20], np.eye(4)[rng.integers(4, size=40)]]
+    groups = {"a": slice(0, 20), "b": slice(20, None)}
+    parts = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
+    model = BayesianLinearRegression(column_groups=groups, **parts)
+    table = model.fit(X, rng.normal(size=40)).summary(0.999, groups=True)
+    assert (table.lower > 1e-7 * table.mean).all()
 
 
 def test_groups_have_no_units():
@@ -154,6 +166,24 @@ def test_pairs_are_correlated(case):
     assert table.mean[2] == pytest.approx(w @ r, abs=0.02)
     assert sum(table.numbers.values()) == pytest.approx(1.0)
     assert model.diagnostics_["n_scales"] < 130
+
+
+def test_pairs_of_which_data_say_little():
+    """Wrong: levels in the middle also of near ones (singular); far ones in silence."""
+    rng = np.random.default_rng(0)
+    labels, x = np.eye(3)[rng.integers(3, size=60)], rng.normal(size=(60, 1))
+    levels, steps = 0.3 * rng.normal(size=3), 0.3 * rng.normal(size=3)
+    y = labels @ (1.7 * levels) + (x * labels) @ steps + rng.normal(size=60)
+    parts = {"fit_intercept": False, "normalize_y": False, "noise_scale": 1.0}
+    one, other = slice(0, 3), slice(3, None)
+    model = BayesianLinearRegression(column_groups={"g": {"a": one, "b": other}})
+    turned = BayesianLinearRegression(column_groups={"g": {"a": other, "b": one}})
+    X = np.c_[labels, (x + 1) * labels]
+    model.set_params(**parts).fit(X, y)
+    turned.set_params(**parts).fit(X, y)
+    assert np.abs((model.coef_ - turned.coef_) / model.coef_std_).max() < 0.02
+    with pytest.warns(ConvergenceWarning, match="Center the features"):
+        model.fit(np.c_[labels, (x + 30) * labels], y)
 
 
 def test_pairs_in_either_order_and_in_a_stream():

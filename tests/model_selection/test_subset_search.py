@@ -66,6 +66,17 @@ def test_equals_fits_of_every_subset(params):
     np.testing.assert_allclose((coef != 0).mean(0), search.inclusion_, atol=0.03)
 
 
+def test_draws_of_likely_subsets():
+    """Wrong variant: a draw of the noise for each subset and ratio, of any weight."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = X[:, 0] + rng.normal(size=60)
+    search = SubsetSearch(BayesianLinearRegression(), random_state=0).fit(X, y)
+    _, std = search.predict(X, return_std=True)
+    some = search.sample_y(X, 20_000, random_state=0)
+    assert np.mean(some.var(1) / std**2) == pytest.approx(1.0, abs=0.01)
+
+
 def test_walk_agrees_with_enumeration():
     """Fails with probabilities of the last move, or swaps of one column alone."""
     X, y = make_rows(8, 60)
