@@ -221,6 +221,9 @@ class Evaluation:
         self.hyper = torch.from_numpy(model._hyper.copy())
         self.start = model.posterior_.unrefined.params
         self.learns = len(self.hyper) and self.objective.direction != "upper"
+        if model.diagnostics_["solver"] == "empirical_bayes":
+            # Others than KL hold the scales that KL finds.
+            self.learns = self.learns and self.divergence.kl_weight is not None
 
     def surrogate(self, params, hyper, seed):
         """Surrogate and value, both scalars, from the draws of a seed."""

@@ -297,7 +297,9 @@ def expect_derivatives(
     second = torch.empty_like(std_or_cov)
     for rows, factor, nodes, weights in node_groups(std_or_cov, refine):
         f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
-        out = [torch.tensordot(weights, x, 1) for x in derivatives(f, y[rows])]
+        with torch.inference_mode(False):  # derivatives are taken beside it
+            own = y[rows]
+        out = [torch.tensordot(weights, x, 1) for x in derivatives(f, own)]
         value[rows], first[rows], second[rows] = out
     return value, first, second
 

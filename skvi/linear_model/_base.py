@@ -606,11 +606,11 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         if gamma is None:
             return LinearModel(*parts, units)
         (name, _), (parameter, *_) = likelihood.gamma_block, likelihood.learned
-        if not loss.is_log_loss:
+        if not loss.is_log_loss or self._is_auto("loss"):
             kind = type(likelihood).__name__
             kind = kind if kind in likelihoods.__all__ else "GammaLikelihood"
             raise IncompatibleComponentsError(
-                f"loss={loss!r}",
+                f"loss={self.loss!r}",
                 f"a known {parameter}",
                 f"loss='log', or likelihood={kind}({parameter}=0.5), with the number "
                 "that suits y",
