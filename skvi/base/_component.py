@@ -200,6 +200,15 @@ class ConditionalDensity(Protocol):
         refine: int = 1,
     ) -> Expectations: ...
 
+    def _expectations(
+        self,
+        derivatives: Callable[[torch.Tensor, torch.Tensor], Expectations],
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations: ...
+
     def _expected_density_power(
         self,
         mean: torch.Tensor,

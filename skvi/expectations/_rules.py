@@ -326,7 +326,9 @@ def expect_pair(
             for chunk in row_chunks(len(some), nodes.numel()):
                 part = rows[some[chunk]]
                 f = (mean[part, :, None] + factor[part] @ nodes).permute(2, 0, 1)
-                for total, found in zip(sums, derivatives(f, y[part]), strict=True):
+                with torch.inference_mode(False):  # derivatives are taken beside it
+                    at = y[part]
+                for total, found in zip(sums, derivatives(f, at), strict=True):
                     total[part] = torch.tensordot(weights, found, 1)
     return sums
 

@@ -1,5 +1,6 @@
 """Targets of which one value has a probability of its own, such as zeros."""
 
+from collections.abc import Callable
 from copy import copy
 from numbers import Real
 from typing import Any
@@ -288,6 +289,18 @@ class HurdleLikelihood(Likelihood):
             torch.diag_embed(torch.stack([second, odds[2]], 1)),
         )
 
+    def _expectations(
+        self,
+        derivatives: Callable[[torch.Tensor, torch.Tensor], Expectations],
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """By nodes of both columns, which are no softmax; see `Likelihood._expectations`."""
+        given = mean, std_or_cov, y, self._length_scale, refine
+        return expect_pair(derivatives, *given)
+
     def _expected_log_rest(
         self, mean: torch.Tensor, std: torch.Tensor, refine: int
     ) -> Expectations:
@@ -471,9 +484,8 @@ class ZeroInflatedLikelihood(HurdleLikelihood):
         """Of zeros by nodes of both columns; see `Likelihood.expected_log_loss`."""
         sums = super().expected_log_loss(mean, std_or_cov, y, refine)
         if len(zeros := (y == 0).nonzero()[:, 0]):
-            given = mean[zeros], std_or_cov[zeros], y[zeros]
-            scale = self._length_scale, refine
-            found = expect_pair(self.log_prob_derivatives, *given, *scale)
+            given = mean[zeros], std_or_cov[zeros], y[zeros], refine
+            found = self._expectations(self.log_prob_derivatives, *given)
             for total, part in zip(sums, found, strict=True):
                 total[zeros] = -part
         return sums

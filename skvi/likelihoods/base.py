@@ -272,9 +272,21 @@ class Likelihood(Component, Movable, Predictive):
             derivative in f, without Monte Carlo noise. The latter two are also the
             derivative of the value in the mean, and twice the one in the variance.
         """
-        given = mean, std_or_cov, y, self._length_scale, refine
-        value, first, second = expect_derivatives(self.log_prob_derivatives, *given)
+        given = mean, std_or_cov, y, refine
+        value, first, second = self._expectations(self.log_prob_derivatives, *given)
         return -value, -first, -second
+
+    def _expectations(
+        self,
+        derivatives: Callable[[torch.Tensor, torch.Tensor], Expectations],
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Expectations by nodes; several columns are those of a softmax."""
+        given = mean, std_or_cov, y, self._length_scale, refine
+        return expect_derivatives(derivatives, *given)
 
     def _expected_density_power(
         self,
@@ -374,8 +386,7 @@ class Likelihood(Component, Movable, Predictive):
         def derivatives(f: torch.Tensor, y: torch.Tensor) -> Expectations:
             return row_derivatives(lambda g: log_function(g, y).exp(), f)
 
-        given = mean, std_or_cov, y, self._length_scale, refine
-        return expect_derivatives(derivatives, *given)
+        return self._expectations(derivatives, mean, std_or_cov, y, refine)
 
     def _log_escort_power(
         self, f: torch.Tensor, y: torch.Tensor, c: float

@@ -3,7 +3,7 @@
 import torch
 
 from skvi.base._component import Component, ConditionalDensity
-from skvi.expectations._rules import Expectations, expect_derivatives, row_derivatives
+from skvi.expectations._rules import Expectations, row_derivatives
 from skvi.utils._rows import RowBuffers, RowPass
 from skvi.utils._tensors import Movable
 from skvi.utils._validation import weighted_sum
@@ -124,8 +124,8 @@ class Loss(Component, Movable):
         ----------
         likelihood : Likelihood
         mean : Tensor of shape (n,) or (n, K)
-            Mean of f; with K columns the loss must be invariant to adding a constant to
-            all of them, as that of a softmax is.
+            Mean of f. With K columns of a softmax the loss must not change if a
+            constant is added to all of them.
         std_or_cov : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
@@ -144,8 +144,7 @@ class Loss(Component, Movable):
         def derivatives(f: torch.Tensor, y: torch.Tensor) -> Expectations:
             return row_derivatives(lambda g: self(likelihood, g, y), f)
 
-        given = mean, std_or_cov, y, likelihood._length_scale, refine
-        return expect_derivatives(derivatives, *given)
+        return likelihood._expectations(derivatives, mean, std_or_cov, y, refine)
 
 
 class LogLoss(Loss):
