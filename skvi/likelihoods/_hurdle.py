@@ -297,7 +297,7 @@ class HurdleLikelihood(Likelihood):
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """By nodes of both columns, which are no softmax; see `Likelihood._expectations`."""
+        """By nodes of both columns: no softmax; see `Likelihood._expectations`."""
         given = mean, std_or_cov, y, self._length_scale, refine
         return expect_pair(derivatives, *given)
 
