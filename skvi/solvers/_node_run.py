@@ -227,7 +227,10 @@ class NodeRun(Run):
         if not lost:
             return
         targets = [descent.targets[k] for k in lost]
-        begin = [start_at_mode(target, self.structure) for target in targets]
+        try:
+            begin = [start_at_mode(target, self.structure) for target in targets]
+        except ValueError:  # singular there: what the descents have is judged
+            return
         mean, precision = (torch.stack(part) for part in zip(*begin, strict=True))
         again = Descent(targets, self.given.divergence, mean, precision, self.structure)
         again.slack = self.resolution
