@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from skvi._estimator._features import standardized
 from skvi.base._layout import Units
 from skvi.base._rows import Rows
 from skvi.losses import LogLoss
@@ -246,8 +247,16 @@ class Model:
         return Rows(self.design(data.X), y, own, self._offset_of(data))
 
     def design(self, X: Any) -> Any:
-        """Features as the predictor takes them; by default unchanged."""
-        return as_rows(X)
+        """Features of the fit, by which every use of X goes."""
+        if self.units is None:
+            return as_rows(X)
+        return standardized(X, self.units.x_mean, self.units.x_scale)
+
+    def given_features(self, X: np.ndarray) -> np.ndarray:
+        """The user's features, from some dense ones of the fit."""
+        if self.units is None or self.units.x_mean is None:
+            return X
+        return X * self.units.x_scale + self.units.x_mean
 
     def offset(self, given: np.ndarray | None, n_rows: int) -> np.ndarray | None:
         """Offset of f in the units of the fit, (n_rows,); None if it is 0."""

@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_feature_names_in
 from skvi import likelihoods
 from skvi._estimator._base import NO_ROW_DATA, BaseVariational
 from skvi._estimator._continual import check_next_prior
+from skvi._estimator._features import feature_units, with_new_features
 from skvi._estimator._held_out import choose_parts
 from skvi._estimator._parts import DIVERGENCES, LOSSES, POSTERIORS, PRIORS, resolve
 from skvi.base._layout import Units
@@ -44,10 +45,8 @@ from skvi.linear_model._units import (
     LinearModel,
     columns_beside,
     columns_of_labels,
-    feature_units,
     grouped_units,
     offset_mean,
-    with_new_features,
 )
 from skvi.losses import Loss
 from skvi.objectives import ELBO

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
+from skvi._estimator._features import with_new_features
 from skvi._estimator._regressors import names_of_units, noise_in, units_of
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence, nodes_evidence
@@ -24,10 +25,7 @@ from skvi.linear_model._merging import (
 )
 from skvi.linear_model._one_output import matching_gamma
 from skvi.linear_model._starts import approach, start_at_normal, with_plain_normals
-from skvi.linear_model._units import (
-    HierarchicalLinearModel,
-    with_new_features,
-)
+from skvi.linear_model._units import HierarchicalLinearModel
 from skvi.posteriors import FullRankNormal, Posterior
 from skvi.posteriors._mixture import leading
 from skvi.posteriors._whitened import Exact

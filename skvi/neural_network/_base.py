@@ -110,6 +110,10 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Any number of epochs justifies a copy of the data."""
         return math.inf
 
+    def _with_features(self, units, data):
+        """Units with those of the features, which modules take as they are."""
+        return units
+
     def _build_prior(self, layout):
         """Prior of all parameters, without that of intercepts if there are none."""
         prior, roles = self.prior_, {block.role for block in layout.values()}
@@ -266,7 +270,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         n_draws = min(self.n_predict_draws, posterior.n_stored or self.n_predict_draws)
         with torch.no_grad():
             theta = posterior.draw(n_draws, generator).theta
-        found["_theta"] = theta.numpy()
+        found["_theta"], posterior.units = theta.numpy(), self._model.units
         # Only differs for a fit with held-out rows.
         found |= {"validation_scores_": None, "best_validation_score_": None}
         shares = None if self._choice is None else dict(self._choice.shares)
@@ -292,7 +296,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             # A single batch need not show what the network has learned.
             return {}, "", ""
         rows = spaced_rows(target.n_rows, self._judged_rows(target))
-        X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
+        X = self._model.given_features(target.X[rows].cpu().numpy())
+        y = target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
         if target.rows.weight is not None:
             weight = target.rows.weight[rows].double().cpu().numpy()
@@ -341,7 +346,8 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Networks that predictions average over; `theta` replaces that of the fit."""
         theta = as_tensor(self._theta) if theta is None else theta
         predictor, _ = self._model.bound(self._hyper)
-        return Draws(predictor, theta).to(device_or_cpu(self.device))
+        draws = Draws(predictor, theta, read=self._model.design)
+        return draws.to(device_or_cpu(self.device))
 
     def sample_function(
         self, random_state: int | np.random.RandomState | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+from scipy.interpolate import PchipInterpolator
 from scipy.special import logsumexp
 from sklearn.base import clone, is_classifier
 
@@ -124,7 +124,8 @@ class _Held:
         if table.shape[1] == 1:
             return 0.0, table[:, 0]
         table = np.maximum(table, np.finfo(np.float32).min)
-        curve = CubicSpline(FACTORS, table, axis=1)
+        # Between neighbors only: a row far out would bend a spline at all factors.
+        curve = PchipInterpolator(FACTORS, table, axis=1)
         finer = np.linspace(FACTORS[0], FACTORS[-1], 97)
         total = weight @ curve(finer)
         factor = float(finer[np.argmax(total)])
@@ -310,6 +311,7 @@ def _candidate(network: Any, divergence: KLDivergence, seed: int) -> Any:
     if isinstance(found.solver, Stochastic):
         found.solver.checkpoint_path = None
     found._is_candidate, found._shapes = True, getattr(network, "_shapes", None)
+    found._features = network._features
     if isinstance(family := network.posterior_family_, Ensemble):
         found.posterior = clone(family).set_params(n_members=1)
     return found

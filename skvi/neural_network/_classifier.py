@@ -15,6 +15,7 @@ from skvi._predictive._quantiles import (
     average_log_probabilities,
     log_class_probabilities,
 )
+from skvi.base._layout import Units
 from skvi.divergences import Divergence
 from skvi.losses import Loss
 from skvi.neural_network._base import BayesianNetwork
@@ -44,8 +45,9 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         likelihood = labels.likelihood
         network = self._network(data.X, likelihood)
         prior = self._build_prior(network.layout)
+        units = self._with_features(self._given_units() or Units(0.0, 1.0), data)
         loss, dtype = self.loss_function_, str(data.X.dtype)
-        return Model(labels, network, likelihood, loss, prior, dtype)
+        return Model(labels, network, likelihood, loss, prior, dtype, units)
 
     def _name_outputs(self, n_outputs):
         """What a module must return, for messages."""

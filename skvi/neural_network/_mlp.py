@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from skvi._estimator._features import feature_units, with_new_features
 from skvi._estimator._parts import SHORTHANDS
 from skvi.base import NormalForm
 from skvi.likelihoods import Likelihood
@@ -54,6 +55,27 @@ class MLPMixin:
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
     _choices, _training = CHOICES, TRAINING
+    #: Origins and scales of the features, see `feature_units`.
+    _features = None
+
+    def _resolve_divergence(self, X, y, sample_weight):
+        """After the units of the features, which all candidates share."""
+        if not (self._is_candidate or self._continues):
+            if sample_weight is not None:
+                is_used = sample_weight > 0
+                X, sample_weight = X[is_used], sample_weight[is_used]
+            self._features = feature_units(X, sample_weight, True, "each")
+        return super()._resolve_divergence(X, y, sample_weight)
+
+    def _with_features(self, units, data):
+        """Units with those of the features, in their dtype."""
+        if self._given_units() is None:
+            origin, scale, unseen = self._features
+            units = replace(units, x_mean=origin, x_scale=scale, unseen=unseen)
+        else:
+            units = with_new_features(units, data.X, data.weight)
+        origin, scale = (x.astype(data.X.dtype) for x in (units.x_mean, units.x_scale))
+        return replace(units, x_mean=origin, x_scale=scale)
 
     def _network(self, X, likelihood):
         """Predictor with the requested hidden layers."""

@@ -190,7 +190,7 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             self.loss_function_,
             self._build_prior(network.layout),
             str(data.X.dtype),
-            units,
+            self._with_features(units, data),
             taken,
         )
 
@@ -340,7 +340,6 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
 
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
-        found["posterior_"].units = units
         targets = targets_in_units(self._model.likelihood, units)
         found["likelihood_"] = (
             IndependentLikelihood(targets)

@@ -11,6 +11,7 @@ import torch
 from scipy.special import log_expit
 
 from benchmarks import fuzz
+from skvi._estimator._features import feature_units
 from skvi.base import NormalForm
 from skvi.exceptions import SkviWarning
 from skvi.expectations._poisson import smallest_counts
@@ -20,7 +21,6 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
     _functions,
 )
-from skvi.linear_model._units import feature_units
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.utils._rows import SparseRows
