@@ -203,7 +203,8 @@ def with_new_classes(estimator, past, labels):
     family = MeanFieldNormal().build(new.layout)
     prior = _widened(first, first, old.layout, new.layout, where)
     posterior = _widened(own, first, old.layout, new.layout, where)
-    estimator.posterior_ = family.near(posterior)
+    units, estimator.posterior_ = estimator.posterior_.units, family.near(posterior)
+    estimator.posterior_.units = units
     estimator.classes_ = labels.classes
     return replace(past, prior=prior_of_posterior(family.near(prior), new.layout))
 

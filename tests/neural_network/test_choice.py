@@ -128,6 +128,17 @@ def test_the_default_is_a_mixture_of_four(model):
     np.testing.assert_array_equal(streamed.predict(X), given.predict(X))
 
 
+def test_a_row_far_out_bends_no_curve():
+    """Wrong variant: a spline through all factors, which is positive beside -1e10."""
+    held = _choice._Held()
+    table = -((_choice.FACTORS - 0.4) ** 2) * np.ones((8, 1))
+    table[0, :3] = -1e10, -1e7, -1e3
+    held.rows.append(table)
+    factor, scores = held.best(np.ones(8))
+    assert factor == pytest.approx(0.4, abs=0.11)
+    assert (scores <= 0).all()
+
+
 @quiet
 def test_candidates_say_nothing():
     """Of a constant y the fit speaks of all rows. Wrong variant: candidates do, too."""

@@ -57,6 +57,34 @@ def batches(X, y, n=3):
     return zip(np.array_split(X, n), np.array_split(y, n), strict=True)
 
 
+@pytest.mark.parametrize("data", [numbers, classes])
+def test_zeros_and_units_of_columns_do_not_matter(data):
+    """Nor in later batches, where a column may vary for the first time.
+
+    Wrong variants: features as they are given; units of every batch; no unit for what
+    was constant; rows of weight 0 in the units.
+    """
+    X, y = data()
+    X, zero, unit = (
+        np.c_[X, X[:, :1] > 0],
+        np.array([1e7, -20.0, 3.0]),
+        [1e6, 1e-4, 7.0],
+    )
+    X[:30, 2] = 0.0
+    weight = np.r_[0.0, np.ones(29)]
+    kind = BayesianMLPRegressor if data is numbers else BayesianMLPClassifier
+    models = [kind(**(SMALL | {"divergence": "kl"})) for _ in range(2)]
+    found = []
+    for model, own in zip(models, (X, X * unit + zero), strict=True):
+        own[0] *= 1e3
+        known = {} if data is numbers else {"classes": CLASSES}
+        model.partial_fit(own[:30], y[:30], sample_weight=weight, **known)
+        model.partial_fit(own[30:], y[30:])
+        predict = model.predict if data is numbers else model.predict_proba
+        found.append(predict(own[1:]))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+
+
 def test_units_and_noise_stay_those_of_the_first_batch():
     """Wrong variants: noise is learned from every batch; the noise of the first in the
     units of the fit."""

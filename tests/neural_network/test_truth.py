@@ -42,8 +42,9 @@ def make_data(n=40, d=3, seed=0):
 
 
 def closed_form(X, y, noise):
-    """Mean, covariance and log evidence; parameters are those for standardized y."""
+    """Mean, covariance and log evidence; parameters of standardized X and y."""
     shift, scale = y.mean(), y.std()
+    X = (X - X.mean(0)) / X.std(0)
     z, noise, A = (y - shift) / scale, noise / scale, np.c_[X, np.ones(len(y))]
     layout = MLPPredictor(X.shape[1], 1, ()).layout
     prior = layout.natural_scales().numpy() ** 2
@@ -107,7 +108,7 @@ def test_learned_noise_is_the_type_2_maximum(objective, global_random_seed):
 def test_weights_are_repetitions_in_the_optimum(global_random_seed):
     """The closed form of repeated rows: posterior to 0.01 nat, evidence in units of y.
 
-    Wrong variants: weights scaled to mean 1; the mean and scale of y, or the Jacobian,
+    Wrong variants: weights scaled to mean 1; mean and scale of X or y, or the Jacobian,
     without weights; prior variances 1 for 1 / inputs; the noise scale not divided by
     the scale of y.
     """
@@ -122,7 +123,8 @@ def test_weights_are_repetitions_in_the_optimum(global_random_seed):
     assert model.noise_scale_ == NOISE
     assert abs(model.lower_bound_ - (evidence - gap)) < 5 * model.lower_bound_se_
     assert model.lower_bound_se_ < 0.01
-    A, target = np.c_[X, np.ones(len(X))], repeated[1]
+    many, target = repeated
+    A = np.c_[(X - many.mean(0)) / many.std(0), np.ones(len(X))]
     expected = A @ mean * target.std() + target.mean()
     error = np.sqrt(np.einsum("ij,jk,ik->i", A, covariance, A)) * target.std()
     # Predictions average over 100 draws; their error is a tenth of the posterior's.
