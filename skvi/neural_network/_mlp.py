@@ -61,9 +61,6 @@ class MLPMixin:
     def _resolve_divergence(self, X, y, sample_weight):
         """After the units of the features, which all candidates share."""
         if not (self._is_candidate or self._continues):
-            if sample_weight is not None:
-                is_used = sample_weight > 0
-                X, sample_weight = X[is_used], sample_weight[is_used]
             self._features = feature_units(X, sample_weight, True, "each")
         return super()._resolve_divergence(X, y, sample_weight)
 

@@ -61,8 +61,8 @@ def batches(X, y, n=3):
 def test_zeros_and_units_of_columns_do_not_matter(data):
     """Nor in later batches, where a column may vary for the first time.
 
-    Wrong variants: features as they are given; units of every batch; no unit for what
-    was constant; rows of weight 0 in the units.
+    Wrong variants: features as they are given; no unit for what was constant; units of
+    rows without a weight.
     """
     X, y = data()
     X, zero, unit = (
@@ -87,7 +87,7 @@ def test_zeros_and_units_of_columns_do_not_matter(data):
 
 def test_units_and_noise_stay_those_of_the_first_batch():
     """Wrong variants: noise is learned from every batch; the noise of the first in the
-    units of the fit."""
+    units of the fit; features in the units of every batch."""
     X, y = numbers()
     y = np.column_stack([y, y**2])
     model, (first, *rest) = clone(MLP), list(batches(X, y))
@@ -97,6 +97,7 @@ def test_units_and_noise_stay_those_of_the_first_batch():
         model.partial_fit(batch[0], 10 + 3 * batch[1])
         np.testing.assert_allclose(model.noise_scale_, noise, rtol=1e-12)
         np.testing.assert_array_equal(model._model.units.y_mean, units.y_mean)
+        np.testing.assert_array_equal(model._model.units.x_mean, units.x_mean)
         np.testing.assert_array_equal(model._model.units.y_scale, units.y_scale)
         learned = model._model.likelihood.learned
         assert not learned
