@@ -336,7 +336,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             For linear models "coef" of shape (n_draws, n_outputs, n_features), with
             as many outputs as `coef_` has rows, and "intercept" of shape (n_draws,
             n_outputs). For networks "coef_0" of shape (n_draws, n_features, n_units),
-            "intercept_0" of shape (n_draws, n_units), and so on for every layer.
+            "intercept_0" of shape (n_draws, n_units), and so on for every layer: of
+            standardized features and targets.
         """
         return self._in_units(self._draw(n_draws, random_state))
 

@@ -24,7 +24,6 @@ from skvi.neural_network._reports import (
     MAX_ROWS,
     SparsityMixin,
     spaced_rows,
-    unscaled_message,
     worse_message,
 )
 from skvi.neural_network._training import (
@@ -326,12 +325,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         n_passes = self.diagnostics_["n_draws"] or 0
         affordable = GRADIENT_COST * n_passes * target.n_rows // self.n_predict_draws
         return int(np.clip(affordable // 10, ROW_BLOCK, MAX_ROWS))
-
-    def _input_remedy(self, target):
-        """Name features whose size is not what networks expect."""
-        if self._continues:
-            return ""
-        return unscaled_message(target.X[spaced_rows(target.n_rows)].cpu().numpy())
 
     def _evidence(self, X, y, rows, random_state, options):
         """As for every estimator; says of which modes it is."""

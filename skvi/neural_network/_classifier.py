@@ -99,9 +99,9 @@ class BayesianMLPClassifier(NetworkClassifierMixin, MLPMixin, BayesianNetwork):
 
     While `sklearn.neural_network.MLPClassifier` finds one set of weights, this
     estimator finds a distribution over them. Class probabilities are averages over
-    networks, and therefore less extreme if data are scarce. Standardize the features,
-    as for every network. The guide's page :doc:`/parameters` has details of the
-    parameters.
+    networks, and therefore less extreme if data are scarce. No scaler is needed:
+    features are standardized inside. The guide's page :doc:`/parameters` has details of
+    the parameters.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ or Objective, default="elbo"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Preferably standardized. float32 is kept, everything else becomes float64,
+            In any units. float32 is kept, everything else becomes float64,
             for results: gradient steps are in single precision.
         y : array-like of shape (n_samples,)
             Two or more classes, of any type.

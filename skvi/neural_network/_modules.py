@@ -12,7 +12,7 @@ from torch import nn
 
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.neural_network._reports import remedies, spaced_rows
+from skvi.neural_network._reports import remedies, spaced_rows, unscaled_message
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor
 from skvi.predictors._module import PartialPredictor
@@ -135,6 +135,12 @@ class ModuleMixin:
         predictor = getattr(target.predictor, "predictor", target.predictor)
         said = {"module": predictor.settled} if predictor.settled else {}
         return numbers | said, *messages
+
+    def _input_remedy(self, target):
+        """Name features whose size is not what networks expect."""
+        if self._continues:
+            return ""
+        return unscaled_message(target.X[spaced_rows(target.n_rows)].cpu().numpy())
 
     def _make_module(self, rows, n_outputs):
         """Return a module: the template, or a new one, whose lazy layers see rows."""

@@ -31,8 +31,8 @@ class BayesianMLPRegressor(NetworkRegressorMixin, MLPMixin, BayesianNetwork):
     finds a distribution over them, and the standard deviation of the noise. Predictions
     are averages over networks, with standard deviations, intervals and quantiles. Far
     from the data the networks disagree more and more (with "tanh" they level off);
-    between clusters of data a factorized posterior is overconfident. Standardize the
-    features, as for every network; the target is standardized inside. The guide's page
+    between clusters of data a factorized posterior is overconfident. No scaler is
+    needed: features and target are standardized inside. The guide's page
     :doc:`/parameters` has details of the parameters.
 
     Parameters
@@ -285,7 +285,7 @@ default="auto"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Preferably standardized. float32 is kept, everything else becomes float64,
+            In any units. float32 is kept, everything else becomes float64,
             for results: gradient steps are in single precision.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Numbers; several targets share the hidden layers.
