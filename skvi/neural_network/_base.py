@@ -281,7 +281,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Mixed with what predicts held-out rows as well."""
         if solution.interrupted or self._choice is None:
             return solution
-        found = mixed(self, problem, solution)
+        found = mixed(self, solution)
         if found is solution or problem.target.held_out is None:
             return found
         return replace(found, score=self._score(found.state))
