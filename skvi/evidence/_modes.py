@@ -39,7 +39,7 @@ from skvi.posteriors import FullRankNormal, Posterior
 from skvi.posteriors._mixture import Mixture as MixturePosterior
 from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.solvers import Problem, SolverOptions
-from skvi.solvers._mode import factorize
+from skvi.solvers._mode import DENSE_LIMIT, factorize
 from skvi.solvers._natural_gradient import NaturalGradient, dispersed_starts
 from skvi.solvers._nodes import Nodes
 from skvi.targets import SupervisedTarget, Target
@@ -239,9 +239,9 @@ def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
     return fallback if int(info) else NormalForm(mean, factor)
 
 
-# Parameters beyond which fits at all scales take too much memory, and the tolerance of
-# these: their errors differ from node to node, and distort the map.
-MOST_PARAMS, TOL = 1500, 1e-6
+# Tolerance of fits at all scales: their errors differ from node to node, and distort
+# the map. Beyond DENSE_LIMIT they take too much memory.
+TOL = 1e-6
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
 
@@ -283,7 +283,7 @@ def lift(target: Target, posterior: Posterior) -> LiftedTarget | None:
     small = reduced(plain)
     if small is not None:
         plain, numbers = small.target, _numbers_in(small.target, numbers)
-    if plain.layout.size > MOST_PARAMS:
+    if plain.layout.size > DENSE_LIMIT:
         return None
     places = _places(posterior, plain.layout.size) if small is None else None
     if places is None:
