@@ -222,7 +222,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             early_stopping=self.early_stopping,
             warm_up=WARM_UP,
             long_steps=not self._is_tempered,
-            n_iter_no_change=20,
             dtype=torch.float32,  # noise of draws exceeds rounding, and it takes half
         )
         if zeros := self._zeros:
