@@ -26,6 +26,7 @@ from skvi.base import NormalForm
 from skvi.base._component import Density, Proposal
 from skvi.divergences import KLDivergence
 from skvi.evidence._changes import are_far
+from skvi.evidence._fitted import TAIL_DF
 from skvi.evidence._near_normal import (
     Above,
     Explored,
@@ -53,9 +54,6 @@ from skvi.targets._numbers import (
 )
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
-
-# Degrees of freedom of components of a proposal.
-DF = 5
 
 
 class Several(ProposalFamily):
@@ -97,7 +95,7 @@ class Several(ProposalFamily):
         first, _ = adapt_proposal(
             target, self.normal, generator, n_pilot, deadline=setting.deadline
         )
-        parts = [first, *(StudentT(normal, DF) for normal in self.others)]
+        parts = [first, *(StudentT(normal, TAIL_DF) for normal in self.others)]
         mixture, pilot = adapt_mixture(target, parts, generator)
         starts = self.starts(target, N_CHAINS, generator)
         near = pilot.moments() or self._pooled() or first.normal

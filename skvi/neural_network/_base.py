@@ -21,9 +21,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._choice import choose
 from skvi.neural_network._mlp import mixed, says
 from skvi.neural_network._reports import (
-    MAX_ROWS,
     SparsityMixin,
-    spaced_rows,
     unscaled_message,
     worse_message,
 )
@@ -41,6 +39,7 @@ from skvi.priors import Normal
 from skvi.priors._blocks import build_prior
 from skvi.solvers import Solver, SolverOptions, Stochastic
 from skvi.targets._rows import mean_log_density
+from skvi.utils._rows import SOME_ROWS, spaced_rows
 from skvi.utils._tensors import device_or_cpu, make_generator
 from skvi.utils._validation import Interval, StrOptions, as_tensor
 
@@ -319,7 +318,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Rows that predictions are compared on: a tenth of the work of the fit."""
         n_passes = self.diagnostics_["n_draws"] or 0
         affordable = GRADIENT_COST * n_passes * target.n_rows // self.n_predict_draws
-        return int(np.clip(affordable // 10, ROW_BLOCK, MAX_ROWS))
+        return int(np.clip(affordable // 10, ROW_BLOCK, SOME_ROWS))
 
     def _input_remedy(self, target):
         """Name features whose size is not what networks expect."""

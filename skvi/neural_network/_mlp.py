@@ -11,12 +11,13 @@ import torch
 from skvi._estimator._parts import SHORTHANDS
 from skvi.base import NormalForm
 from skvi.likelihoods import Likelihood
-from skvi.neural_network._reports import remedies, spaced_rows
+from skvi.neural_network._reports import remedies
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal, Posterior
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS, INITIAL_SHARE
 from skvi.solvers._solution import Solution, State
+from skvi.utils._rows import spaced_rows
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import Interval, StrOptions
 

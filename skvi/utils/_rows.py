@@ -383,6 +383,15 @@ def rows_to_start(n_rows: int, width: int) -> np.ndarray:
     return spread(n_rows, min(n_rows, most, MOST_ELEMENTS // max(width, 1)))
 
 
+# Number of evenly spaced rows that are looked at.
+SOME_ROWS = 2000
+
+
+def spaced_rows(n_rows: int, most: int = SOME_ROWS) -> np.ndarray:
+    """Indices of at most `most` rows, evenly spaced."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, most)).astype(int))
+
+
 def spread(n_rows: int, count: int) -> np.ndarray:
     """Numbers of some rows, at random places between those of others, ascending."""
     if count >= n_rows:

@@ -20,6 +20,7 @@ from skvi.solvers._stochastic._ends import Validation, mean_and_error
 from skvi.solvers._stochastic._optimizers import Adam
 from skvi.solvers.base import Problem
 from skvi.targets.base import Target
+from skvi.utils._rows import SOME_ROWS
 from skvi.utils._tensors import CPU
 
 # Step sizes end at this fraction of their start.
@@ -242,8 +243,6 @@ class Patience(Schedule):
 # at a constant with three layers of 100 units, twice as much too, and waves in 100 rows
 # end 2 to 7 nats lower with smaller ones.
 WIDTH_SHARE, LARGEST = 40.0, 2.0
-# Rows that tell the sizes of features.
-MANY = 2000
 # Roles of blocks that are parts of a network.
 NETWORK = ("weight", "intercept", "affine")
 
@@ -282,7 +281,7 @@ def _size_of_features(target: Target) -> float:
     rows = getattr(target, "rows", None)
     if rows is None or not len(rows.X):
         return 1.0
-    X = rows.X[:MANY].flatten(1).double()
+    X = rows.X[:SOME_ROWS].flatten(1).double()
     return max(1.0, float(X.square().mean(0).max().sqrt()))
 
 
