@@ -28,6 +28,7 @@ from skvi.divergences import KLDivergence
 from skvi.evidence._changes import are_far
 from skvi.evidence._fitted import TAIL_DF
 from skvi.evidence._near_normal import (
+    WIDTHS,
     Above,
     Explored,
     ProposalFamily,
@@ -110,14 +111,12 @@ class Several(ProposalFamily):
         covariance = torch.stack([n.covariance() for n in self.others]).mean(0)
         return NormalForm(self.others[0].mean, factorize(covariance))
 
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
+    def lighter(self, chains: Chains, more: Sequence[NormalForm] = ()) -> list[Density]:
         """Mixtures fitted to the draws, one of each width."""
         theta, normals = chains.theta.flatten(0, 1), [self.normal, *more, *self.others]
         return [
             fitted_mixture([NormalForm(n.mean, w * n.scale) for n in normals], theta)
-            for w in widths
+            for w in WIDTHS
         ]
 
 
@@ -126,8 +125,6 @@ MIN_ROWS = 1000
 # Degrees of freedom that are tried: few bound the weights, many are closer to normal,
 # whose radius is the more certain the more parameters there are.
 MANY, FEW, PER_PARAMETER = 100, 20, 10
-# Widths of the normals above such proposals.
-WIDTHS = (1.0, 0.97, 0.93, 0.88)
 # A prior that is not log-concave matters for linear models up to this size.
 MAX_PARAMS = 30
 # Draws of chains per parameter required to estimate a full covariance.
@@ -197,18 +194,16 @@ class OneMode(ProposalFamily):
         """Whether chains are offered draws: they take long to leave heavy tails."""
         return is_heavy_tailed(target)
 
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
+    def lighter(self, chains: Chains, more: Sequence[NormalForm] = ()) -> list[Density]:
         """Normals of all widths."""
         return [
             NormalForm(base.mean, width * base.scale)
-            for base, width in product((self.normal, *more), widths)
+            for base, width in product((self.normal, *more), WIDTHS)
         ]
 
     def above_nearly_constant(self, chains: Chains) -> Above:
         """Normal of the least variance: log-concave posteriors have no edge."""
-        return closest(self.lighter(chains, WIDTHS), chains, tail=lambda _: 0.0)
+        return closest(self.lighter(chains), chains, tail=lambda _: 0.0)
 
 
 def is_heavy_tailed(target: Target) -> TypeGuard[SupervisedTarget]:
