@@ -55,7 +55,7 @@ model = BayesianModuleClassifier(
     module__width=6,
     deterministic="1",  # the normalization
     solver=Stochastic(n_draws=2, tol=20.0),
-    max_iter=300,
+    max_iter=200,
     random_state=0,
 )
 model.fit(X_train, y_train)
