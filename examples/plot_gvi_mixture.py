@@ -71,7 +71,7 @@ def fit(target, objective, divergence, mean, scale):
     posterior = posterior.near(NormalForm(mean, torch.full_like(mean, scale)))
     generator = torch.Generator().manual_seed(0)
     problem = Problem(target, objective, divergence, posterior, generator)
-    options = SolverOptions(max_iter=5, early_stopping=False)
+    options = SolverOptions(max_iter=5)
     solution = Stochastic(n_draws=50).solve(problem, options)
     found = solution.posterior.as_normal()
     return solution.value, found.mean, found.scale

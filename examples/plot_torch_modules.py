@@ -54,9 +54,8 @@ model = BayesianModuleClassifier(
     module=convolution,
     module__width=6,
     deterministic="1",  # the normalization
-    solver=Stochastic(n_draws=2, tol=20.0, n_iter_no_change=5),
-    max_iter=300,
-    early_stopping=True,
+    solver=Stochastic(n_draws=2, tol=20.0),
+    max_iter=200,
     random_state=0,
 )
 model.fit(X_train, y_train)

@@ -447,7 +447,6 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             max_iter=self.max_iter,
             tol=self.tol,
             steps_per_iter=self._steps_per_iter,
-            early_stopping=True,
         )
 
     def _posterior_attributes(self, state: State) -> dict[str, Any]:

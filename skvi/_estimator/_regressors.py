@@ -1,14 +1,23 @@
 """Shared by all regressors: the units of the target, and predictions."""
 
+from __future__ import annotations  # short types in help()
+
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
 
 from skvi.base._layout import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._blocks import Blocks
-from skvi.utils._validation import interval_levels, median_distance, weighted_median
+from skvi.utils._validation import (
+    check_levels,
+    interval_levels,
+    median_distance,
+    weighted_median,
+)
 
 # Squares of larger numbers, or of the inverses of smaller ones, and sums of them
 # overflow.
@@ -94,22 +103,110 @@ def noise_in(units: Units, noise_scale: Any) -> float | str:
     return noise_scale / units.y_scale if is_given else "learn"
 
 
-def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-    """Predict a central interval for a new observation, noise included.
+class ForecastMixin:
+    """Mixin: forecasts by the distributions of new targets, `_predictive(X)`.
 
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-    coverage : float, default=0.9
-        Predictive probability of the interval, in (0, 1).
-
-    Returns
-    -------
-    ndarray of shape (n_samples, 2)
-        Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
+    For several targets arrays have another axis.
     """
-    levels = interval_levels(type(self).__name__, coverage)
-    return self.predict_quantiles(X, levels)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Predict a central interval for a new observation, noise included.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        coverage : float, default=0.9
+            Predictive probability of the interval, in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2)
+            Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
+        """
+        levels = interval_levels(type(self).__name__, coverage)
+        return self.predict_quantiles(X, levels)
+
+    def predict_quantiles(self, X: Any, quantiles: ArrayLike) -> np.ndarray:
+        """Predict quantiles of a new observation, noise included.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        quantiles : float or array-like of shape (n_quantiles,)
+            Probabilities in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles)
+            One column for each of `quantiles`; for several targets of shape (n_samples,
+            n_quantiles, n_outputs). They are those of the whole posterior, or of the
+            draws that represent it, to about 1e-6.
+        """
+        levels = check_levels(quantiles)
+        return self._predictive(self._check_X(X)).quantiles(levels)
+
+    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log predictive density of each target: the proper score of a forecast.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            In nats, in units of y, each row given the training data alone; of several
+            targets jointly. Of rounded numbers the mean density over the step, which
+            for integers is their log probability.
+        """
+        X = self._check_X(X)
+        y = self._encode(y)
+        check_rows(X, y)
+        return self._predictive(X).log_density(y)
+
+    def sample_y(
+        self,
+        X: Any,
+        n_draws: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> np.ndarray:
+        """Draw new observations from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        n_draws : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_draws)
+            For several targets of shape (n_samples, n_outputs, n_draws). Every column
+            uses one draw of the posterior, the same for all rows, such as for sums over
+            rows, plus independent noise.
+        """
+        X = self._check_X(X)
+        return self._new_targets(X, n_draws, check_random_state(random_state))
+
+    def _encode(self, y):
+        return self._model.response.encode(y)
+
+    def _new_targets(self, X, n_draws, random_state):
+        theta = self._draw(n_draws, random_state)
+        return self._observations(X, theta, random_state)
+
+    def _cumulative(self, X):
+        """Distribution function of new observations in rows of X."""
+        return self._predictive(self._check_X(X)).cdf
+
+    def _predictive_normals(self, X):
+        """Normals whose mixture is the predictive distribution.
+
+        Means and standard deviations, (n, S), and weights, (S,); for K targets (n, K,
+        S) and of networks (S,), else (K, S). None if the noise is not normal.
+        """
+        return self._predictive(self._check_X(X)).normals()
 
 
 def check_rows(X, y):

@@ -6,14 +6,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from skvi._sampling._chains import Chains, Positions, Report, silent
+from skvi._sampling._chains import (
+    TARGET_ACCEPTANCE,
+    Chains,
+    Positions,
+    Report,
+    silent,
+)
 from skvi.base import NormalForm
 from skvi.targets import Target
 from skvi.utils._tensors import CPU, log_mean_exp, rand, randn
 
 # Fraction of effective draws between neighbors, and the longest ladder.
 KEPT_FRACTION, MAX_LEVELS = 0.6, 200
-TARGET_ACCEPTANCE = 0.8
 # Number of draws of the population kept at every level.
 N_KEPT = 32
 # Moves at every level of the pilot run, and of a run that counts.

@@ -17,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import get_scorer
 from sklearn.utils.validation import check_is_fitted
 
+from skvi._estimator._progress import SECONDS_BETWEEN_LINES
 from skvi.metrics import log_predictive_density_scorer
 from skvi.plotting._rows import COLORS, check_matplotlib, make_axes
 from skvi.utils._tables import MAX_PRINTED, as_html
@@ -262,9 +263,6 @@ class StreamResult:
 def _line(name: str, n_rows: int, seconds: float, *scores: float) -> str:
     numbers = "".join(f"{score:>12.4f}" for score in scores)
     return f"{name:>12}{n_rows:>12}{seconds:>12.3f}{numbers}"
-
-
-SECONDS_BETWEEN_LINES = 1.0
 
 
 def stream(

@@ -115,9 +115,7 @@ class Fitted(ProposalFamily):
     def explore(self, setting: Setting, n_pilot: int) -> Explored:
         raise NotImplementedError("Chains need gradients.")
 
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
+    def lighter(self, chains: Chains, more: Sequence[NormalForm] = ()) -> list[Density]:
         """Itself: how heavy the tails are is for the diagnostics to say."""
         return [_Alone(self.posterior)]
 

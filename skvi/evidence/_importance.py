@@ -34,7 +34,6 @@ N_FORGET, MIN_ITER = 5, 50
 MAX_AT_ONCE = 2**15
 # R-hat after the warm-up above which chains are stopped early, and reported.
 HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
-REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 
 
 def importance_sides(
@@ -51,7 +50,7 @@ def importance_sides(
     n_pilot = N_PILOT // 4 if is_loose(precision) else N_PILOT
     proposal, pilot, sampler = family.explore(setting, n_pilot)
     # All settings of an estimate are chosen from draws that do not enter it.
-    trials = family.lighter(sampler.pilot, REVERSE_SCALES, [sampler.normal])
+    trials = family.lighter(sampler.pilot, [sampler.normal])
     above = closest(trials, sampler.pilot)
     limit = draw_limit(target.layout.size)
     n_below = n_draws or family.n_below(pilot, precision, limit)

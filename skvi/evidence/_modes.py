@@ -26,7 +26,9 @@ from skvi.base import NormalForm
 from skvi.base._component import Density, Proposal
 from skvi.divergences import KLDivergence
 from skvi.evidence._changes import are_far
+from skvi.evidence._fitted import TAIL_DF
 from skvi.evidence._near_normal import (
+    WIDTHS,
     Above,
     Explored,
     ProposalFamily,
@@ -39,7 +41,7 @@ from skvi.posteriors import FullRankNormal, Posterior
 from skvi.posteriors._mixture import Mixture as MixturePosterior
 from skvi.posteriors._mixture import MixtureOverScales, leading
 from skvi.solvers import Problem, SolverOptions
-from skvi.solvers._mode import factorize
+from skvi.solvers._mode import DENSE_LIMIT, factorize
 from skvi.solvers._natural_gradient import NaturalGradient, dispersed_starts
 from skvi.solvers._nodes import Nodes
 from skvi.targets import SupervisedTarget, Target
@@ -53,9 +55,6 @@ from skvi.targets._numbers import (
 )
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
-
-# Degrees of freedom of components of a proposal.
-DF = 5
 
 
 class Several(ProposalFamily):
@@ -97,7 +96,7 @@ class Several(ProposalFamily):
         first, _ = adapt_proposal(
             target, self.normal, generator, n_pilot, deadline=setting.deadline
         )
-        parts = [first, *(StudentT(normal, DF) for normal in self.others)]
+        parts = [first, *(StudentT(normal, TAIL_DF) for normal in self.others)]
         mixture, pilot = adapt_mixture(target, parts, generator)
         starts = self.starts(target, N_CHAINS, generator)
         near = pilot.moments() or self._pooled() or first.normal
@@ -112,14 +111,12 @@ class Several(ProposalFamily):
         covariance = torch.stack([n.covariance() for n in self.others]).mean(0)
         return NormalForm(self.others[0].mean, factorize(covariance))
 
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
+    def lighter(self, chains: Chains, more: Sequence[NormalForm] = ()) -> list[Density]:
         """Mixtures fitted to the draws, one of each width."""
         theta, normals = chains.theta.flatten(0, 1), [self.normal, *more, *self.others]
         return [
             fitted_mixture([NormalForm(n.mean, w * n.scale) for n in normals], theta)
-            for w in widths
+            for w in WIDTHS
         ]
 
 
@@ -128,8 +125,6 @@ MIN_ROWS = 1000
 # Degrees of freedom that are tried: few bound the weights, many are closer to normal,
 # whose radius is the more certain the more parameters there are.
 MANY, FEW, PER_PARAMETER = 100, 20, 10
-# Widths of the normals above such proposals.
-WIDTHS = (1.0, 0.97, 0.93, 0.88)
 # A prior that is not log-concave matters for linear models up to this size.
 MAX_PARAMS = 30
 # Draws of chains per parameter required to estimate a full covariance.
@@ -199,18 +194,16 @@ class OneMode(ProposalFamily):
         """Whether chains are offered draws: they take long to leave heavy tails."""
         return is_heavy_tailed(target)
 
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
+    def lighter(self, chains: Chains, more: Sequence[NormalForm] = ()) -> list[Density]:
         """Normals of all widths."""
         return [
             NormalForm(base.mean, width * base.scale)
-            for base, width in product((self.normal, *more), widths)
+            for base, width in product((self.normal, *more), WIDTHS)
         ]
 
     def above_nearly_constant(self, chains: Chains) -> Above:
         """Normal of the least variance: log-concave posteriors have no edge."""
-        return closest(self.lighter(chains, WIDTHS), chains, tail=lambda _: 0.0)
+        return closest(self.lighter(chains), chains, tail=lambda _: 0.0)
 
 
 def is_heavy_tailed(target: Target) -> TypeGuard[SupervisedTarget]:
@@ -239,9 +232,9 @@ def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
     return fallback if int(info) else NormalForm(mean, factor)
 
 
-# Parameters beyond which fits at all scales take too much memory, and the tolerance of
-# these: their errors differ from node to node, and distort the map.
-MOST_PARAMS, TOL = 1500, 1e-6
+# Tolerance of fits at all scales: their errors differ from node to node, and distort
+# the map. Beyond DENSE_LIMIT they take too much memory.
+TOL = 1e-6
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
 
@@ -283,7 +276,7 @@ def lift(target: Target, posterior: Posterior) -> LiftedTarget | None:
     small = reduced(plain)
     if small is not None:
         plain, numbers = small.target, _numbers_in(small.target, numbers)
-    if plain.layout.size > MOST_PARAMS:
+    if plain.layout.size > DENSE_LIMIT:
         return None
     places = _places(posterior, plain.layout.size) if small is None else None
     if places is None:

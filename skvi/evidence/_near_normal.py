@@ -41,8 +41,8 @@ from skvi.utils._interrupts import UNLIMITED, Clock
 from skvi.utils._tensors import rand
 
 N_WARMUP = 150
-# Widths of densities above that are tried where weights are nearly constant.
-WIDTHS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+#: Widths, relative to normals, of densities above that are tried.
+WIDTHS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
 # Most draws of chains that count as one independent draw.
 MAX_CORRELATION = 4.0
 
@@ -129,17 +129,15 @@ class ProposalFamily(ABC):
         """Fit a proposal, with `n_pilot` draws, and warm up chains."""
 
     @abstractmethod
-    def lighter(
-        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
-    ) -> list[Density]:
-        """Densities of lighter tails than the posterior's, one or more of each width.
+    def lighter(self, chains: Chains, more: Sequence[NormalForm] = ()) -> list[Density]:
+        """Densities of lighter tails than the posterior's, of all `WIDTHS`.
 
-        Widths are relative to the normals: these, or those that the family has.
+        By the normals that the family has, and more.
         """
 
     def above_nearly_constant(self, chains: Chains) -> Above:
         """Density above a proposal under which weights are nearly constant."""
-        return closest(self.lighter(chains, WIDTHS), chains)
+        return closest(self.lighter(chains), chains)
 
     def variance(self, pilot: WeightedDraws) -> float:
         """Relative variance of weights that the number of draws follows."""

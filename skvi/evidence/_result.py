@@ -21,7 +21,7 @@ ENDS = ("lower", "estimate", "upper")
 FROM_TARGET = ("y_mean", "y_scale", "f_mean", "intercept_scale")
 #: Errors by which a certain lower bound may exceed the upper one by chance.
 REFUTED = 4.0
-# Relative rounding of sums over data.
+# Rounding of sums over data, in nats, or relative to them.
 ROUNDING = 1e-9
 IMPOSSIBLE = "a lower bound on a log probability lies {:.3g} nats above 0"
 _OPTIMISTIC = "optimistic as a score of the model"

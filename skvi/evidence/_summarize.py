@@ -27,7 +27,7 @@ from skvi.evidence._estimates import (
     missing_distance,
     reverse_bound,
 )
-from skvi.evidence._result import REFUTED, EvidenceBounds
+from skvi.evidence._result import REFUTED, ROUNDING, EvidenceBounds
 from skvi.evidence._table import ALWAYS, BoundsTable, build_table, elbo_row
 from skvi.objectives.base import Objective
 from skvi.posteriors import Posterior
@@ -273,7 +273,6 @@ def remedy(target: Target, is_cut: bool, error: float) -> str:
 
 
 LEVEL = 0.95
-ROUNDING = 1e-9  # nats
 
 
 def summarize(

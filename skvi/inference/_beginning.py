@@ -268,7 +268,6 @@ def solve_rows(
     normal, around = posterior.as_normal(), posterior
     if normal is not None:
         around = MixtureOfNormals(1, family).build(posterior.layout).near(normal)
-        options = replace(options, early_stopping=True)
     found = solver.solve(replace(problem, target=target, posterior=around), options)
     end = found.posterior
     if normal is not None:

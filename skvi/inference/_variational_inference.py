@@ -331,14 +331,15 @@ class VariationalInference(BaseEstimator):
     ) -> Solution:
         """From the last fit, or from the ends of several paths, added to `starts`."""
         last = getattr(self, "posterior_", None) if self.warm_start else None
-        posterior = problem.posterior
-        objective = problem.objective
-        is_direct = isinstance(objective, ELBO) and objective.gradient == "auto"
-        is_direct = is_direct and self.solver == "auto"
-        is_direct = is_direct and isinstance(posterior, NormalPosterior)
-        is_direct = is_direct and not _has_wide_factor(posterior)
-        prior = problem.target.reference
-        is_direct = is_direct and problem.divergence.has_closed_form(prior)
+        posterior, objective = problem.posterior, problem.objective
+        is_direct = (
+            self.solver == "auto"
+            and isinstance(objective, ELBO)
+            and objective.gradient == "auto"
+            and isinstance(posterior, NormalPosterior)
+            and not _has_wide_factor(posterior)
+            and problem.divergence.has_closed_form(problem.target.reference)
+        )
         if last is not None and last.layout == posterior.layout:
             posterior = continued(posterior, last.unrefined)
         else:

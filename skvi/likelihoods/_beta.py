@@ -6,13 +6,9 @@ from scipy.special import betainc, betaincinv
 from torch.nn.functional import logsigmoid
 
 from skvi.expectations._rules import Expectations
-from skvi.likelihoods._dispersed import DispersedLikelihood
+from skvi.likelihoods._dispersed import LOGS, DispersedLikelihood
 
-# Smallest dispersion from which a fit starts.
-MIN_START = 1e-4
 SMALLEST, LARGEST = torch.finfo(torch.float64).tiny, 1 - 2.0**-53
-# Logs of shapes that scipy takes.
-LOGS = (-690.0, 690.0)
 
 
 class BetaLikelihood(DispersedLikelihood):
@@ -54,7 +50,7 @@ class BetaLikelihood(DispersedLikelihood):
         y = y.unique()
         mean, variance = float(y.mean()), float(y.var(correction=0))
         ratio = variance / max(mean * (1 - mean), SMALLEST)
-        return max(ratio / (1 - ratio), MIN_START) if 0 < ratio < 1 else MIN_START
+        return ratio / (1 - ratio) if ratio < 1 else 0.0
 
     def _shapes(self, f: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logs of a and b, (S, n)."""

@@ -13,6 +13,10 @@ from skvi.utils._validation import Interval, StrOptions
 
 # Least dispersion of a density: rows that are fitted exactly have a bounded one.
 LEAST = 1e-12
+# Smallest dispersion from which a fit starts.
+MIN_START = 1e-4
+# Logs of numbers whose inverses are floats, too.
+LOGS = (-690.0, 690.0)
 
 
 class DispersedLikelihood(Likelihood):
@@ -52,7 +56,8 @@ class DispersedLikelihood(Likelihood):
         """Log of y's own dispersion, (1,); see `Likelihood.initial_hyper`."""
         if not self.learned:
             return super().initial_hyper(y)
-        return y.new_tensor([math.log(self._start(y))], dtype=torch.float64)
+        start = max(self._start(y), MIN_START)
+        return y.new_tensor([math.log(start)], dtype=torch.float64)
 
     def bind(self, hyper: torch.Tensor) -> Any:
         """Return the likelihood whose dispersion is ``exp(hyper)``, or a limit."""

@@ -2,6 +2,7 @@
 
 import math
 from copy import copy
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -193,20 +194,11 @@ class HeteroscedasticLikelihood(Likelihood):
         """Shape of the noise, and level of its scale."""
         return GaussianLikelihood() if self.noise is None else self.noise
 
-    @property
-    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The level of the noise, where it is "learn"."""
-        return self.level.learned
-
-    @property
-    def is_normal(self) -> bool:  # type: ignore[override]
-        """Whether y is normal given f."""
-        return self.level.is_normal
-
-    @property
-    def _learned_limits(self) -> list[tuple[float, float] | None]:
-        """Those of the level; see `Likelihood._learned_limits`."""
-        return self.level._learned_limits
+    # As of the noise.
+    learned: Any = property(attrgetter("level.learned"))
+    is_normal: Any = property(attrgetter("level.is_normal"))
+    _learned_limits: Any = property(attrgetter("level._learned_limits"))
+    _length_scale: Any = property(attrgetter("level._length_scale"))
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """That of constant noise; see `Likelihood.initial_hyper`."""
@@ -219,11 +211,6 @@ class HeteroscedasticLikelihood(Likelihood):
         bound = copy(self)
         bound.noise = self.level.bind(hyper)
         return bound
-
-    @property
-    def _length_scale(self) -> float:
-        """The level of the noise."""
-        return self.level._length_scale
 
     def _at_rows(self, f: torch.Tensor) -> NoiseLikelihood:
         """Noise with the scales of rows.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import copy
 from numbers import Real
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -87,6 +88,16 @@ class HurdleLikelihood(Likelihood):
             raise ValueError(f"{self!r} has no value before a fit finds one; give it.")
         return float(self.at)
 
+    # As of the rest.
+    gamma_block: Any = property(attrgetter("rest.gamma_block"))
+    gamma_prior: Any = property(attrgetter("rest.gamma_prior"))
+    is_discrete: Any = property(attrgetter("rest.is_discrete"))
+    noise_outputs: Any = property(attrgetter("rest.noise_outputs"))
+    learned: Any = property(attrgetter("rest.learned"))
+    _learned_limits: Any = property(attrgetter("rest._learned_limits"))
+    floor_remedy: Any = property(attrgetter("rest.floor_remedy"))
+    _length_scale: Any = property(attrgetter("rest._length_scale"))
+
     @property
     def n_outputs(self) -> int:  # type: ignore[override]
         """Columns of f of the rest, and one."""
@@ -104,47 +115,9 @@ class HurdleLikelihood(Likelihood):
         return bool(self.rest.is_log_concave and is_family and self._excludes)
 
     @property
-    def gamma_block(self) -> Any:  # type: ignore[override]
-        """That of the rest."""
-        return self.rest.gamma_block
-
-    @property
-    def gamma_prior(self) -> Any:  # type: ignore[override]
-        """That of the rest."""
-        return self.rest.gamma_prior
-
-    @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
-        """Whether the rest is."""
-        return bool(self.rest.is_discrete)
-
-    @property
     def scale_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
         """Those of the rest, and the log odds, which start at 0, too."""
         return (*self.rest.scale_outputs, self.n_outputs - 1)
-
-    @property
-    def noise_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Those of the rest."""
-        found: tuple[int, ...] = self.rest.noise_outputs
-        return found
-
-    @property
-    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Those of the rest."""
-        found: tuple[str, ...] = self.rest.learned
-        return found
-
-    @property
-    def _learned_limits(self) -> list[tuple[float, float] | None]:
-        """Those of the rest; see `Likelihood._learned_limits`."""
-        found: list[tuple[float, float] | None] = self.rest._learned_limits
-        return found
-
-    @property
-    def floor_remedy(self) -> str:  # type: ignore[override]
-        """What the rest says."""
-        return str(self.rest.floor_remedy)
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """That of the rest, of other values; see `Likelihood.initial_hyper`."""
@@ -190,11 +163,6 @@ class HurdleLikelihood(Likelihood):
     def _has_density(self, y: torch.Tensor) -> torch.Tensor:
         """Not where y has the value; see `Likelihood._has_density`."""
         return ~self.is_at(y)
-
-    @property
-    def _length_scale(self) -> float:
-        """That of the rest."""
-        return float(self.rest._length_scale)
 
     def _split(self, f: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return f[..., :-1], f[..., -1]

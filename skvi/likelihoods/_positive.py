@@ -9,12 +9,10 @@ from scipy.optimize.elementwise import find_root
 from scipy.special import gammaincinv
 
 from skvi.expectations._rules import Expectations
-from skvi.likelihoods._dispersed import DispersedLikelihood
+from skvi.likelihoods._dispersed import LOGS, DispersedLikelihood
 from skvi.likelihoods._log_mean import LogMeanLikelihood, VarianceTerms, safe_exp
 from skvi.utils._tensors import LOG_2PI, randn
 
-# Smallest dispersion from which a fit starts.
-MIN_START = 1e-4
 # Half of how far a logarithm may be from that of the mean, beside a variance.
 BEYOND = 10.0
 # Nodes of the integral for a Bessel function, and nats at which it ends.
@@ -22,8 +20,6 @@ N_NODES, EMPTY = 128, 40.0
 # How much finer steps in f are for terms that curve twice as fast.
 N_FINER = 3
 SMALLEST = torch.finfo(torch.float64).tiny
-# Logs of numbers whose inverses are floats, too.
-LOGS = (-690.0, 690.0)
 
 #: Of a log density in f: constant, slope, and pairs (c, k) of terms -c exp(k f).
 Terms = tuple[
@@ -44,7 +40,7 @@ class ExponentialTermsLikelihood(DispersedLikelihood, LogMeanLikelihood):
         """Squared coefficient of variation, whatever the weights are."""
         y = y.unique()
         mean, variance = float(y.mean()), float(y.var(correction=0))
-        return max(variance / mean**2, MIN_START) if mean > 0 else 1.0
+        return variance / mean**2 if mean > 0 else 1.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n): minus infinity of impossible y."""

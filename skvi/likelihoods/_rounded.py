@@ -3,6 +3,7 @@
 import math
 from copy import copy
 from numbers import Real
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -84,25 +85,11 @@ class RoundedLikelihood(Likelihood):
             raise ValueError(f"{self!r} has no step before a fit finds one; give it.")
         return float(self.step)
 
-    @property
-    def n_outputs(self) -> int:  # type: ignore[override]
-        """Columns of f that the noise needs."""
-        return self.smooth.n_outputs
-
-    @property
-    def scale_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Those of the noise."""
-        return self.smooth.scale_outputs
-
-    @property
-    def noise_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Those of the noise."""
-        return self.smooth.noise_outputs
-
-    @property
-    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The scale of the noise, where it is "learn"."""
-        return self.smooth.learned
+    # As of the noise.
+    n_outputs: Any = property(attrgetter("smooth.n_outputs"))
+    scale_outputs: Any = property(attrgetter("smooth.scale_outputs"))
+    noise_outputs: Any = property(attrgetter("smooth.noise_outputs"))
+    learned: Any = property(attrgetter("smooth.learned"))
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """That of the noise; see `Likelihood.initial_hyper`."""

@@ -25,6 +25,7 @@ from skvi.linear_model._merging import MAX_QUICK
 from skvi.priors import ARD, GammaHyperprior, Prior
 from skvi.solvers._exact import MixtureOverPrecisions
 from skvi.utils._interrupts import limit_threads
+from skvi.utils._rows import SOME_ROWS, spaced_rows
 from skvi.utils._validation import warn_user
 
 # Components of a smaller probability are left out.
@@ -164,8 +165,6 @@ MAX_RATIO, SMALL = 1000.0, 0.1
 LEAST, MOST = 1e-3, 1e4
 # Classes, and numbers of covariances in all rows, from which a fit takes minutes.
 MANY_CLASSES, MANY_NUMBERS = 50, 10**7
-# Number of evenly spaced rows that are inspected.
-MAX_ROWS = 2000
 # Hyperpriors below this shape are flat over many orders of magnitude.
 VAGUE_SHAPE = 1e-2
 COST = (
@@ -183,9 +182,7 @@ def unscaled_message(X: Any, prior: Any, name: str, is_relative: bool) -> str:
     """
     if not (is_relative or _has_default_scale(prior)):
         return ""
-    n_rows, some = X.shape[0], X
-    if n_rows > MAX_ROWS:
-        some = X[np.linspace(0, n_rows - 1, MAX_ROWS).astype(int)]
+    some = X if X.shape[0] <= SOME_ROWS else X[spaced_rows(X.shape[0])]
     ends = some.max(0), some.min(0)
     if sparse.issparse(some):
         ends = ends[0].toarray().ravel(), ends[1].toarray().ravel()

@@ -21,6 +21,7 @@ from skvi._estimator._continual import (
 from skvi.base import NormalForm
 from skvi.base._layout import Units
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model._one_output import mean_of_number
 from skvi.posteriors import Family, Posterior
 from skvi.posteriors._mixture import MixtureOverScales
 from skvi.solvers._exact import MixtureOverPrecisions
@@ -113,8 +114,6 @@ def _spread(root: np.ndarray, total: float) -> tuple[np.ndarray, np.ndarray]:
 MAX_FULL = 1000
 # Where it is factorized once, or with so few rows, it takes as long up to more.
 MAX_QUICK, MAX_QUICK_ROWS = 3000, 1500
-# Draws behind the mean of a number in a posterior that is no mixture over it.
-N_DRAWS = 1000
 
 
 def check_joint(posterior: Posterior, family: Family) -> None:
@@ -130,15 +129,13 @@ def check_joint(posterior: Posterior, family: Family) -> None:
 
 def mean_log_number(posterior: Posterior) -> float:
     """Posterior mean of the log of the number of a likelihood, which comes last."""
-    if isinstance(posterior, MixtureOverScales):
-        return float(posterior.log_weights.exp() @ posterior.places()[:, -1])
     if isinstance(posterior, MixtureOverPrecisions):  # whose normal is large
         return posterior.mean_of(lambda t: t, "noise")
-    normal = posterior.as_prior().as_normal()
-    if normal is not None:
-        return float(normal.mean[-1])
-    draws = posterior.draw(N_DRAWS, torch.Generator().manual_seed(0))
-    return float(draws.theta[:, -1].mean())
+    if not isinstance(posterior, MixtureOverScales):
+        normal = posterior.as_prior().as_normal()
+        if normal is not None:
+            return float(normal.mean[-1])
+    return mean_of_number(posterior, lambda z: z)
 
 
 def normal_of_predictor(posterior: Posterior) -> NormalForm | None:

@@ -1,6 +1,7 @@
 """What counts and other targets share: a mean exp(f), a likelihood with a number."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -154,18 +155,21 @@ class OneOutputMixin:
             return {}
         name, power = likelihood.gamma_block
         if name in posterior.layout:
-            return {"dispersion_": mean_number(posterior, power)}
+            mean = mean_of_number(posterior, lambda z: (power * z).exp())
+            return {"dispersion_": mean}
         bound = self._model.bound(found["_hyper"])[1]
         return {"dispersion_": float(getattr(bound, "rest", bound)._alpha)}
 
 
-def mean_number(posterior: Posterior, power: float) -> float:
-    """Posterior mean of a power of the likelihood's number, which comes last."""
+def mean_of_number(
+    posterior: Posterior, value: Callable[[torch.Tensor], torch.Tensor]
+) -> float:
+    """Posterior mean of a function of the log of the number, which comes last."""
     if isinstance(posterior, MixtureOverScales):
-        values = (power * posterior.places()[:, -1]).exp()
+        values = value(posterior.places()[:, -1])
         return float(posterior.log_weights.exp() @ values)
     draws = posterior.draw(N_DRAWS, torch.Generator().manual_seed(0))
-    return float((power * draws.theta[:, -1]).exp().mean())
+    return float(value(draws.theta[:, -1]).mean())
 
 
 def matching_gamma(posterior: Posterior) -> tuple[float, float]:

@@ -8,12 +8,11 @@ from typing import Any, Literal, overload
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skvi._estimator._regressors import check_rows, predict_interval
+from skvi._estimator._regressors import ForecastMixin
 from skvi._predictive._mixtures import (
     DrawnPredictive,
     NormalPredictive,
@@ -25,96 +24,20 @@ from skvi.solvers._exact import LEAST_SHAPE
 from skvi.targets._precisions import exponent
 from skvi.utils._blocks import by_blocks
 from skvi.utils._tensors import make_generator
-from skvi.utils._validation import check_array, check_levels
+from skvi.utils._validation import check_array
 
 
-class RegressionPredictionMixin:
+class RegressionPredictionMixin(ForecastMixin):
     """Mixin: predictions from a posterior of coefficients, with noise."""
 
-    predict_interval = predict_interval
+    def _encode(self, y):
+        return self._check_columns(y) if self._n_columns else super()._encode(y)
 
-    def predict_quantiles(self, X: Any, quantiles: ArrayLike) -> np.ndarray:
-        """Predict quantiles of a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        quantiles : float or array-like of shape (n_quantiles,)
-            Probabilities in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_quantiles)
-            One column for each of `quantiles`; for several targets of shape (n_samples,
-            n_quantiles, n_outputs). With fixed or learned normal noise they are normal
-            quantiles; if it has a hyperprior they are those of the normal f plus
-            Student-t noise, integrated to rounding; those of other noise are integrated
-            to about 1e-6.
-        """
-        levels, X = check_levels(quantiles), self._check_X(X)
-        if self._n_columns:
-            return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
-        return self._predictive(X).quantiles(levels)
-
-    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log predictive density of each target: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            In nats, in units of y, each row given the training data alone; summed over
-            targets.
-        """
-        X = self._check_X(X)
-        if self._n_columns:
-            y = self._check_columns(y)
-            check_rows(X, y)
-            columns = zip(self.outputs_, y.T, strict=True)
-            return sum(o.predict_log_density(X, column) for o, column in columns)
-        y = self._model.response.encode(y)
-        check_rows(X, y)
-        return self._predictive(X).log_density(y)
-
-    def sample_y(
-        self,
-        X: Any,
-        n_draws: int = 1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> np.ndarray:
-        """Draw new observations from the posterior predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        n_draws : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_draws)
-            For several targets of shape (n_samples, n_outputs, n_draws). Every
-            column uses one draw of the coefficients and of the noise precision, the
-            same for all rows, plus independent noise.
-        """
-        X, random_state = self._check_X(X), check_random_state(random_state)
-        if self._n_columns:
-            draws = [o.sample_y(X, n_draws, random_state) for o in self.outputs_]
-            return np.stack(draws, 1)
-        theta = self._draw(n_draws, random_state)
-        return self._observations(X, theta, random_state)
-
-    def _cumulative(self, X):
-        """Distribution function of new observations in rows of X."""
-        X = self._check_X(X)
+    def _new_targets(self, X, n_draws, random_state):
         if not self._n_columns:
-            return self._predictive(X).cdf
-        cdfs = [output._cumulative(X) for output in self.outputs_]
-        return lambda y: np.stack([F(x) for F, x in zip(cdfs, y.T, strict=True)], 1)
+            return super()._new_targets(X, n_draws, random_state)
+        draws = [o.sample_y(X, n_draws, random_state) for o in self.outputs_]
+        return np.stack(draws, 1)
 
     def _observations(self, X, theta, random_state):
         """One new target given each draw, (n, S)."""
@@ -122,6 +45,8 @@ class RegressionPredictionMixin:
 
     def _predictive(self, X):
         """Distributions of new targets in the rows of validated X."""
+        if self._n_columns:
+            return OutputsPredictive([o._predictive(X) for o in self.outputs_])
         model, coefficients = self._model, self._coefficients
         if isinstance(coefficients, DrawnCoefficients):
             return self._from_draws(X, coefficients.theta)
@@ -263,22 +188,6 @@ class RegressionPredictionMixin:
         noise = np.full(len(variance), math.sqrt(self._noise_variance()) * unit)
         return {"noise_std": noise, "function_std": variance.sqrt().numpy() * unit}
 
-    def _predictive_normals(self, X):
-        """Normals whose mixture is the predictive distribution.
-
-        Means and standard deviations, (n, S), and weights, (S,); for K targets (n, K,
-        S) and (K, S). None if the noise is not normal.
-        """
-        X = self._check_X(X)
-        if self._n_columns:
-            found = [o._predictive_normals(X) for o in self.outputs_]
-            if found[0] is None:
-                return None
-            size = max(len(weights) for _, _, weights in found)
-            parts = zip(*(_with_empty(size, *one) for one in found), strict=True)
-            return tuple(np.stack(part, -2) for part in parts)
-        return self._predictive(X).normals()
-
     def sample_posterior(
         self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
     ) -> dict[str, np.ndarray]:
@@ -322,6 +231,36 @@ class RegressionPredictionMixin:
         draws = self.sample_posterior(1, random_state)
         intercept = draws["intercept"][0] if "intercept" in draws else 0.0
         return SampledLinearFunction(draws["coef"][0], intercept)
+
+
+class OutputsPredictive:
+    """Independent targets, each with its distributions in all rows."""
+
+    def __init__(self, outputs):
+        self.outputs = outputs
+
+    def quantiles(self, levels):
+        """Quantiles of new targets, (n, n_levels, K)."""
+        return np.stack([o.quantiles(levels) for o in self.outputs], -1)
+
+    def cdf(self, y):
+        """Probabilities of at most y, (n, K)."""
+        columns = zip(self.outputs, y.T, strict=True)
+        return np.stack([o.cdf(column) for o, column in columns], 1)
+
+    def log_density(self, y):
+        """Joint log density of targets, (n,), in nats."""
+        columns = zip(self.outputs, y.T, strict=True)
+        return sum(o.log_density(column) for o, column in columns)
+
+    def normals(self):
+        """Components, (n, K, S), and weights, (K, S), 0 where a target has fewer."""
+        found = [o.normals() for o in self.outputs]
+        if found[0] is None:
+            return None
+        size = max(len(weights) for _, _, weights in found)
+        parts = zip(*(_with_empty(size, *one) for one in found), strict=True)
+        return tuple(np.stack(part, -2) for part in parts)
 
 
 def _with_empty(size, mean, std, weights):

@@ -9,14 +9,13 @@ from sklearn.utils import check_random_state, gen_batches
 from skvi.exceptions import SkviWarning
 from skvi.metrics._scores import (
     RowScorer,
-    check_coverage,
     interval_score,
     normal_crps,
     sample_crps,
     split_interval,
 )
 from skvi.utils._tensors import RandomState
-from skvi.utils._validation import _safe_indexing, warn_user
+from skvi.utils._validation import _safe_indexing, check_coverage, warn_user
 
 # Probabilities beyond quantiles that show whether there is a mean, and the least share
 # of it that quantiles farther out do not have: of a Cauchy distribution they are equal.

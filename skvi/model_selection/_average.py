@@ -201,7 +201,7 @@ def averaged(comparison: Comparison, fitted: list[Any]) -> tuple[Average, np.nda
     return Average([fitted[k] for k in kept], shares), np.stack([low, high], 1)[kept]
 
 
-def describe_average(average: Average, ends: np.ndarray) -> str:
+def describe_average(ends: np.ndarray) -> str:
     """Say of how many models it is, and how well its weights are known."""
     width = float(np.diff(ends).max())
     text = f"; predictions average over {len(ends)} of the models"

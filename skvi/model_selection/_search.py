@@ -403,7 +403,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             average, ends = averaged(comparison, [model.fitted for model in models])
             found |= {"estimators_": average.estimators, "weights_": average.weights}
             found |= {"weights_interval_": ends, "_average": average}
-            found["verdict_"] += describe_average(average, ends)
+            found["verdict_"] += describe_average(ends)
         if self.refit:
             found["best_estimator_"] = best.fitted
             if hasattr(best.fitted, "feature_names_in_"):

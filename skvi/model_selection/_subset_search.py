@@ -14,7 +14,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skvi._estimator._regressors import check_rows, predict_interval
+from skvi._estimator._regressors import ForecastMixin
 from skvi._predictive._mixtures import NormalMixture
 from skvi.likelihoods import GaussianLikelihood
 from skvi.model_selection._subsets import (
@@ -33,7 +33,6 @@ from skvi.utils._validation import (
     Interval,
     StrOptions,
     _fit_context,
-    check_levels,
     column_or_1d,
     validate_data,
 )
@@ -65,7 +64,9 @@ class SubsetPredictive(NormalMixture):
         return mean, variance.sqrt()
 
 
-class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstimator):
+class SubsetSearch(
+    ForecastMixin, SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstimator
+):
     """Average over all subsets of the columns of a linear regression.
 
     Which columns belong to the model? Given a subset, a regression with normal noise
@@ -158,7 +159,6 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
     }
     _doc_link_module = "skvi"
     _doc_link_template = property(page_template)
-    predict_interval = predict_interval
 
     def __init__(
         self,
@@ -250,15 +250,15 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
         check_is_fitted(self)
         return self.inclusion_ >= 0.5
 
-    def _design(self, X: Any) -> np.ndarray:
+    def _check_X(self, X: Any) -> np.ndarray:
         """Features of the fit, with a column of zeros, (n, d + 1)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         origin = 0.0 if self._units.x_mean is None else self._units.x_mean
         return np.pad((X - origin) / self._units.x_scale, [(0, 0), (0, 1)])
 
-    def _predictive(self, X: Any) -> SubsetPredictive:
-        parts, rows = self._components, torch.from_numpy(self._design(X))
+    def _predictive(self, design: np.ndarray) -> SubsetPredictive:
+        parts, rows = self._components, torch.from_numpy(design)
         given = GaussianLikelihood(), self._units, parts, rows, parts.log_weights
         return SubsetPredictive(*given)
 
@@ -278,7 +278,7 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
         std : ndarray of shape (n_samples,)
             Only with ``return_std=True``.
         """
-        design = self._design(X)
+        design = self._check_X(X)
         design[:, -1] = 1.0
         units = self._units
         mean = units.y_mean + units.y_scale * (design @ self._mean)
@@ -287,39 +287,8 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
         variance = ((design @ self._covariance) * design).sum(1) + self._noise
         return mean, units.y_scale * np.sqrt(variance)
 
-    def predict_quantiles(self, X: Any, quantiles: ArrayLike) -> np.ndarray:
-        """Predict quantiles of a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        quantiles : float or array-like of shape (n_quantiles,)
-            Probabilities in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_quantiles)
-        """
-        levels = check_levels(quantiles)
-        return self._predictive(X).quantiles(levels)
-
-    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log predictive density of each target: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            In nats, in units of y.
-        """
-        predictive = self._predictive(X)
-        y = column_or_1d(y, dtype=np.float64)
-        check_rows(predictive.rows, y)
-        return predictive.log_density(y)
+    def _encode(self, y: Any) -> np.ndarray:
+        return column_or_1d(y, dtype=np.float64)
 
     def sample_posterior(
         self, n_draws: int = 1, random_state: int | np.random.RandomState | None = None
@@ -339,7 +308,19 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
             "noise_scale" of shape (n_draws,).
         """
         check_is_fitted(self)
-        rng, parts = check_random_state(random_state), self._components
+        coef, intercept, noise = self._draw(n_draws, check_random_state(random_state))
+        units = self._units
+        coef = coef[:, :-1] * units.y_scale / np.asarray(units.x_scale)
+        origin = 0.0 if units.x_mean is None else coef @ units.x_mean
+        return {
+            "coef": coef,
+            "intercept": units.y_mean + units.y_scale * intercept - origin,
+            "noise_scale": units.y_scale * noise,
+        }
+
+    def _draw(self, n_draws: int, rng: np.random.RandomState) -> tuple[np.ndarray, ...]:
+        """Coefficients, (S, d + 1), intercepts and noise, (S,), in units of the fit."""
+        parts = self._components
         shares = parts.log_weights.exp().numpy()
         some = rng.choice(len(shares), n_draws, p=shares / shares.sum())
         index, means, roots, intercept, variance, noise = (
@@ -356,41 +337,13 @@ class SubsetSearch(SelectorMixin, RegressorMixin, MetaEstimatorMixin, BaseEstima
         z = rng.normal(size=(*means.shape, 1)) * np.sqrt(noise)[:, None, None]
         coef = np.zeros((n_draws, self.n_features_in_ + 1))
         np.put_along_axis(coef, index, means + (roots @ z)[..., 0], 1)
-        units = self._units
-        coef = coef[:, :-1] * units.y_scale / np.asarray(units.x_scale)
         intercept = intercept + np.sqrt(variance) * rng.normal(size=n_draws)
-        origin = 0.0 if units.x_mean is None else coef @ units.x_mean
-        return {
-            "coef": coef,
-            "intercept": units.y_mean + units.y_scale * intercept - origin,
-            "noise_scale": units.y_scale * np.sqrt(noise),
-        }
+        return coef, intercept, np.sqrt(noise)
 
-    def sample_y(
-        self,
-        X: Any,
-        n_draws: int = 1,
-        random_state: int | np.random.RandomState | None = None,
+    def _observations(
+        self, design: np.ndarray, draws: tuple, rng: np.random.RandomState
     ) -> np.ndarray:
-        """Draw new observations, such as for sums over rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        n_draws : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_draws)
-            Every column has one subset and its coefficients for all rows, plus
-            independent noise.
-        """
-        rng = check_random_state(random_state)
-        draws = self.sample_posterior(n_draws, rng)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        mean = X @ draws["coef"].T + draws["intercept"]
-        return mean + draws["noise_scale"] * rng.normal(size=mean.shape)
-
-    def _predictive_normals(self, X: Any) -> Any:
-        return self._predictive(X).normals()
+        coef, intercept, noise = draws
+        mean = design @ coef.T + intercept
+        new = mean + noise * rng.normal(size=mean.shape)
+        return self._units.y_mean + self._units.y_scale * new

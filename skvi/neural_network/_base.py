@@ -21,9 +21,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._choice import choose
 from skvi.neural_network._mlp import mixed, says
 from skvi.neural_network._reports import (
-    MAX_ROWS,
     SparsityMixin,
-    spaced_rows,
     worse_message,
 )
 from skvi.neural_network._training import (
@@ -40,6 +38,7 @@ from skvi.priors import Normal
 from skvi.priors._blocks import build_prior
 from skvi.solvers import Solver, SolverOptions, Stochastic
 from skvi.targets._rows import mean_log_density
+from skvi.utils._rows import SOME_ROWS, spaced_rows
 from skvi.utils._tensors import device_or_cpu, make_generator
 from skvi.utils._validation import Interval, StrOptions, as_tensor
 
@@ -225,7 +224,6 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
             early_stopping=self.early_stopping,
             warm_up=WARM_UP,
             long_steps=not self._is_tempered,
-            n_iter_no_change=20,
             dtype=torch.float32,  # noise of draws exceeds rounding, and it takes half
         )
         if zeros := self._zeros:
@@ -284,7 +282,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Mixed with what predicts held-out rows as well."""
         if solution.interrupted or self._choice is None:
             return solution
-        found = mixed(self, problem, solution)
+        found = mixed(self, solution)
         if found is solution or problem.target.held_out is None:
             return found
         return replace(found, score=self._score(found.state))
@@ -324,7 +322,7 @@ class BayesianNetwork(SparsityMixin, BaseVariational):
         """Rows that predictions are compared on: a tenth of the work of the fit."""
         n_passes = self.diagnostics_["n_draws"] or 0
         affordable = GRADIENT_COST * n_passes * target.n_rows // self.n_predict_draws
-        return int(np.clip(affordable // 10, ROW_BLOCK, MAX_ROWS))
+        return int(np.clip(affordable // 10, ROW_BLOCK, SOME_ROWS))
 
     def _evidence(self, X, y, rows, random_state, options):
         """As for every estimator; says of which modes it is."""

@@ -19,6 +19,7 @@ from sklearn.base import clone, is_classifier
 from skvi._estimator._held_out import (
     ENOUGH_ROWS,
     MOST_ROWS,
+    N_ERRORS,
     paired,
     seed_of,
     split_rows,
@@ -39,9 +40,9 @@ WEIGHTS, AT_ONCE = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003), 4
 MANY_ROWS, AMONG_MANY = 2000, slice(1, 3)
 # Weights of rows that are too few to be held out.
 FEW_NUMBERS, FEW_LABELS = 0.1, 1.0
-# Candidates that are left after the first fold: so many, none of them so many paired
-# standard errors behind the best one.
-N_LEFT, N_ERRORS = 2, 2.0
+# Candidates that are left after the first fold: so many, none of them `N_ERRORS` behind
+# the best one.
+N_LEFT = 2
 # Share of a mixture that is chance: it costs as much where the others are certain.
 SMALL_SHARE = 0.1
 # Logs of factors of the noise between which held-out rows choose.

@@ -162,11 +162,10 @@ or Objective, default="elbo"
         is 16 gradient steps. "auto" is 1,200 steps and 8 for each row, at most 3,000,
         or eight epochs if they are more: lengths that predict well, at which the bound
         may still rise. With the whole divergence it is 4000 epochs, of which most fits
-        need fewer, see `early_stopping`.
+        need fewer.
     early_stopping : bool, default=False
-        False keeps the step size until the bound is level, and then decreases it as
-        long as that gains. True stops when the bound, or the score of held-out rows, no
-        longer increases, and misses increases after plateaus. See :doc:`/long_fits`.
+        Whether to stop when the score of held-out rows no longer increases; else when
+        the bound is level. See :doc:`/long_fits`.
     validation_fraction : float, default=None
         Fraction of every class that is held out. The fit returns the state with the
         best mean log predictive density of these rows; all else, such as `lower_bound_`

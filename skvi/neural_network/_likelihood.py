@@ -11,6 +11,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
+from skvi._estimator._held_out import N_ERRORS
 from skvi._estimator._model import NumberColumns
 from skvi._estimator._regressors import Grid, units_of
 from skvi.base._layout import Units
@@ -26,7 +27,7 @@ from skvi.likelihoods import (
     RoundedLikelihood,
 )
 from skvi.likelihoods._independent import IndependentLikelihood
-from skvi.neural_network._reports import spaced_rows
+from skvi.utils._rows import spaced_rows
 from skvi.utils._validation import as_tensor
 
 # A value has a probability of its own if it is at least this fraction of the rows, and
@@ -35,8 +36,6 @@ FRACTION, MIN_REPEATS, TIMES = 0.05, 10, 5
 # The quick comparison of shapes: folds, columns up to which there are hinges, and rows
 # below which the first candidate stays.
 N_FOLDS, MAX_COLUMNS, MIN_ROWS = 5, 50, 10
-# Paired standard errors by which a shape of positive numbers has to be better.
-N_ERRORS = 2.0
 # Binary digits of the scale beside a repeated value, and steps of the origin in it:
 # numbers of the fit and of y are then converted without rounding.
 DIGITS, STEPS = 24, 64

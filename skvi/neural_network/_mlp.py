@@ -12,13 +12,13 @@ from skvi._estimator._features import feature_units, with_new_features
 from skvi._estimator._parts import SHORTHANDS
 from skvi.base import NormalForm
 from skvi.likelihoods import Likelihood
-from skvi.neural_network._reports import remedies, spaced_rows
+from skvi.neural_network._reports import remedies
 from skvi.posteriors import Ensemble, Family, MeanFieldNormal, Posterior
 from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import MLPPredictor
 from skvi.predictors._mlp import ACTIVATIONS, INITIAL_SHARE
-from skvi.solvers import Problem
 from skvi.solvers._solution import Solution, State
+from skvi.utils._rows import spaced_rows
 from skvi.utils._tensors import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
@@ -199,7 +199,7 @@ def levels_of(likelihood: Likelihood) -> list[int]:
     return [k for k, name in enumerate(names) if name == "noise_scale"]
 
 
-def mixed(network: Any, problem: Problem, solution: Solution) -> Solution:
+def mixed(network: Any, solution: Solution) -> Solution:
     """The solution with the noise of held-out rows, mixed with what predicts them."""
     choice, (posterior, target) = network._choice, solution.state
     if not all(isinstance(q, _DiagonalPosterior) for q in posterior.components):

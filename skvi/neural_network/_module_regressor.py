@@ -106,9 +106,8 @@ Likelihood, default="gaussian"
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
     early_stopping : bool, default=False
-        False keeps the step size until the bound is level, and then decreases it as
-        long as that gains. True stops when the bound, or the score of held-out rows, no
-        longer increases, and misses increases after plateaus. See :doc:`/long_fits`.
+        Whether to stop when the score of held-out rows no longer increases; else when
+        the bound is level. See :doc:`/long_fits`.
     validation_fraction : float, default=None
         Fraction of the rows that is held out. The fit returns the state with their best
         mean log predictive density; all else, such as `lower_bound_` and the evidence,

@@ -12,12 +12,12 @@ from torch import nn
 
 from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.neural_network._reports import remedies, spaced_rows, unscaled_message
+from skvi.neural_network._reports import remedies, unscaled_message
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor
 from skvi.predictors._module import PartialPredictor
 from skvi.utils._modules import StoredModule, drawing_from, is_lazy, store_module
-from skvi.utils._rows import as_rows
+from skvi.utils._rows import as_rows, spaced_rows
 
 PREFIX = "module__"
 # Weight of the divergence by default: candidates would cost several long fits.

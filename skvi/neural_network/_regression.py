@@ -8,16 +8,14 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin, clone
-from sklearn.utils import check_random_state
 
 from skvi._estimator._model import Model, NumberColumns
 from skvi._estimator._parts import SHORTHANDS
 from skvi._estimator._regressors import (
-    check_rows,
+    ForecastMixin,
     coarse_grid,
     names_of_units,
     noise_in,
-    predict_interval,
 )
 from skvi._predictive._mixtures import DrawnPredictive
 from skvi.base._layout import Units
@@ -59,21 +57,19 @@ from skvi.neural_network._reports import (
 )
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import make_generator
-from skvi.utils._validation import StrOptions, _fit_context, check_levels
+from skvi.utils._validation import StrOptions, _fit_context
 
 # Degrees of freedom of the noise of targets on a grid, whose center is blunt: with four
 # validation rows of wine have .01 to .06 nats less, those with outliers no more.
 GRID_DF = 10.0
 
 
-class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
+class NetworkRegressorMixin(ForecastMixin, MultiOutputMixin, RegressorMixin):
     """Mixin: `likelihood` and `normalize_y`; predictions.
 
     For several targets arrays have another axis. Numbers in units of y are float64 also
     if X is float32: its rounding of a large target would exceed the noise.
     """
-
-    predict_interval = predict_interval
 
     _parameter_constraints: dict = {
         "likelihood": [StrOptions(set(SHORTHANDS["likelihood"])), Likelihood],
@@ -447,80 +443,6 @@ class NetworkRegressorMixin(MultiOutputMixin, RegressorMixin):
             that of ``predict(X, return_std=True)``.
         """
         return self._predictive(self._check_X(X)).uncertainty()
-
-    def predict_quantiles(self, X: Any, quantiles: ArrayLike) -> np.ndarray:
-        """Predict quantiles of a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        quantiles : float or array-like of shape (n_quantiles,)
-            Probabilities in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_quantiles, n_outputs)
-            One column for each of `quantiles`, exact for the mixture of the drawn
-            networks.
-        """
-        X = self._check_X(X)
-        levels = check_levels(quantiles)
-        return self._predictive(X).quantiles(levels)
-
-    def predict_log_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log predictive density of each target: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            In nats, in units of y, each row given the training data alone; for K
-            targets jointly. Of rounded numbers the mean density over the step, which
-            for integers is their log probability; see `likelihood_`.
-        """
-        X = self._check_X(X)
-        y = self._model.response.encode(y)
-        check_rows(X, y)
-        return self._predictive(X).log_density(y)
-
-    def _cumulative(self, X):
-        """Distribution function of new observations in rows of X."""
-        return self._predictive(self._check_X(X)).cdf
-
-    def _predictive_normals(self, X):
-        """Normals whose mixture is the predictive distribution.
-
-        Means and deviations, (n, S) or (n, K, S), and weights; None for other noise.
-        """
-        return self._predictive(self._check_X(X)).normals()
-
-    def sample_y(
-        self,
-        X: Any,
-        n_draws: int = 1,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> np.ndarray:
-        """Draw new observations from the posterior predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        n_draws : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_draws) or (n_samples, n_outputs, n_draws)
-            Every column comes from one fresh network, the same for all rows, plus
-            independent noise.
-        """
-        X = self._check_X(X)
-        random_state = check_random_state(random_state)
-        return self._observations(X, self._draw(n_draws, random_state), random_state)
 
     def _observations(self, X, theta, random_state):
         """One new target given each network, (n, S) or (n, K, S)."""

@@ -183,13 +183,6 @@ OUTLYING, MANY_OUTLIERS = 4.0, 0.01
 SMALL_LAYER = 10
 # Ratio of the root mean square of the largest feature to that of standardized ones.
 FAR_INPUT = 10.0
-# Number of rows on which a fit is evaluated.
-MAX_ROWS = 2000
-
-
-def spaced_rows(n_rows: int, most: int = MAX_ROWS) -> np.ndarray:
-    """Indices of at most `most` rows, evenly spaced."""
-    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, most)).astype(int))
 
 
 def remedies(

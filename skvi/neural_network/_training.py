@@ -54,6 +54,12 @@ def solver_for(network: Any, n_rows: int) -> Solver:
 def check_training(network: Any, n_rows: int) -> None:
     """Refuse settings that no fit can have, before anything is trained."""
     solver_for(network, n_rows)
+    if network.early_stopping and network.validation_fraction is None:
+        raise ValueError(
+            "early_stopping=True stops by the score of held-out rows. Give "
+            "validation_fraction=0.1, for example. Without, a fit ends when the bound "
+            "is level: use early_stopping=False."
+        )
     path = checkpoint_path_of(network)
     if path is None or isinstance(network.random_state, Integral):
         return

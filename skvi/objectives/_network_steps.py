@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -226,26 +227,16 @@ class _EnsembleSteps(Steps):
         for to, source in self._copies:
             to.copy_(source)
 
-    @property
-    def sources(self) -> list[Source]:
-        return self.inner.sources
-
-    @property
-    def max_steps(self) -> int:
-        return self.inner.max_steps
-
-    @property
-    def spans_epochs(self) -> bool:  # type: ignore[override]
-        return self.inner.spans_epochs
+    # As of the steps of the components.
+    sources: Any = property(attrgetter("inner.sources"))
+    max_steps: Any = property(attrgetter("inner.max_steps"))
+    spans_epochs: Any = property(attrgetter("inner.spans_epochs"))
+    limits: Any = property(attrgetter("inner.limits"))
 
     def weigh_divergence(self, shares: Sequence[float]) -> bool:
         """All components of a member take the same fraction."""
         each = [s for s in shares for _ in range(self.n_components)]
         return self.inner.weigh_divergence(each)
-
-    @property
-    def limits(self) -> Sequence[Any]:  # type: ignore[override]
-        return self.inner.limits
 
     def confine(self) -> None:
         self._repeat()
@@ -352,9 +343,8 @@ class NormalSteps(NetworkSteps):
         params: torch.Tensor,
         n_draws: int,
         batch_size: int | None,
-        noise: NoiseStream | None = None,
     ) -> None:
-        super().__init__(members, params, n_draws, batch_size, noise)
+        super().__init__(members, params, n_draws, batch_size)
         self._divergences: list[torch.Tensor] = []
         self._share = 1.0
 

@@ -167,12 +167,10 @@ class ModulePredictor(Predictor):
             return len(theta) == 1
         return len(theta) <= FEW_DRAWS or len(X) * self._width >= LARGE_DRAW
 
-    def outputs_of_random_parameters(
-        self, X: torch.Tensor, n_draws: int = 16
-    ) -> torch.Tensor:
+    def outputs_of_random_parameters(self, X: torch.Tensor) -> torch.Tensor:
         """Outputs for random parameters of increasing scales, (scales, draws, n, K)."""
         generator = torch.Generator().manual_seed(0)
-        size = n_draws, self.layout.size
+        size = 16, self.layout.size
         unit = torch.randn(size, generator=generator, dtype=torch.float64, device=CPU)
         unit *= self.layout.natural_scales().to(CPU)
         unit = unit.to(X.dtype)

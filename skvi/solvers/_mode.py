@@ -134,7 +134,6 @@ def alternate(
     prior: NormalForm,
     mean: torch.Tensor,
     precision: torch.Tensor,
-    n_rounds: int = 5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Move from a mode that is far from the best normal, mean and precision in turn.
 
@@ -142,7 +141,7 @@ def alternate(
     of the mean need the variances of f only once; covariances are left out.
     """
     predictor, X = target.predictor, target.X
-    for _ in range(n_rounds):
+    for _ in range(5):
         scale, exists = lower_of_inverse(precision)
         if not exists:
             break
@@ -242,8 +241,6 @@ def conjugate_gradients(
     curvature: torch.Tensor,
     prior_curvature: torch.Tensor,
     gradient: torch.Tensor,
-    rtol: float = 1e-6,
-    max_iter: int = 500,
 ) -> torch.Tensor:
     """Solve the Newton system by conjugate gradients with a diagonal scaling."""
     predictor, X = target.predictor, target.X
@@ -251,8 +248,8 @@ def conjugate_gradients(
     x, r = torch.zeros_like(gradient), gradient.clone()
     z = r / diagonal
     p, rz = z.clone(), float(r @ z)
-    goal = rtol**2 * rz
-    for _ in range(max_iter):
+    goal = 1e-6**2 * rz
+    for _ in range(500):
         if rz <= goal or rz == 0 or not math.isfinite(rz):
             break
         f = predictor.project(X, p[:, None])

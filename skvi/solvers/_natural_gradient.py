@@ -278,13 +278,11 @@ NUMBER_WIDTH = 0.1
 ROUGH_TOL = 0.01
 
 
-def likelihood_normal(
-    target: Target, is_diagonal: bool = False, only_hidden: bool = True
-) -> NormalForm | None:
+def likelihood_normal(target: Target, is_diagonal: bool = False) -> NormalForm | None:
     """Normal around the mode under a prior so wide that the likelihood decides.
 
-    None if the prior is log-concave, or, with `only_hidden`, as wide as this normal in
-    every parameter: there is no hidden mode. Factorized above 1500 parameters.
+    None if the prior is log-concave, or as wide as this normal in every parameter:
+    there is no hidden mode. Factorized above 1500 parameters.
     """
     if not target.has_design or target.reference.is_log_concave:
         return None
@@ -311,7 +309,7 @@ def likelihood_normal(
         covariance = torch.cholesky_inverse(factorize(gram + torch.diag(precision)))
         normal = NormalForm(mode, factorize(covariance))
     is_hidden = bool((around.variance < normal.variance).any())
-    return normal if is_hidden or not only_hidden else None
+    return normal if is_hidden else None
 
 
 @torch.no_grad()

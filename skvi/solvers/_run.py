@@ -98,16 +98,13 @@ def missing_for_expectations(
     return ""
 
 
-def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
-    """Why a problem is not an integral over the rows' f; empty if it is.
-
-    `may_learn`: hyperparameters are handled. Steps of a precision exclude a low rank.
-    """
+def missing_for_quadrature(problem: Problem) -> str:
+    """Why a problem is not an integral over the rows' f; empty if it is."""
     target = problem.target
     missing = missing_for_expectations(problem, ("expectation", "rows"))
     if missing:
         return missing
-    if len(target.hyper) and not may_learn:
+    if len(target.hyper):
         return "the target learns hyperparameters"
     if not target.has_design:
         return (

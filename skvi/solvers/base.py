@@ -203,9 +203,7 @@ class SolverOptions:
     steps_per_iter : int, default=100
         Gradient steps of one iteration of the stochastic solver without minibatches.
     early_stopping : bool, default=False
-        Whether the stochastic solver stops when the objective no longer decreases;
-        otherwise it keeps the step size until then, decreases it linearly afterwards,
-        and stops when another such round gains nothing.
+        Whether the stochastic solver stops when the `score` no longer increases.
     warm_up : float, default=0.0
         The fraction of `max_iter`, but at most 30 windows of 100 steps or more, in
         which the stochastic solver gives the divergence less weight, so that the data
@@ -223,9 +221,8 @@ class SolverOptions:
         Parameters whose factorized posterior stays as it is at the start.
     rate : float, default=None
         The largest step that the stochastic solver chooses; None is its own.
-    n_iter_no_change : int, default=None
-        Iterations without progress before the stochastic solver halves its step
-        size; None is 300 gradient steps.
+    n_iter_no_change : int, default=20
+        Iterations in which the score does not increase, before it stops.
     warm_start : bool, default=False
         Whether to start at the state of the posterior.
     averages : bool, default=True
@@ -263,7 +260,7 @@ class SolverOptions:
     long_steps: bool = False
     fixed: torch.Tensor | None = None
     rate: float | None = None
-    n_iter_no_change: int | None = None
+    n_iter_no_change: int = 20
     warm_start: bool = False
     averages: bool = True
     dtype: torch.dtype | None = None

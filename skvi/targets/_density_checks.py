@@ -61,7 +61,7 @@ def check_density(
     _check_prior(target, few)
     few = _where_it_works(target, few, theta)
     with torch.no_grad():
-        _check_result(target, _call(target, target.constrain(few)[0]), len(few))
+        _check_result(_call(target, target.constrain(few)[0]), len(few))
         _check_alone(target, few)
         if isinstance(target, RowsDensityTarget):
             _check_rows(target, few)
@@ -90,7 +90,7 @@ def _where_it_works(
         with suppress(*FAILURES):
             found = _call(target, target.constrain(few[:1])[0])
         if found is not None:
-            _check_result(target, found, 1)
+            _check_result(found, 1)
         every = torch.cat([few, theta])
         works = target.log_joint(every) > -math.inf
         if not works.any():
@@ -123,7 +123,7 @@ def _call(target: DensityTarget, values: Mapping[str, torch.Tensor]) -> Any:
         ) from error
 
 
-def _check_result(target: DensityTarget, found: Any, n_draws: int) -> None:
+def _check_result(found: Any, n_draws: int) -> None:
     """Whether it is one number a draw."""
     wanted = (n_draws,)
     if not isinstance(found, torch.Tensor) or tuple(found.shape) != wanted:

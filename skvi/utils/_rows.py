@@ -365,16 +365,6 @@ def _chunks(X: Dense, rows: slice, width: int) -> Iterator[tuple[slice, np.ndarr
         yield at, part
 
 
-def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Return ``scale' @ matrix @ scale``: lower triangular scale, symmetric matrix."""
-    if not scale.is_cpu or scale.requires_grad or matrix.requires_grad:
-        return scale.T @ matrix @ scale
-    # Transposes have the order that BLAS takes.
-    upper = scale.numpy().T
-    left = dtrmm(1.0, upper, matrix.numpy().T)
-    return torch.from_numpy(dtrmm(1.0, upper, left, side=1, trans_a=1, overwrite_b=1))
-
-
 def times_transpose(scale: torch.Tensor) -> torch.Tensor:
     """Return ``scale @ scale'`` for a lower triangular scale in double precision."""
     if not scale.is_cpu or scale.requires_grad:
@@ -391,6 +381,15 @@ def rows_to_start(n_rows: int, width: int) -> np.ndarray:
     """Numbers of the rows from which a fit starts: few that are typical, or all."""
     most = max(LEAST_ROWS, n_rows // ONE_IN)
     return spread(n_rows, min(n_rows, most, MOST_ELEMENTS // max(width, 1)))
+
+
+# Number of evenly spaced rows that are looked at.
+SOME_ROWS = 2000
+
+
+def spaced_rows(n_rows: int, most: int = SOME_ROWS) -> np.ndarray:
+    """Indices of at most `most` rows, evenly spaced."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, most)).astype(int))
 
 
 def spread(n_rows: int, count: int) -> np.ndarray:

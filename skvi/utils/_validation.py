@@ -152,10 +152,15 @@ def check_levels(quantiles: Any) -> np.ndarray:
     return levels
 
 
-def interval_levels(caller: str, coverage: float) -> list[float]:
-    """Probabilities below the ends of a central interval."""
+def check_coverage(caller: str, coverage: float) -> None:
+    """Raise if a coverage is not a probability."""
     constraints = {"coverage": [Interval(Real, 0, 1, closed="neither")]}
     validate_arguments(caller, {"coverage": coverage}, constraints)
+
+
+def interval_levels(caller: str, coverage: float) -> list[float]:
+    """Probabilities below the ends of a central interval."""
+    check_coverage(caller, coverage)
     tail = (1 - coverage) / 2
     return [tail, 1 - tail]
 

@@ -23,7 +23,7 @@ from skvi.priors import Normal
 from skvi.solvers import Stochastic
 from skvi.solvers._stochastic._ends import Validation
 from skvi.solvers._stochastic._optimizers import Adam
-from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
+from skvi.solvers._stochastic._schedules import Patience, StableDecay
 
 #: One network with the whole divergence and the plainest noise.
 ONE = {
@@ -139,33 +139,19 @@ def test_bad_arguments(fitted):
     for sizes in ((0,), (2.5,), -1, [[2]]):
         with pytest.raises(ValueError, match="hidden_layer_sizes"):
             BayesianMLPRegressor(hidden_layer_sizes=sizes, **ONE).fit(X, y)
+    with pytest.raises(ValueError, match=r"validation_fraction=0\.1"):
+        BayesianMLPRegressor(early_stopping=True, **ONE).fit(X, y)
     with pytest.raises(ValueError, match="full-rank"):
         BayesianMLPRegressor(hidden_layer_sizes=(200, 200), posterior="full_rank").fit(
             X, y
         )
 
 
-def observe(means, n_observations, warm_up=0, noise=0.01):
-    """Step sizes after each observation, until the schedule is done; and itself."""
-    generator, rates = torch.Generator().manual_seed(0), []
-    schedule = StableDecay(
-        Adam(torch.zeros(1), 1.0), n_observations, 1e-5, 100, warm_up
-    )
-    for mean in means:
-        if schedule.done:
-            break
-        schedule.observe(mean + noise * torch.randn(100, generator=generator))
-        rates.append(schedule.optimizer.rate)
-    return np.array(rates), schedule
-
-
-@pytest.mark.parametrize("kind", [Plateau, Patience])
-def test_early_stops_count_from_the_end_of_the_warm_up(kind):
+def test_early_stops_count_from_the_end_of_the_warm_up():
     """Wrong variants: they count from the first observation; the divergence has its
     whole weight at once."""
     optimizer, validation = Adam(torch.zeros(1), 1.0), Validation(lambda state: 0.0, 0)
-    given = (1, 1e-3) if kind is Plateau else (validation, 5)
-    schedule, shares = kind(optimizer, *given, warm_up=7), []
+    schedule, shares = Patience(optimizer, validation, 5, warm_up=7), []
     while not schedule.done:
         shares.append(schedule.share)
         validation.judge(None, schedule.share == 1.0)
@@ -175,9 +161,8 @@ def test_early_stops_count_from_the_end_of_the_warm_up(kind):
     rising = 0.01 ** (1 - np.arange(0.5, 3.5) / 3.5)
     assert shares[:4] == [0.01] * 4
     assert shares[4:7] == pytest.approx(rising)
-    assert shares[7:] == [1.0] * (len(shares) - 7)
-    # The first of them is progress; a sixth halving goes below 1/32.
-    assert len(shares) == 7 + 1 + (6 if kind is Plateau else 5)
+    # The first of them is progress.
+    assert shares[7:] == [1.0] * (1 + 5)
 
 
 def test_a_start_that_is_wide_beside_the_prior():
@@ -200,18 +185,20 @@ def test_a_start_that_is_wide_beside_the_prior():
     assert np.isfinite(model.lower_bound_)
 
 
-@pytest.mark.parametrize(("fall", "end"), [(1.9, 48), (2.1, 96)])
-def test_last_round_is_one_after_which_another_would_gain_less_than_tol(fall, end):
-    """A round gains half of the one before: the first is 24 long, and falls to 0.
+@pytest.mark.parametrize(("slope", "held", "end"), [(0, 17, 53), (-2, 50, 100)])
+def test_steps_decrease_three_times_as_long_as_they_were_constant(slope, held, end):
+    """From 12 level observations after the warm-up on, or from half of all.
 
-    Wrong variant: the gain of the round itself is compared.
+    Wrong variants: the warm-up counts as constant; the smallest step is 0.
     """
-    schedule = StableDecay(Adam(torch.zeros(1), 0.1), 1000, tol=1.0)
+    schedule, rates = StableDecay(Adam(torch.zeros(1), 1.0), 100, 1.0, warm_up=5), []
     while not schedule.done:
-        value = -fall if schedule.n_seen >= 24 else 0.0
-        schedule.observe(torch.full((2,), value))
-    assert schedule.converged
-    assert schedule.n_seen == end
+        schedule.observe(torch.full((2,), float(slope * len(rates))))
+        rates.append(schedule.optimizer.rate)
+    assert schedule.converged == (slope == 0)
+    assert rates[:held] == [1.0] * held
+    falling = 1 - np.arange(1, end - held + 1) / (end - held)
+    assert rates[held:] == pytest.approx(falling.clip(1 / 32))
 
 
 SETTINGS = {

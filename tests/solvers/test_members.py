@@ -26,7 +26,7 @@ from skvi.targets import SupervisedTarget
 from tests.processes import all_fits
 
 SOLVER = Stochastic(batch_size=20, learning_rate=0.02, n_draws=4)
-OPTIONS = SolverOptions(max_iter=30, early_stopping=False)
+OPTIONS = SolverOptions(max_iter=30)
 LONG = replace(OPTIONS, long_steps=True)
 
 

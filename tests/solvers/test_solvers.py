@@ -45,7 +45,7 @@ RATE = 0.05
 
 def make_training(**options):
     """A training whose steps are made by hand: an iteration is a sweep."""
-    options = {"early_stopping": False, "steps_per_iter": 100, **options}
+    options = {"steps_per_iter": 100, **options}
     solver = Stochastic(learning_rate=RATE)
     return solver._train(make_problem(0), SolverOptions(**options))
 

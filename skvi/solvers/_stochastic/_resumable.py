@@ -4,7 +4,7 @@ from skvi.objectives._steps import Steps
 from skvi.solvers._checkpoint import Tree
 from skvi.solvers._stochastic._ends import Best, EpochEnd, Validation
 from skvi.solvers._stochastic._optimizers import Adam
-from skvi.solvers._stochastic._schedules import Patience, Plateau, StableDecay
+from skvi.solvers._stochastic._schedules import Patience, StableDecay
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._tensors import to_device
 
@@ -33,7 +33,7 @@ class Resumable:
     problem: Problem
     options: SolverOptions
     optimizer: Adam
-    schedule: Plateau | StableDecay | Patience
+    schedule: StableDecay | Patience
     validation: Validation | None
     _end: EpochEnd | None
     _best: Best | None

@@ -50,8 +50,8 @@ class Stochastic(Solver):
         all `max_iter` iterations. "auto" is the `tol` of the estimator, and 1e-3 for
         networks.
     n_iter_no_change : int or "auto", default="auto"
-        Iterations without progress before the step size is halved, with
-        ``early_stopping``. "auto" is 20 for networks, else those of 300 gradient steps.
+        Epochs in which the score of held-out rows does not increase, after which a
+        network with ``early_stopping`` stops. "auto" is 20.
     checkpoint_path : str or path-like, default=None
         A file in which the `fit` of a network saves its state. An interrupted fit
         resumes from there when it is started again with the same parameters, data and
@@ -69,21 +69,17 @@ class Stochastic(Solver):
     -----
     An iteration is an epoch, one pass over the rows in minibatches; if all rows are
     used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
-    objective is evaluated over windows of 100 steps or more. With ``early_stopping``,
-    if its average over three windows (or `n_iter_no_change` iterations) is not
-    lower than before by more than its noise, the step size is halved; at 1/32 of its
-    start the fit has converged. Without, the step size is constant until the objective
-    is level, or half of `max_iter` is over, and then decreases linearly; rounds of
-    smaller steps follow, each as long as all before, until one gains nothing, or
-    another one would gain less than ``tol``, see `StableDecay`. With `warm_up`,
-    gradients contain little of the divergence in the first iterations, and only later
-    ones count as without progress. Where most values of a window are far above the best
-    one, its state is restored, and the step size halved. Rare gradients that are much
-    longer than others are shortened. The result is the average of the parameters over
-    the last window, which removes most of the remaining noise, or the last state while
-    the objective still decreases; or that of the best window, if the last one is worse.
-    Ctrl-C keeps the last average, before the first one the current state, or the start
-    if that is better on the same draws.
+    objective is evaluated over windows of 100 steps or more. The step size is constant
+    until the objective is level, or half of `max_iter` is over, and then decreases
+    linearly, three times as long, see `StableDecay`. With `warm_up`, gradients contain
+    little of the divergence in the first iterations, and only later ones count as
+    level. Where most values of a window are far above the best one, its state is
+    restored, and the step size halved. Rare gradients that are much longer than others
+    are shortened. The result is the average of the parameters over the last window,
+    which removes most of the remaining noise, or the last state while the objective
+    still decreases; or that of the best window, if the last one is worse. Ctrl-C keeps
+    the last average, before the first one the current state, or the start if that is
+    better on the same draws.
     Hyperparameters that the target learns are trained jointly with the posterior.
 
     Examples

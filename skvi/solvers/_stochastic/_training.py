@@ -28,7 +28,6 @@ from skvi.solvers._stochastic._schedules import (
     MAX_WARM_UP,
     START,
     Patience,
-    Plateau,
     StableDecay,
 )
 from skvi.solvers.base import Problem, SolverOptions
@@ -37,8 +36,6 @@ STEPS_PER_SWEEP = 100
 # Steps, at most, on whose draws and rows states are compared: after Ctrl-C; else as
 # many as a sweep, but a small fraction of the training.
 FEW_JUDGED, JUDGED_SHARE = 4, 0.02
-# Sweeps without progress before the step size is halved.
-PATIENCE = 3
 # Below this fraction of effective draws self-normalized gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
 # Distance of an average over steps from the limit of a learned scale.
@@ -131,17 +128,14 @@ class Training(Resumable):
         found = None if rows is None else rows.fingerprint()
         return float(self.start.double().sum()), len(self.start), found
 
-    def _schedule(self) -> Plateau | StableDecay | Patience:
+    def _schedule(self) -> StableDecay | Patience:
         options, optimizer = self.options, self.optimizer
         n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
         warm_up = min(int(options.warm_up * n_sweeps), MAX_WARM_UP)
-        if not options.early_stopping:
-            return StableDecay(optimizer, n_sweeps, options.tol, self.n_terms, warm_up)
-        patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep
-        if self.validation is not None:
+        if options.early_stopping and self.validation is not None:
+            patience = options.n_iter_no_change
             return Patience(optimizer, self.validation, patience, warm_up)
-        patience = math.ceil(patience / self.epochs_per_sweep)
-        return Plateau(optimizer, patience, options.tol, warm_up)
+        return StableDecay(optimizer, n_sweeps, options.tol, self.n_terms, warm_up)
 
     # --- steps ------------------------------------------------------------------------
 
