@@ -198,7 +198,7 @@ def test_text_is_named_by_its_column(frame):
         ("prior", "gausian", "normal"),
         ("prior", {"coef": "l1"}, "laplace"),
         ("likelihood", "normal", "gaussian"),
-        ("posterior", "FullRank", "full_rank"),
+        ("posterior", "FULL_RANK", "full_rank"),
         ("divergence", "ridge", None),
     ],
 )
@@ -225,7 +225,7 @@ def test_data_of_rows_are_given_by_name():
 
 def test_one_row_tells_nothing_of_the_noise():
     """Wrong variant: a warning where the noise is known."""
-    X, y = small(1)
+    X, y = small(1, 1)
     with pytest.warns(SkviWarning, match="one row tells nothing of the scale"):
         BayesianLinearRegression().fit(X, y)
     BayesianLinearRegression(noise_scale=1.0).fit(X, y)

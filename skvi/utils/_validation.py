@@ -159,11 +159,13 @@ def validate_parameters(estimator: base.BaseEstimator) -> None:
 
 
 def did_you_mean(given: Any, words: Iterable[str]) -> str:
-    """The end of a message: the one of some words that is close to what was given."""
+    """The end of a message: the words that are close to what was given, two at most."""
     known = {word: word for word in words}
     names = {name: word for name, word in SYNONYMS.items() if word in known} | known
-    near = get_close_matches(given.lower(), names, 1) if isinstance(given, str) else ()
-    return f" Did you mean {names[near[0]]!r}?" if near else ""
+    word = given.lower() if isinstance(given, str) else ""
+    near = get_close_matches(word, names, 1 if word in names else 2)
+    found = " or ".join(dict.fromkeys(repr(names[name]) for name in near))
+    return f" Did you mean {found}?" if found else ""
 
 
 def check_levels(quantiles: Any) -> np.ndarray:
