@@ -226,6 +226,6 @@ def test_data_of_rows_are_given_by_name():
 def test_one_row_tells_nothing_of_the_noise():
     """Wrong variant: a warning where the noise is known."""
     X, y = small(1, 1)
-    with pytest.warns(SkviWarning, match="one row tells nothing of the scale"):
+    with pytest.raises(SkviWarning, match="one row tells nothing of the scale"):
         BayesianLinearRegression().fit(X, y)
     BayesianLinearRegression(noise_scale=1.0).fit(X, y)
