@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from skvi.changepoint import BayesianChangepointDetector
 from skvi.divergences import KLDivergence, RenyiDivergence
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -190,3 +190,42 @@ def test_text_is_named_by_its_column(frame):
     X, y = frame(columns | {"code": ["1", "2", "3"]}), [0.0, 1.0, 2.0]
     with pytest.raises(ValueError, match=r"text in 1 column.*'city'.*OneHotEncoder"):
         BayesianLinearRegression().fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "given", "meant"),
+    [
+        ("prior", "gausian", "normal"),
+        ("prior", {"coef": "l1"}, "laplace"),
+        ("likelihood", "normal", "gaussian"),
+        ("posterior", "FULL_RANK", "full_rank"),
+        ("divergence", "ridge", None),
+    ],
+)
+def test_messages_name_the_word_that_is_meant(parameter, given, meant):
+    """Wrong variant: a word that is known elsewhere and not allowed here, "ridge"."""
+    with pytest.raises(ValueError, match="Got ") as error:
+        BayesianLinearRegression(**{parameter: given}).fit(*small())
+    hint = f" Did you mean {meant!r}?"
+    assert str(error.value).endswith(hint if meant else "instead.")
+
+
+def test_data_of_rows_are_given_by_name():
+    """Wrong variant: an exposure that is taken for weights."""
+    X, y = small()
+    counts = BayesianPoissonRegressor().fit(X, np.round(y**2))
+    for method in (counts.fit, counts.partial_fit, counts.score):
+        with pytest.raises(TypeError, match="3 positional arguments"):
+            method(X, np.round(y**2), np.ones(len(y)))
+    model = BayesianLogisticRegression().fit(X, y > 0)
+    instead = "LogisticRegression.predict takes no 'return_std'. predict_proba"
+    with pytest.raises(TypeError, match=instead):
+        model.predict(X, return_std=True)
+
+
+def test_one_row_tells_nothing_of_the_noise():
+    """Wrong variant: a warning where the noise is known."""
+    X, y = small(1, 1)
+    with pytest.raises(SkviWarning, match="one row tells nothing of the scale"):
+        BayesianLinearRegression().fit(X, y)
+    BayesianLinearRegression(noise_scale=1.0).fit(X, y)

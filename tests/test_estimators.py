@@ -49,7 +49,7 @@ class Trials(BayesianBinomialRegressor):
 
     def fit(self, X, y, sample_weight=None):
         y = np.clip(np.round(10 + 3 * np.asarray(y, float)), 0, 20)
-        return super().fit(X, y, sample_weight, n_trials=20)
+        return super().fit(X, y, sample_weight=sample_weight, n_trials=20)
 
 
 # As few steps as the checks of accuracy allow.

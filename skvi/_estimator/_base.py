@@ -58,6 +58,7 @@ from skvi.utils._validation import (
     refuse_label_matrix,
     validate_arguments,
     validate_data,
+    validate_parameters,
     warn_user,
 )
 
@@ -105,6 +106,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     #: Methods of evidences.
     _evidence_methods = frozenset({"auto", "importance", "tempering"})
 
+    _validate_params = validate_parameters
     _doc_link_module = "skvi"
     _doc_link_template = property(page_template)
     evidence_bounds = evidence_bounds

@@ -123,6 +123,10 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     #: What adds classes that the first batch had not; None if no batch may have more.
     _with_new_classes = None
+    _instead = {
+        "return_std": " predict_proba_interval(X) says how accurately probabilities "
+        "are known, and predict_uncertainty(X) how much of it more rows would remove."
+    }
     _parameter_constraints: dict = {
         "class_weight": [dict, StrOptions({"balanced"}), None]
     }
@@ -133,6 +137,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         classes: ArrayLike | None = None,
         forgetting: float = 1.0,

@@ -60,6 +60,7 @@ from skvi.priors import (
 from skvi.priors._heavy_tailed import LogUniform
 from skvi.solvers import Stochastic
 from skvi.solvers._choice import SOLVERS
+from skvi.utils._validation import did_you_mean
 
 OBJECTIVES = {
     "elbo": ELBO,
@@ -183,6 +184,7 @@ def _prior_of_block(prior: Any) -> Any:
         raise ValueError(
             f"A prior must be one of {sorted(SHORTHANDS['prior'])} or an object "
             f"such as Normal(scale=2.0). Got {prior!r}."
+            f"{did_you_mean(prior, SHORTHANDS['prior'])}"
         )
     return SHORTHANDS["prior"][prior]()
 
@@ -286,6 +288,7 @@ def _from_shorthand(estimator: Any, name: str, value: str, table: dict) -> Any:
         raise ValueError(
             f"The {name!r} parameter of {type(estimator).__name__} must be one of "
             f"{sorted(table)} or an object. Got {value!r} instead."
+            f"{did_you_mean(value, table)}"
         )
     return table[value]()
 

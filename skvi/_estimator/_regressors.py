@@ -71,6 +71,21 @@ def units_of(
     return Units(mean, 1.0 if is_constant else scale)
 
 
+def constants_message(y: np.ndarray, given: str) -> str:
+    """Say that one row, or equal ones, tell nothing of a scale; empty for others.
+
+    `given` is a parameter that gives the noise.
+    """
+    if not (np.ptp(y, axis=0) == 0).any():
+        return ""
+    equal = f"{len(y)} rows with equal values of y tell"
+    return (
+        f"{'one row tells' if len(y) == 1 else equal} nothing of the scale of y or of "
+        "its noise, so that standard deviations and intervals have no meaning; give "
+        f"both, as in {given} and normalize_y=False"
+    )
+
+
 def coarse_grid(y: np.ndarray, weight: np.ndarray | None) -> Grid | None:
     """Step and origin of a target whose noise may be as narrow as its step, or None.
 

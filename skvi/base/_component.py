@@ -13,6 +13,7 @@ from skvi.base._layout import Layout
 from skvi.base._normal_form import NormalForm
 from skvi.expectations._rules import Expectations
 from skvi.utils._rows import RowBuffers, RowPass
+from skvi.utils._validation import validate_parameters
 
 
 class Component(BaseEstimator):
@@ -30,6 +31,7 @@ class Component(BaseEstimator):
     """
 
     _parameter_constraints: dict = {}
+    _validate_params = validate_parameters
 
     @classmethod
     @cache

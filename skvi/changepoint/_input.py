@@ -20,6 +20,7 @@ from skvi.divergences import KLDivergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
+from skvi.utils._validation import did_you_mean
 
 # A row has the largest influence at 2 standard deviations from its prediction.
 LOSSES = {"log": LogLoss(), "beta": BetaLoss(1 + 2.0**-2)}
@@ -74,6 +75,7 @@ def resolve_models(models: Any) -> list[SegmentModel]:
             if model not in MODELS:
                 raise ValueError(
                     f"models has {model!r}, which is not one of {sorted(MODELS)}."
+                    f"{did_you_mean(model, MODELS)}"
                 )
             model = MODELS[model]
         elif not isinstance(model, SegmentModel):

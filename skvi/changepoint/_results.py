@@ -16,6 +16,7 @@ from skvi.changepoint._stream import Feed, Stream
 from skvi.losses.base import Loss
 from skvi.utils._links import page_template
 from skvi.utils._tables import MAX_PRINTED, as_html
+from skvi.utils._validation import validate_parameters
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ def make_table(
 class Results(BaseEstimator):
     """Attributes that are computed on access, from the state of the stream."""
 
+    _validate_params = validate_parameters
     _doc_link_module = "skvi"
     _doc_link_template = property(page_template)
     _feed: Feed

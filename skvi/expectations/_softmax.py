@@ -211,7 +211,8 @@ def _iterated_log(x: np.ndarray, s: float) -> np.ndarray:
 # Minimum and maximum number of nodes of the integral over the maximum.
 N_LINE, MAX_LINE = 24, 384
 # Nats by which the second term of the series may change a row: errors are a tenth.
-WEAK = 1e-2
+# Of four classes strong rows have a product rule of two dimensions, which is exact.
+WEAK, WEAK_OF_FOUR = 1e-2, 1e-4
 # Smallest absolute eigenvalue of a Hessian that counts as negative.
 DEFINITE = 1e-9
 
@@ -225,7 +226,7 @@ def expect_logsumexp(
     """
     own = covariance.diagonal(dim1=1, dim2=2)
     joint = (covariance != torch.diag_embed(own)).flatten(1).any(1)
-    few = mean.shape[1] <= FEW
+    few = mean.shape[1] < FEW  # product rules of all rows of four take too long
     if mean.shape[1] == 2:
         joint.fill_(True)  # a closed form
     rules = {False: _by_maximum, True: expect_conditioned if few else _by_series}
@@ -251,7 +252,8 @@ def _by_series(
 ) -> Expectations:
     """Integrals over the maximum if covariances are weak, else over the other f."""
     out, last = _over_line(mean, *pairwise_split(mean, covariance), refine)
-    strong = (~(last < WEAK) | _is_indefinite(out[2])).nonzero()[:, 0]
+    weak = WEAK if mean.shape[1] > FEW else WEAK_OF_FOUR
+    strong = (~(last < weak) | _is_indefinite(out[2])).nonzero()[:, 0]
     if len(strong):
         found = expect_conditioned(mean[strong], covariance[strong], refine)
         for whole, part in zip(out, found, strict=True):

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from sklearn.utils import check_random_state
 
 from skvi.evidence._summarize import without_bounds
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.gaussian_process._base import SEARCH_ROWS, column_sizes
 from skvi.gaussian_process._features import InducingFeatures
 from skvi.gaussian_process._layers import (
@@ -53,6 +53,9 @@ VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.1
 N_START, N_JUDGED, N_PREDICT = 2, 10, 100
 # Nats below which a gain is not worth the layers.
 LEAST_GAIN = 1.0
+UNTRAINED = (
+    "the layers ended {:.0f} nats below one layer, which is kept: increase max_iter"
+)
 #: Ends of the sparse fit after which the layers are not trained.
 CUT_SHORT = (Ending.INTERRUPTED, Ending.STOPPED)
 LOWER = (
@@ -165,6 +168,7 @@ class LayersMixin:
         report |= start | {"gain": gain, "gain_se": error}
         if gain > max(2 * error, LEAST_GAIN):
             return with_report(deep, report | {"n_layers": self.n_layers})
+        self._warn(UNTRAINED.format(-gain) if gain < -LEAST_GAIN else "", SkviWarning)
         return with_report(sparse.cut_short() if deep.interrupted else sparse, report)
 
     def _draws(self, problem, state, n_draws):

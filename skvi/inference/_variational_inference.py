@@ -68,6 +68,7 @@ from skvi.utils._validation import (
     _fit_context,
     elements,
     interval_levels,
+    validate_parameters,
     warn_user,
 )
 
@@ -229,6 +230,7 @@ class VariationalInference(BaseEstimator):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
+    _validate_params = validate_parameters
     _doc_link_module = "skvi"
     _doc_link_template = property(page_template)
 

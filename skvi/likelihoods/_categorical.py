@@ -53,16 +53,16 @@ class CategoricalLikelihood(_ClassLikelihood):
     -----
     Expectations under a normal f are integrals over the K - 1 dimensions of orthonormal
     contrasts. Given the other classes, the log loss has a closed form in the last one;
-    for up to four classes a product rule over the others follows their covariance,
-    accurate to about 1e-7 nat per row (four classes: where standard deviations are
-    below 6). Independent f (a factorized posterior) are integrated through
-    ``max_k (f_k + Gumbel noise)``, whose mean is that of log-sum-exp plus Euler's
-    constant: accurate to about 3e-7 nat per row for every variance. With five and more
-    classes a full covariance is split into a diagonal that reproduces the variances of
-    the differences to the most probable class, integrated in the same way, and a
-    remainder. A small remainder enters through two terms of a series (errors near 1e-6
-    nat per row on ten classes of digits), with derivatives of the first; rows whose
-    second term exceeds 1e-2 nat take 1024 quasi-random points for all classes but one.
+    for up to three classes a rule over the others follows their covariance, accurate
+    to about 1e-7 nat per row. Independent f (a factorized posterior) are integrated
+    through ``max_k (f_k + Gumbel noise)``, whose mean is that of log-sum-exp plus
+    Euler's constant: accurate to about 3e-7 nat per row for every variance. With four
+    and more classes a full covariance is split into a diagonal that reproduces the
+    variances of the differences to the most probable class, integrated in the same way,
+    and a remainder. A small remainder enters through two terms of a series (errors near
+    1e-6 nat per row on ten classes of digits), with derivatives of the first; rows
+    whose second term exceeds 1e-2 nat take 1024 quasi-random points for all classes but
+    one (of four classes, 1e-4 nat and a product rule).
     Errors of such rows, with dense random covariances of ten classes, were up to 6e-4
     nat where f has a standard deviation of 0.7, 2e-3 at 1.2 and 0.01 at 3. Powers use
     2048 quasi-random points. ``refine=2`` measures these errors, the series by its

@@ -209,6 +209,7 @@ class BayesianBinomialRegressor(
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         n_trials: ArrayLike | None = None,
         offset: ArrayLike | None = None,
@@ -306,6 +307,7 @@ class BayesianBinomialRegressor(
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         **row_data: ArrayLike | None,
     ) -> float:

@@ -251,6 +251,7 @@ default="auto"
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         exposure: ArrayLike | None = None,
         **row_data: ArrayLike | None,

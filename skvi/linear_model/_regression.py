@@ -9,11 +9,16 @@ import torch
 from sklearn.base import clone
 
 from skvi._estimator._features import with_new_features
-from skvi._estimator._regressors import names_of_units, noise_in, units_of
+from skvi._estimator._regressors import (
+    constants_message,
+    names_of_units,
+    noise_in,
+    units_of,
+)
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence, nodes_evidence
 from skvi.evidence._table import NamedBound, elbo_row
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._exact_coefficients import (
     ExactCoefficients,
@@ -104,6 +109,9 @@ class GaussianRegression(BayesianLinearModel):
     def _assemble(self, data, response):
         """Return the model: units, centered features, noise, priors, precisions."""
         units, standardizes = self._find_units(data)
+        is_given = isinstance(self._noise_to_fix(), Real) or self._stream is not None
+        if standardizes and self.fit_intercept and not (is_given or data.blocks):
+            self._warn(constants_message(data.y, "noise_scale=1.0"), SkviWarning)
         predictor = LinearPredictor(data.X.shape[1], 1, self.fit_intercept)
         taken = names_of_units(self.fit_intercept) if standardizes else ()
         taken += self._set_intercept_prior(data, units)

@@ -64,6 +64,7 @@ class RowPredictionMixin(OneOutputMixin):
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         forgetting: float = 1.0,
         **row_data: ArrayLike | None,
@@ -302,6 +303,7 @@ class RowPredictionMixin(OneOutputMixin):
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         **row_data: ArrayLike | None,
     ) -> float:

@@ -15,6 +15,7 @@ from skvi._predictive._quantiles import SampledFunction, normal_mixture_quantile
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._coefficients import find_coefficients
 from skvi.linear_model._functions import FunctionsMixin
+from skvi.linear_model._groups import correlated_groups
 from skvi.plotting._rows import BLACK, BLUE, check_matplotlib, make_axes
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._tables import MAX_PRINTED, as_html
@@ -226,7 +227,8 @@ def summary(
         coefficients, that of the noise, if it is inferred, and correlations; below are
         the expected shares of groups and noise in the sum of their variances (those of
         what they add to f, averaged over the rows). The name of a group for
-        its coefficients alone, in ascending order of their means.
+        its coefficients alone, in ascending order of their means; that of a pair for
+        those of both groups, one after the other.
 
     Returns
     -------
@@ -259,15 +261,20 @@ def summary(
 
 def _of_group(estimator, table, name):
     """Rows of the coefficients of one group, in ascending order."""
-    if not isinstance(name, str) or name not in estimator.column_groups_:
+    pairs = correlated_groups(estimator.column_groups)
+    found = {name: [name] for name in estimator.column_groups_} | pairs
+    if not isinstance(name, str) or name not in found:
         raise ValueError(
-            f"The fit has no group {name!r}, only {list(estimator.column_groups_)}; "
+            f"The fit has no group {name!r}, only {list(found)}; "
             "groups=True shows their scales."
         )
     width = len(table.names) // max(len(set(table.groups)), 1)
-    own = estimator.column_groups_[name] + int(estimator.fit_intercept)
-    rows = np.concatenate([own + k for k in range(0, len(table.names), width)])
-    rows = rows[np.argsort(table.mean[rows], kind="stable")]
+    firsts = range(int(estimator.fit_intercept), len(table.names), width)
+    rows: list[int] = []
+    for part in found[name]:
+        columns = estimator.column_groups_[part]
+        own = np.concatenate([columns + first for first in firsts])
+        rows += own[np.argsort(table.mean[own], kind="stable")].tolist()
     return replace(
         table,
         names=tuple(table.names[k] for k in rows),

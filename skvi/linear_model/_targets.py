@@ -108,6 +108,7 @@ class TargetRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
         self,
         X: Any,
         y: Any,
+        *,
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
         **row_data: ArrayLike | None,

@@ -14,6 +14,7 @@ from skvi._estimator._parts import SHORTHANDS
 from skvi._estimator._regressors import (
     ForecastMixin,
     coarse_grid,
+    constants_message,
     names_of_units,
     noise_in,
 )
@@ -169,8 +170,9 @@ class NetworkRegressorMixin(ForecastMixin, MultiOutputMixin, RegressorMixin):
         given.validate()
         grids = self._find_grids(given, data)
         units, taken = self._find_units(data, given, grids)
-        if noise_of(given) is not None:
-            self._warn_of_constants(data.y)
+        if noise_of(given) is not None and isinstance(self._noise_to_fix(), str):
+            known = "likelihood=GaussianLikelihood(noise_scale=1.0)"
+            self._warn(constants_message(data.y, known), SkviWarning)
             likelihood = self._noise_likelihood(units, grids)
             if data.y.ndim == 1:
                 (likelihood,) = likelihood.likelihoods
@@ -297,18 +299,6 @@ class NetworkRegressorMixin(ForecastMixin, MultiOutputMixin, RegressorMixin):
         forgets: every batch should be representative of all rows.
         """
         return self._learn_batch(X, y, sample_weight, forgetting=forgetting)
-
-    def _warn_of_constants(self, y):
-        """Say that one row, or equal ones, tell nothing of a scale."""
-        if isinstance(self._noise_to_fix(), str) and (np.ptp(y, axis=0) == 0).any():
-            equal = f"{len(y)} rows with equal values of y tell"
-            told = "one row tells" if len(y) == 1 else equal
-            self._warn(
-                f"{told} nothing of the scale of y or of its noise, so that "
-                "standard deviations and intervals have no meaning; give both, as in "
-                "likelihood=GaussianLikelihood(noise_scale=1.0) and normalize_y=False",
-                SkviWarning,
-            )
 
     def _noise_likelihood(self, units, grids):
         """Noise of each target; its scale, grid and atom in units of the fit."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
+from inspect import getfullargspec
 from operator import add
 from typing import Any, Self, TypeVar
 
@@ -184,10 +185,19 @@ def as_floats(X: Any, **options: Any) -> np.ndarray:
 
 
 def by_blocks(method: Method) -> Method:
-    """Make a prediction lazy where rows are in blocks of dask."""
+    """Make a prediction lazy where rows are in blocks of dask.
+
+    TypeError names the estimator, and what it has in place of an unknown argument.
+    """
+    known = getfullargspec(method)
 
     @wraps(method)
     def predict(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        if unknown := not known.varkw and sorted(options.keys() - set(known.args)):
+            raise TypeError(
+                f"{type(self).__name__}.{method.__name__} takes no {unknown[0]!r}."
+                f"{self._instead.get(unknown[0], '')}"
+            )
         if not is_dask(X):
             return method(self, X, *args, **options)
         return _lazily(partial(method, self), X, args, options)

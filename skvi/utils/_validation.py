@@ -3,8 +3,9 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -33,12 +34,14 @@ __all__ = [
     "check_levels",
     "check_sample_weight",
     "column_or_1d",
+    "did_you_mean",
     "interval_levels",
     "is_dask",
     "refuse_dates_as_target",
     "refuse_label_matrix",
     "validate_arguments",
     "validate_data",
+    "validate_parameters",
     "warn_user",
 ]
 
@@ -53,6 +56,9 @@ SEVERAL_LABELS = (
     "sklearn.multioutput.MultiOutputClassifier(estimator); MultiLabelBinarizer makes "
     "their columns."
 )
+# What words are called elsewhere.
+SYNONYMS = {"gaussian": "normal", "normal": "gaussian", "t": "student_t"}
+SYNONYMS |= {"ridge": "normal", "l2": "normal", "lasso": "laplace", "l1": "laplace"}
 DATE_OBJECTS = (date, timedelta, np.datetime64, np.timedelta64)
 
 
@@ -63,9 +69,8 @@ class StrOptions(_StrOptions):
     """
 
     def __str__(self) -> str:
-        """Name the options, and one that others call by another name."""
-        normal = " ('gaussian' is normal noise)" if "gaussian" in self.options else ""
-        return f"a str among {{{', '.join(map(repr, sorted(self.options)))}}}{normal}"
+        """Name the options."""
+        return f"a str among {{{', '.join(map(repr, sorted(self.options)))}}}"
 
 
 def is_dask(values: object) -> bool:
@@ -137,8 +142,30 @@ def _fit_context(*, prefer_skip_nested_validation: bool) -> Callable[[Method], M
 
 
 def validate_arguments(caller: str, values: dict, constraints: dict) -> None:
-    """Check the arguments of a method as scikit-learn checks parameters."""
-    validate_parameter_constraints(constraints, values, caller_name=caller)
+    """Check arguments as scikit-learn checks parameters; name a word that is meant."""
+    try:
+        validate_parameter_constraints(constraints, values, caller_name=caller)
+    except InvalidParameterError as error:
+        name = str(error).split("'")[1]
+        words = [c.options for c in constraints[name] if isinstance(c, _StrOptions)]
+        hint = did_you_mean(values[name], set().union(*words))
+        raise InvalidParameterError(f"{error}{hint}") from None
+
+
+def validate_parameters(estimator: base.BaseEstimator) -> None:
+    """Check the parameters of an estimator, as its `_validate_params`."""
+    name, given = type(estimator).__name__, estimator.get_params(deep=False)
+    validate_arguments(name, given, estimator._parameter_constraints)
+
+
+def did_you_mean(given: Any, words: Iterable[str]) -> str:
+    """The end of a message: the words that are close to what was given, two at most."""
+    known = {word: word for word in words}
+    names = {name: word for name, word in SYNONYMS.items() if word in known} | known
+    word = given.lower() if isinstance(given, str) else ""
+    near = get_close_matches(word, names, 1 if word in names else 2)
+    found = " or ".join(dict.fromkeys(repr(names[name]) for name in near))
+    return f" Did you mean {found}?" if found else ""
 
 
 def check_levels(quantiles: Any) -> np.ndarray:
@@ -251,7 +278,7 @@ def _types_of_dates(values: Any) -> list[str]:
 
 
 # Packages whose frames are between the user's line and the warning.
-INNER = {"skvi", "sklearn"}
+INNER = {"skvi", "sklearn", "joblib"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:

@@ -33,8 +33,8 @@ BLOCKS = da.from_array(X, chunks=(170, 2))
 )
 def test_equals_the_fit_of_arrays(model, y):
     w = RNG.integers(0, 3, size=600)
-    whole = clone(model).fit(X, y, w)
-    parts = model.fit(BLOCKS, da.from_array(y, chunks=250), w)
+    whole = clone(model).fit(X, y, sample_weight=w)
+    parts = model.fit(BLOCKS, da.from_array(y, chunks=250), sample_weight=w)
     for name in ("coef_", "coef_std_", "intercept_", "lower_bound_"):
         expected = getattr(whole, name)
         np.testing.assert_allclose(getattr(parts, name), expected, rtol=1e-8)

@@ -166,6 +166,8 @@ def test_pairs_are_correlated(case):
     assert table.mean[2] == pytest.approx(w @ r, abs=0.02)
     assert sum(table.numbers.values()) == pytest.approx(1.0)
     assert model.diagnostics_["n_scales"] < 130
+    both, *parts = (model.summary(groups=g).names for g in ("g", "level", "slope"))
+    assert both == parts[0] + parts[1]  # wrong variant: all in one order
 
 
 def test_pairs_of_which_data_say_little():

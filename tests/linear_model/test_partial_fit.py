@@ -53,7 +53,7 @@ def mirrored_batches():
 def in_batches(model, X, y, n=5, weight=None, **options):
     for rows in np.array_split(np.arange(len(y)), n):
         own = None if weight is None else weight[rows]
-        model.partial_fit(X[rows], y[rows], own, **options)
+        model.partial_fit(X[rows], y[rows], sample_weight=own, **options)
     return model
 
 
