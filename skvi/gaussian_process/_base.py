@@ -357,10 +357,9 @@ class SparseGaussianProcess(BaseVariational):
         return solution.cut_short() if self._place.interrupted else solution
 
     def _judge_fit(self, target):
-        place = self._place
         numbers = {
-            "n_kernel_evaluations": place.n_evaluations,
-            "kernel_converged": place.converged,
+            "n_kernel_evaluations": self._place.n_evaluations,
+            "kernel_converged": self._place.converged,
             "kernel_at_limits": self._at_limits,
         }
         return numbers, "", ""

@@ -71,19 +71,15 @@ class LogDensity(torch.autograd.Function):
         root = torch.linalg.cholesky(C)
         solution = torch.cholesky_solve(y, root)
         ctx.save_for_backward(root, solution)
-        log_root = root.diagonal().log().sum()
-        return (
-            -0.5 * ((y * solution).sum() + y.numel() * LOG_2PI) - y.shape[1] * log_root
-        )
+        squares = (y * solution).sum() + y.numel() * LOG_2PI
+        return -0.5 * squares - y.shape[1] * root.diagonal().log().sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
         root, solution = ctx.saved_tensors
         inverse = torch.cholesky_inverse(root)
-        k = solution.shape[1]
-        return torch.addmm(inverse, solution, solution.T, beta=-k).mul_(
-            0.5 * gradient
-        ), None
+        found = torch.addmm(inverse, solution, solution.T, beta=-solution.shape[1])
+        return found.mul_(0.5 * gradient), None
 
 
 class Whitened(torch.autograd.Function):

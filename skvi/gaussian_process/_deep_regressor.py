@@ -165,6 +165,11 @@ converged_
         """Not available: it has no closed form, and `lower_bound_` is below it."""
         raise AttributeError(f"{type(self).__name__} has no log_marginal_likelihood.")
 
+    @property
+    def sample_function(self):
+        """Not available: layers are drawn for all rows at once, by `sample_y`."""
+        raise AttributeError(f"{type(self).__name__} has no sample_function.")
+
     def _params_of_output(self, X, k, n_outputs):
         # A single column is fitted as a vector is.
         return {"random_state": self.random_state} if n_outputs == 1 else {}

@@ -9,7 +9,6 @@ form is bounded by conjugate gradients, since ``K >= Q``.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,12 +42,8 @@ OVER = "the seconds ended before a pass over all pairs of rows: give more max_se
 ROUNDING = 1e-11
 
 
-@dataclass(frozen=True, eq=False)
-class Sandwich:
-    """Both bounds on the log evidence, in nats."""
-
-    lower: float
-    upper: float
+#: Lower and upper bound, in nats.
+Bounds = tuple[float, float]
 
 
 @torch.no_grad()
@@ -66,29 +61,26 @@ def evidence_of_process(
     """
     if len(rows.X) <= FEW:
         value = float(log_evidence(features.kernel, features.theta, noise, rows))
-        value, error = value + constant, rounding(features, noise, rows, value)
-        found = Sandwich(value - error, value + error)
+        value, error = value + constant, rounding(features, float(noise), rows, value)
+        lower, upper = value - error, value + error
         name, reason = "exact", "the log evidence has a closed form at this kernel"
     else:
-        found = _narrowed(features, noise, rows, options)
-        lower = max(found.lower + constant, elbo[0])
-        found = Sandwich(lower, found.upper + constant)
+        lower, upper = _narrowed(features, noise, rows, options)
+        lower, upper = max(lower + constant, elbo[0]), upper + constant
         name = "deterministic bounds"
-        reason = BETWEEN if found.upper < math.inf else OVER
-    is_bounded = found.upper < math.inf
+        reason = BETWEEN if upper < math.inf else OVER
+    is_bounded = upper < math.inf
     both = {
-        f"{name}, {side}": NamedBound(
-            getattr(found, side), 0.0, side, "a bound, always", holds=ALWAYS
-        )
-        for side in ("lower", "upper")
+        f"{name}, {side}": NamedBound(at, 0.0, side, "a bound, always", holds=ALWAYS)
+        for side, at in (("lower", lower), ("upper", upper))
     }
     return EvidenceBounds(
-        lower=found.lower,
-        upper=found.upper,
+        lower=lower,
+        upper=upper,
         lower_se=0.0,
         upper_se=0.0,
-        estimate=0.5 * (found.lower + found.upper) if is_bounded else math.nan,
-        gap=found.upper - found.lower,
+        estimate=0.5 * (lower + upper) if is_bounded else math.nan,
+        gap=upper - lower,
         ess=math.inf,
         khat=-math.inf,
         reliable=is_bounded,
@@ -100,11 +92,11 @@ def evidence_of_process(
 
 
 def rounding(
-    features: InducingFeatures, noise: torch.Tensor, rows: NormalRows, value: float
+    features: InducingFeatures, noise: float, rows: NormalRows, value: float
 ) -> float:
     """Nats by which a log density may round, for the condition of its covariance."""
     largest = float(variance(features.kernel, features.theta, rows.X).sum())
-    condition = 1 + largest / float(noise)
+    condition = 1 + largest / noise
     size = max(len(rows.X) ** 0.5, abs(value))
     return ROUNDING + float(torch.finfo(torch.float64).eps) * condition * size
 
@@ -114,7 +106,7 @@ def _narrowed(
     noise: torch.Tensor,
     rows: NormalRows,
     options: dict[str, Any],
-) -> Sandwich:
+) -> Bounds:
     """Bounds with more and more points, up to a width, a number, or some seconds.
 
     The sides are infinite if the seconds are over before the first ones.
@@ -122,23 +114,18 @@ def _narrowed(
     seconds = options["max_seconds"]
     clock = Clock(PATH_SECONDS if seconds is None else seconds)
     width = PRECISION if options["precision"] is None else 2 * options["precision"]
-    best = Sandwich(-math.inf, math.inf)
+    lower, upper = -math.inf, math.inf
     while True:
         try:
             with clock.enforced():
                 found = sandwich(features, noise, rows, SHARE * width)
         except OutOfTime:
-            return best
-        best = _both(best, found)
+            return lower, upper
+        lower, upper = max(lower, found[0]), min(upper, found[1])
         n_points = min(2 * len(features.Z), MOST_POINTS, len(rows.X))
-        if best.upper - best.lower <= width or n_points == len(features.Z):
-            return best
+        if upper - lower <= width or n_points == len(features.Z):
+            return lower, upper
         features = _more_points(features, rows, n_points)
-
-
-def _both(first: Sandwich, second: Sandwich) -> Sandwich:
-    lower, upper = max(first.lower, second.lower), min(first.upper, second.upper)
-    return Sandwich(lower, upper)
 
 
 def _more_points(
@@ -154,20 +141,14 @@ def _more_points(
 @torch.no_grad()
 def sandwich(
     features: InducingFeatures, noise: torch.Tensor, rows: NormalRows, tol: float
-) -> Sandwich:
+) -> Bounds:
     """Bounds with the points of the features."""
     whole = _Whole(features, noise, rows)
-    logs, quadratic = whole.log_determinant(), whole.quadratic_form(tol)
-    s, n = float(noise), len(rows.X)
-    outside = 0.0
-    if rows.weight is not None:
-        excess = (rows.total - n) * (LOG_2PI + math.log(s))
-        outside = -0.5 * excess
-    values = [
-        outside - 0.5 * (n * LOG_2PI + logs[side] + quadratic[side])
-        for side in ("upper", "lower")
-    ]
-    return Sandwich(*values)
+    ends = zip(whole.log_determinant(), whole.quadratic_form(tol), strict=True)
+    excess = (rows.total - len(rows.X)) * (LOG_2PI + math.log(float(noise)))
+    rest = excess + len(rows.X) * LOG_2PI
+    upper, lower = (-0.5 * (rest + log_det + square) for log_det, square in ends)
+    return lower, upper
 
 
 class _Whole:
@@ -191,18 +172,15 @@ class _Whole:
     def block(self, index: slice) -> torch.Tensor:
         """Some rows of the covariances of all."""
         check_time()
-        K, X = self.features, self.rows.X
-        found = self.rows.scaled(covariance(K.kernel, K.theta, X[index], X))
-        if self.rows.weight is not None:
-            found = found * self.rows.weight[index].sqrt()[:, None]
+        K, X, part = self.features, self.rows.X, self.rows.some(index)
+        found = self.rows.scaled(covariance(K.kernel, K.theta, part.X, X))
+        found = part.scaled(found.T).T
         # The diagonal of blocks does not know that it is one.
-        own = variance(K.kernel, K.theta, X[index])
-        if self.rows.weight is not None:
-            own = own * self.rows.weight[index]
+        own = part.scaled(part.scaled(variance(K.kernel, K.theta, part.X)))
         found.diagonal(offset=index.start).copy_(own)
         return found
 
-    def log_determinant(self) -> dict[str, float]:
+    def log_determinant(self) -> Bounds:
         """Bounds of log |K + s I|."""
         squares, largest, trace, products = 0.0, 0.0, 0.0, []
         for index in self.blocks:
@@ -221,12 +199,9 @@ class _Whole:
         sums = n + first, n + 2 * first + second
         ends = sorted(_radau(end, n, *sums) for end in (1.0, top))
         error = self.error(self.log_det_of_Q)
-        return {
-            "lower": self.log_det_of_Q + ends[0] - error,
-            "upper": self.log_det_of_Q + ends[1] + error,
-        }
+        return self.log_det_of_Q + ends[0] - error, self.log_det_of_Q + ends[1] + error
 
-    def quadratic_form(self, tol: float) -> dict[str, float]:
+    def quadratic_form(self, tol: float) -> Bounds:
         """Bounds of ``y' (K + s I)^-1 y``, at most about `tol` apart."""
         y = self.rows.scaled(self.rows.y[:, 0])
         v = self._solve_near(y)
@@ -245,12 +220,11 @@ class _Whole:
             direction = z + (rz / last) * direction
         lower = 2 * float(y @ v) - float(v @ (y - r))
         error = self.error(lower)
-        return {"lower": lower - error, "upper": lower + max(rz, 0.0) + error}
+        return lower - error, lower + max(rz, 0.0) + error
 
     def error(self, value: float) -> float:
         """Rounding of a sum over rows."""
-        noise = self.A.new_tensor(self.s)
-        return rounding(self.features, noise, self.rows, value)
+        return rounding(self.features, self.s, self.rows, value)
 
     def _times(self, v: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.block(index) @ v for index in self.blocks]) + self.s * v

@@ -13,7 +13,7 @@ from skvi._estimator._model import Model
 from skvi.base._rows import Rows
 from skvi.gaussian_process._collapsed import NormalRows
 from skvi.gaussian_process._features import InducingFeatures
-from skvi.kernels._kernels import covariance
+from skvi.kernels._kernels import covariance, variance
 from skvi.linear_model._coefficients import NormalCoefficients, Pair
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import BlockRows
@@ -23,6 +23,9 @@ from skvi.utils._validation import as_tensor, row_chunks
 
 # Elements of the features of all rows beyond which they are made in blocks.
 MOST_ELEMENTS = 2**25
+# Rounding of a covariance of functions, relative to the prior variance of each row;
+# ten times what smooth kernels at 1,000 rows need.
+ROUNDING = 1e-12
 
 
 class RowBlocks:
@@ -104,3 +107,40 @@ class Functions(NormalCoefficients):
             phi = self.model.design(X)[:, :-1]
             total = covariance(features.kernel, features.theta, rows, rows)
             return found + (total - phi @ phi.T).numpy()
+
+    def sample(self, X: Any, noise: torch.Tensor, n_jobs: int | None) -> torch.Tensor:
+        """Functions at rows of X, (n, S), by as many normal numbers.
+
+        Values do not depend on the rows that follow.
+        """
+        features, rows = self.model.features, as_tensor(X).double()
+        cov = torch.from_numpy(self.function_covariance(X, n_jobs))
+        own = variance(features.kernel, features.theta, rows)
+        cov.diagonal().add_(ROUNDING * own + np.finfo(float).tiny)
+        mean = self.functions(X, n_jobs)[0]
+        return mean[:, None] + torch.linalg.cholesky(cov) @ noise
+
+
+class SampledProcess:
+    """A function of each target, drawn where it is asked for, given what was drawn."""
+
+    def __init__(self, estimator: Any, random_state: np.random.RandomState) -> None:
+        self.estimator = estimator
+        self.outputs = estimator.outputs_ if estimator._n_columns else [estimator]
+        self.rng = np.random.default_rng(random_state.randint(2**31))
+        #: Rows so far, as bytes, with their places; a normal number of each.
+        self.known: dict[bytes, int] = {}
+        self.noise = np.empty((0, len(self.outputs)))
+
+    def __call__(self, X: Any) -> np.ndarray:
+        """Values at rows of X, (n,) or (n, n_outputs), in units of y."""
+        X = self.estimator._check_X(X).astype(np.float64)
+        places = [self.known.setdefault(x.tobytes(), len(self.known)) for x in X]
+        rows = np.frombuffer(b"".join(self.known)).reshape(-1, X.shape[1])
+        more = self.rng.normal(size=(len(rows) - len(self.noise), len(self.outputs)))
+        self.noise, found = np.concatenate([self.noise, more]), []
+        for output, noise in zip(self.outputs, self.noise.T, strict=True):
+            noise, units = as_tensor(noise[:, None].copy()), output._model.units
+            f = output._coefficients.sample(rows, noise, output.n_jobs)[places, 0]
+            found.append(f.numpy() * units.y_scale + units.y_mean)
+        return np.stack(found, 1) if self.estimator._n_columns else found[0]

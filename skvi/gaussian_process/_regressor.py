@@ -4,8 +4,11 @@ from __future__ import annotations  # short types in help()
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
+from functools import reduce
 from numbers import Real
+from operator import add
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +34,7 @@ from skvi.gaussian_process._collapsed import (
     collapsed_bound,
     log_evidence,
 )
+from skvi.gaussian_process._model import SampledProcess
 from skvi.kernels._kernels import has_white
 from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
@@ -49,8 +53,6 @@ EQUAL = (
     "{} nothing of the scale of y or of its noise, so that "
     "standard deviations have no meaning; give the variance of the noise, as alpha=1.0"
 )
-# Rounding of a covariance of functions, relative to its largest variance.
-ROUNDING = 1e-10
 
 
 class SparseGaussianProcessRegressor(
@@ -307,6 +309,28 @@ converged_
         found = enumerate(draws)
         return {f"inducing_values_{k}": part["inducing_values"] for k, part in found}
 
+    def sample_function(
+        self, random_state: int | np.random.RandomState | None = None
+    ) -> Callable[[Any], np.ndarray]:
+        """Draw one function from the posterior.
+
+        Parameters
+        ----------
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        callable
+            X of shape (n_samples, n_features) -> values of shape (n_samples,) or
+            (n_samples, n_outputs), without noise. All calls evaluate the same function:
+            new values are drawn given those of all rows so far. Which function it is
+            depends on the order of calls, and their cost grows as the cube of the
+            number of different rows.
+        """
+        check_is_fitted(self)
+        # A later fit must not change the function.
+        return SampledProcess(copy(self), check_random_state(random_state))
+
     def log_marginal_likelihood(
         self, theta: ArrayLike | None = None, eval_gradient: bool = False
     ) -> float | tuple[float, np.ndarray]:
@@ -381,11 +405,6 @@ converged_
     def _root_mean_square(self, y_scale):
         """Of the target without its mean, or where it is not taken off, with it."""
         return y_scale if self.normalize_y else self._size
-
-    @property
-    def sample_function(self):
-        """Not available: a function has a value everywhere; `sample_y` takes rows."""
-        raise AttributeError(f"{type(self).__name__} has no sample_function.")
 
     def _size_of(self, rows):
         """Standard deviation of the target, in the units of the fit."""
@@ -468,34 +487,27 @@ converged_
 
     def _observations(self, X, theta, random_state):
         """One new target of each of S functions, (n, S)."""
-        model, n_draws = self._model, len(theta)
-        mean = self._coefficients.functions(X, self.n_jobs)[0]
-        cov = torch.from_numpy(self._coefficients.function_covariance(X, self.n_jobs))
-        size = ROUNDING * float(cov.diagonal().max()) + np.finfo(float).tiny
-        cov.diagonal().add_(size)
-        root = torch.linalg.cholesky(cov)
-        generator = make_generator(random_state)
-        noise = randn(generator, len(mean), n_draws)
-        f = (mean[:, None] + root @ noise).T
+        model, generator = self._model, make_generator(random_state)
+        noise = randn(generator, X.shape[0], len(theta))
+        f = self._coefficients.sample(X, noise, self.n_jobs).T
         y = model.likelihood.sample(f[..., None], generator)
         return (y.T * model.units.y_scale + model.units.y_mean).numpy()
 
 
 def _without_white(kernel):
     """A sum without its white kernel, and this one."""
-    if not isinstance(kernel, Sum):
-        raise ValueError(
-            f"A WhiteKernel must be a summand of the kernel, beside others. Got "
-            f"{kernel!r}: add it, as in ConstantKernel() * RBF() + WhiteKernel()."
-        )
-    for one, rest in ((kernel.k1, kernel.k2), (kernel.k2, kernel.k1)):
-        if isinstance(one, WhiteKernel) and not has_white(rest):
-            return rest, one
-    for name, other in (("k1", kernel.k2), ("k2", kernel.k1)):
-        part = getattr(kernel, name)
-        if has_white(part) and isinstance(part, Sum) and not has_white(other):
-            rest, white = _without_white(part)
-            return (rest + other if name == "k1" else other + rest), white
+    parts = _summands(kernel)
+    white = [part for part in parts if isinstance(part, WhiteKernel)]
+    rest = [part for part in parts if not has_white(part)]
+    if len(white) == 1 and len(rest) == len(parts) - 1 > 0:
+        return reduce(add, rest), white[0]
     raise ValueError(
-        f"A kernel may have one WhiteKernel, as a summand. Got {kernel!r}."
+        f"A kernel may have one WhiteKernel, which must be a summand, beside others. "
+        f"Got {kernel!r}: add it, as in ConstantKernel() * RBF() + WhiteKernel()."
     )
+
+
+def _summands(kernel):
+    if not isinstance(kernel, Sum):
+        return [kernel]
+    return [*_summands(kernel.k1), *_summands(kernel.k2)]

@@ -116,6 +116,25 @@ def test_every_row_an_inducing_point_is_scikit_learns_process(normalize_y):
     assert np.abs(apart).max() < 5 * np.sqrt(2 / 20_000)
 
 
+def test_functions_are_drawn_where_they_are_asked_for():
+    """Wrong: with noise; rows of a later call independent of those before."""
+    X, y = rows_of(20)
+    model = SparseGaussianProcessRegressor(NOISY, optimizer=None).fit(X, 50 * y + 9)
+    new = np.array([X[0], X[1], [9.0, 9.0], [9.3, 9.0]])
+    drawn = [model.sample_function(k) for k in range(60)]
+    draws = np.stack([np.append(f(new[:3]), f(new)[3:]) for f in drawn])
+    mean, cov = model.predict(new, return_cov=True)
+    cov = cov - model.noise_scale_**2 * np.eye(4)
+    scale = np.sqrt(np.diag(cov))
+    assert (np.abs(draws.mean(0) - mean) < 4 * scale / 60**0.5).all()
+    apart = (np.cov(draws.T) - cov) / np.outer(scale, scale)
+    assert np.abs(apart).max() < 4 * np.sqrt(2 / 60)
+    np.testing.assert_allclose(drawn[0](new[::-1]), draws[0, ::-1], rtol=1e-9)
+    both = SparseGaussianProcessRegressor(NOISY, optimizer=None)
+    f = both.fit(X, np.stack([y, -y], 1)).sample_function(0)
+    np.testing.assert_allclose(f(X[:3]), f(X[:4])[:3], rtol=1e-9)
+
+
 @pytest.mark.parametrize("n_inducing", ["auto", 12])
 def test_the_marginal_likelihood_is_scikit_learns_at_any_hyperparameters(n_inducing):
     """Wrong: the slope in the deviation of the noise, half of that in its log variance.
@@ -219,12 +238,12 @@ def test_the_evidence_is_between_its_certain_bounds(seed):
         counts = None if weight is None else torch.as_tensor(weight)
         rows = tensors(X, (y - y_mean) / y_scale, counts)
         noise = torch.tensor(model.noise_scale_ / y_scale).square()
-        found = sandwich(model._model.features, noise, rows, 1e-6)
+        lower, upper = sandwich(model._model.features, noise, rows, 1e-6)
         shift = rows.total * np.log(y_scale)
-        assert found.lower - shift <= exact + 1e-8
-        assert exact <= found.upper - shift + 1e-8
+        assert lower - shift <= exact + 1e-8
+        assert exact <= upper - shift + 1e-8
         assert model.lower_bound_ <= exact
-        gaps.append(found.upper - found.lower)
+        gaps.append(upper - lower)
     assert gaps[1] < gaps[0]
 
 
