@@ -4,7 +4,6 @@ from __future__ import annotations  # short types in help()
 
 from copy import deepcopy
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -25,12 +24,11 @@ from skvi.utils._blocks import by_blocks
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._tensors import log_mean_exp
 from skvi.utils._validation import (
-    Interval,
     StrOptions,
     _fit_context,
     as_numpy,
     column_or_1d,
-    validate_arguments,
+    interval_levels,
 )
 
 
@@ -303,13 +301,8 @@ class BayesianClassifierMixin(ClassifierMixin):
             more; models that predict by draws use the quantiles of these draws.
         """
         check_is_fitted(self)
-        validate_arguments(
-            type(self).__name__,
-            {"coverage": coverage},
-            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-        )
-        tail = (1 - coverage) / 2
-        return self._probability_quantiles(X, [tail, 1 - tail])
+        levels = interval_levels(type(self).__name__, coverage)
+        return self._probability_quantiles(X, levels)
 
     def _probability_quantiles(self, X, levels):
         """Quantiles of class probabilities over draws, (n, q, K)."""

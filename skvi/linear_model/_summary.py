@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from skvi.linear_model._groups import correlated_groups
 from skvi.plotting._rows import BLACK, BLUE, check_matplotlib, make_axes
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.utils._tables import MAX_PRINTED, as_html
-from skvi.utils._validation import Interval, validate_arguments
+from skvi.utils._validation import interval_levels
 
 # Fraction of the deviation of a log scale by which its nodes are smoothed.
 SMOOTHING = 0.5
@@ -237,19 +236,15 @@ def summary(
         Prints as a table; ``to_frame()`` is one of pandas.
     """
     check_is_fitted(self)
-    validate_arguments(
-        type(self).__name__,
-        {"coverage": coverage},
-        {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-    )
+    levels = interval_levels(type(self).__name__, coverage)
     if groups is True:
-        return _table_of_scales(self, coverage)
+        return _table_of_scales(self, coverage, levels)
     names = _check_feature_names_in(self, feature_names)
     columns = _columns(self.intercept_, self.coef_)
     first = 0 if self.fit_intercept else 1
     names = ["intercept", *map(str, names)][first:]
     labels = self._group_labels() if len(columns) > 1 else []
-    ends = self._coefficient_ends((1 - coverage) / 2)
+    ends = self._coefficient_ends(levels[0])
     four = (columns, _columns(self.intercept_std_, self.coef_std_), *ends)
     found = vars(self)
     table = CoefficientTable(
@@ -289,7 +284,7 @@ def _of_group(estimator, table, name):
     )
 
 
-def _table_of_scales(estimator, coverage):
+def _table_of_scales(estimator, coverage, levels):
     """Posterior of the scales of groups, and of the noise."""
     if not (found := estimator._log_scales()):
         raise ValueError(
@@ -299,7 +294,7 @@ def _table_of_scales(estimator, coverage):
     shares = _shares(estimator, found)
     named = estimator._coefficients.named_scales()
     found |= {name: named[name] for name in estimator._correlations if name in named}
-    levels, rows = [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage], []
+    rows = []
     for name, (z, weights) in found.items():
         function = torch.tanh if name in estimator._correlations else torch.exp
         value, ends = function(z), _smooth_quantiles(z, weights, levels)

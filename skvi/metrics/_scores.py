@@ -2,7 +2,6 @@
 
 import math
 from copy import copy
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,10 +13,9 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from skvi.utils._forecasts import find_forecast
 from skvi.utils._validation import (
     ROW_DATA,
-    Interval,
     check_sample_weight,
+    interval_levels,
     row_chunks,
-    validate_arguments,
 )
 
 # Elements of a temporary array.
@@ -215,7 +213,7 @@ def interval_score(y: ArrayLike, interval: ArrayLike, coverage: float) -> np.nda
     >>> interval_score([0.5, 1.5], [[0.0, 1.0], [0.0, 1.0]], coverage=0.9)
     array([ 1., 11.])
     """
-    check_coverage("interval_score", coverage)
+    interval_levels("interval_score", coverage)
     y, ends = np.asarray(y, dtype=np.float64), np.asarray(interval, dtype=np.float64)
     low, high = split_interval(y, ends)
     missed = np.maximum(np.maximum(low - y, y - high), 0.0)
@@ -231,15 +229,6 @@ def split_interval(y: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndar
             f"Got y {y.shape} and interval {ends.shape}."
         )
     return ends[:, 0], ends[:, 1]
-
-
-def check_coverage(caller: str, coverage: float) -> None:
-    """Raise if a coverage is not a probability."""
-    validate_arguments(
-        caller,
-        {"coverage": coverage},
-        {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-    )
 
 
 ADVICE = (
