@@ -356,11 +356,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         return self._sample(n_draws, make_generator(random_state))
 
     def _check_n_draws(self, n_draws):
-        validate_arguments(
-            type(self).__name__,
-            {"n_draws": n_draws},
-            {"n_draws": [Interval(Integral, 1, None, closed="left")]},
-        )
+        allowed = {"n_draws": [Interval(Integral, 1, None, closed="left")]}
+        validate_arguments(type(self).__name__, {"n_draws": n_draws}, allowed)
 
     def _sample(self, n_draws, generator):
         """Draws of what predictions come from: the fitted posterior, by default."""

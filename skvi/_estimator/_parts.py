@@ -180,13 +180,17 @@ def _prior_of_block(prior: Any) -> Any:
     """Resolve one prior of a mapping, which may be a shorthand as well."""
     if not isinstance(prior, str):
         return clone(prior)
-    if prior not in SHORTHANDS["prior"]:
+    return _called("A prior", prior, SHORTHANDS["prior"])
+
+
+def _called(what: str, word: str, table: dict) -> Any:
+    """The object that a word stands for; ValueError if it stands for none."""
+    if word not in table:
         raise ValueError(
-            f"A prior must be one of {sorted(SHORTHANDS['prior'])} or an object "
-            f"such as Normal(scale=2.0). Got {prior!r}."
-            f"{did_you_mean(prior, SHORTHANDS['prior'])}"
+            f"{what} must be one of {sorted(table)} or an object. Got {word!r} instead."
+            f"{did_you_mean(word, table)}"
         )
-    return SHORTHANDS["prior"][prior]()
+    return table[word]()
 
 
 def _loss_of(function: Any) -> Loss:
@@ -284,13 +288,8 @@ def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
 def _from_shorthand(estimator: Any, name: str, value: str, table: dict) -> Any:
     if (name, value) in CHOSEN:
         return CHOSEN[name, value]()
-    if value not in table:
-        raise ValueError(
-            f"The {name!r} parameter of {type(estimator).__name__} must be one of "
-            f"{sorted(table)} or an object. Got {value!r} instead."
-            f"{did_you_mean(value, table)}"
-        )
-    return table[value]()
+    what = f"The {name!r} parameter of {type(estimator).__name__}"
+    return _called(what, value, table)
 
 
 def _change_blocks(blocks: dict, changes: dict[str, Any], name: str) -> dict:

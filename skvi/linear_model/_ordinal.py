@@ -335,10 +335,8 @@ class BayesianOrdinalClassifier(BayesianClassifierMixin, BayesianLinearModel):
         if groups:
             return table
         points, w = (part.numpy() for part in self._cutpoints_of(self._coefficients))
-        levels, given = (
-            [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage],
-            w[:, None] + 0 * points,
-        )
+        levels = [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage]
+        given = w[:, None] + 0 * points
         ends = np.quantile(points, levels, 0, weights=given, method="inverted_cdf")
         own = self.cutpoints_, self.cutpoints_std_, *ends
         headings = ("mean", "std", "lower", "upper")

@@ -15,7 +15,11 @@ from skvi.metrics._scores import (
     split_interval,
 )
 from skvi.utils._tensors import RandomState
-from skvi.utils._validation import _safe_indexing, check_coverage, warn_user
+from skvi.utils._validation import (
+    _safe_indexing,
+    interval_levels,
+    warn_user,
+)
 
 # Probabilities beyond quantiles that show whether there is a mean, and the least share
 # of it that quantiles farther out do not have: of a Cauchy distribution they are equal.
@@ -166,7 +170,7 @@ class IntervalScorer(RowScorer):
 
     def __init__(self, coverage: float = 0.9) -> None:
         super().__init__()
-        check_coverage(type(self).__name__, coverage)
+        interval_levels(type(self).__name__, coverage)
         self.coverage = coverage
 
 

@@ -13,8 +13,8 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from skvi.utils._forecasts import find_forecast
 from skvi.utils._validation import (
     ROW_DATA,
-    check_coverage,
     check_sample_weight,
+    interval_levels,
     row_chunks,
 )
 
@@ -213,7 +213,7 @@ def interval_score(y: ArrayLike, interval: ArrayLike, coverage: float) -> np.nda
     >>> interval_score([0.5, 1.5], [[0.0, 1.0], [0.0, 1.0]], coverage=0.9)
     array([ 1., 11.])
     """
-    check_coverage("interval_score", coverage)
+    interval_levels("interval_score", coverage)
     y, ends = np.asarray(y, dtype=np.float64), np.asarray(interval, dtype=np.float64)
     low, high = split_interval(y, ends)
     missed = np.maximum(np.maximum(low - y, y - high), 0.0)

@@ -157,11 +157,8 @@ class SparsityMixin:
     def _above(self, threshold):
         """Whether each parameter of each component is kept, (K, P)."""
         check_is_fitted(self)
-        validate_arguments(
-            type(self).__name__,
-            {"threshold": threshold},
-            {"threshold": [Interval(Real, 0, None, closed="left")]},
-        )
+        allowed = {"threshold": [Interval(Real, 0, None, closed="left")]}
+        validate_arguments(type(self).__name__, {"threshold": threshold}, allowed)
         normals = [c.as_normal() for c in self.posterior_.components]
         ratios = torch.stack([n.mean.abs() / n.variance.sqrt() for n in normals])
         weights = self.posterior_.layout.positions(self._weight_names())

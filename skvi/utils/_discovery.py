@@ -37,11 +37,8 @@ def all_estimators(type_filter: str | None = None) -> list[tuple[str, type]]:
     >>> [name for name, _ in all_estimators("transformer")]
     ['BayesianChangepointDetector', 'GroupedFeatures', 'SubsetSearch']
     """
-    validate_arguments(
-        "all_estimators",
-        {"type_filter": type_filter},
-        {"type_filter": [None, StrOptions(set(KINDS))]},
-    )
+    allowed = {"type_filter": [None, StrOptions(set(KINDS))]}
+    validate_arguments("all_estimators", {"type_filter": type_filter}, allowed)
     kind = KINDS.get(type_filter or "", BaseEstimator)
     found: dict[str, type] = {}
     for package in import_module("skvi")._SUBMODULES:

@@ -159,7 +159,12 @@ def validate_parameters(estimator: base.BaseEstimator) -> None:
 
 
 def did_you_mean(given: Any, words: Iterable[str]) -> str:
-    """The end of a message: the words that are close to what was given, two at most."""
+    """The end of a message: the words that are close to what was given, two at most.
+
+    Of a class it is an instance.
+    """
+    if isinstance(given, type):
+        return f" Did you mean {given.__name__}()?"
     known = {word: word for word in words}
     names = {name: word for name, word in SYNONYMS.items() if word in known} | known
     word = given.lower() if isinstance(given, str) else ""
