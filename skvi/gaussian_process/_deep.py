@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from skvi.evidence._summarize import without_bounds
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.gaussian_process._base import SEARCH_ROWS, column_sizes
+from skvi.gaussian_process._base import LENGTHS, SEARCH_ROWS, column_sizes
 from skvi.gaussian_process._features import InducingFeatures
 from skvi.gaussian_process._layers import (
     PACE,
@@ -42,10 +42,12 @@ SPARSE_ITER = 100
 # Most directions along which an inner layer moves rows.
 WIDTH = 30
 # Step size, and gradient steps of an iteration without minibatches.
-RATE, STEPS = 0.02, 100
+RATE, STEPS = 0.05, 100
 # Layers are first trained with few inducing points, of which there are twice as many in
 # each stage, for a fraction of the steps: a kernel with too few points to follow a jump
-# leaves it to the inner layers.
+# leaves it to the inner layers. Until all points are there, length scales of these only
+# become shorter: few points determine little of a function with short ones, so that
+# those of columns that matter would grow, and from a large one no slope leads back.
 LEAST_POINTS, STAGE = 5, 4
 # Variances of inner layers that are tried, and nats per row that they may cost.
 VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.1
@@ -223,14 +225,19 @@ class LayersMixin:
         """Layers with as many inducing points as Z, which do not change them."""
         target = state.target
         learned, layers = target._points()[0], target.frozen().predictor_spec
-        Z = Z[layers.n_inducing :]
-        if not len(Z):
-            return state
-        predictor, q = layers.with_points(state.posterior, Z)
+        bounds = self._scale_bounds(layers.sizes, len(Z))
+        parts = state.posterior, Z[layers.n_inducing :], bounds
+        predictor, q = layers.with_points(*parts)
         data = target.X, target.y, target.rows.weight, target.constant
         target = LayersTarget(predictor, target.likelihood_spec, target.loss, *data)
         hyper = torch.cat([learned.detach(), predictor.initial_point()])
         return State(q, target.at(hyper))
+
+    def _scale_bounds(self, sizes, n_inducing):
+        """Those of the length scales of inner layers with so many points, (d, 2)."""
+        low, high = LENGTHS
+        is_last = n_inducing == len(self._model.features.Z)
+        return np.outer(start_lengths(sizes), [low, high if is_last else 1.0])
 
     def _start(self, problem, sparse, features, theta):
         """State of layers at a sparse process; and diagnostics."""
@@ -238,9 +245,8 @@ class LayersMixin:
         k = model.predictor.n_outputs
         sizes, directions = self._directions(target)
         n_inner, m = self.n_layers - 1, len(features.Z)
-        inner = ConstantKernel(1.0) * Matern(
-            sizes.numpy() * math.sqrt(len(sizes)), nu=2.5
-        )
+        lengths, bounds = start_lengths(sizes), self._scale_bounds(sizes, m)
+        inner = ConstantKernel(1.0) * Matern(lengths, bounds, nu=2.5)
         last = features.kernel.clone_with_theta(features.theta.numpy())
         kernels = [inner] * n_inner + [last]
         points = [features.Z] * len(kernels)
@@ -255,7 +261,7 @@ class LayersMixin:
         roots = roots * roots.diagonal(dim1=1, dim2=2).sign()[:, None]
         posterior = BlocksPosterior(predictor.layout, sum(predictor.widths))
         posterior = posterior.with_last(normal.mean.reshape(k, m), roots)
-        variances = [layers.point_layout[f"kernel_{i}"].start for i in range(n_inner)]
+        variances = [layers.point_layout[f"kernel_{i}_0"].start for i in range(n_inner)]
         for variance in VARIANCES:
             hyper[variances] = math.log(variance) / PACE
             state = State(posterior, layers.at(hyper.clone()))
@@ -324,3 +330,8 @@ class LayersMixin:
         layers = LayersTarget(self._layers, target.likelihood, target.loss, *data)
         given = layers, self.posterior_, generator, options["quantity"]
         return without_bounds(*given, LOWER)
+
+
+def start_lengths(sizes):
+    """Length scales at which inner layers start."""
+    return sizes.numpy() * math.sqrt(len(sizes))

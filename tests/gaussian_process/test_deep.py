@@ -68,7 +68,8 @@ def test_further_points_change_no_layers():
     q = BlocksPosterior(layers.layout, 2)
     random = torch.randn(len(q.params), generator=torch.Generator().manual_seed(0))
     q = q.at(0.3 * random.double())
-    more, grown = layers.with_points(q, torch.linspace(-0.9, 0.75, 4)[:, None].double())
+    others = torch.linspace(-0.9, 0.75, 4)[:, None].double()
+    more, grown = layers.with_points(q, others, np.array([[0.1, 0.8]]))
     assert len(list(more.layers())[1][2]) == 10
     assert not torch.equal(*(points for *_, points in more.layers()))
     at = torch.linspace(-1.5, 1.5, 9)[:, None].double(), one[None, None]
