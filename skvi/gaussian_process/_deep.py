@@ -142,15 +142,16 @@ class LayersMixin:
     def _find(self, search, theta):
         found, self._coarser = super()._find(search, theta), []
         m = len(search.objective.rows.X if found.Z is None else found.Z)
-        random_state = check_random_state(self.random_state)
-        search = search.of_some(SEARCH_ROWS, random_state)
-        while self.n_layers > 1 and not found.interrupted and m >= 2 * LEAST_POINTS:
+        while self.n_layers > 1 and m >= 2 * LEAST_POINTS:
             m //= 2
+            self._coarser.insert(0, m)
+        if self._coarser and not found.interrupted:
+            random_state = check_random_state(self.random_state)
+            search = search.of_some(SEARCH_ROWS, random_state)
             parts = search.sizes, random_state.randint(2**31 - 1)
-            few = spread_points(search.objective.rows, m, *parts)
-            few = search.improve(Place(theta, few), SPARSE_ITER, moves=True)
-            found = replace(found, interrupted=few.interrupted)
-            self._coarser.append(few)
+            few = Place(theta, spread_points(search.objective.rows, m, *parts))
+            self._few = search.improve(few, SPARSE_ITER, moves=True)
+            found = replace(found, interrupted=self._few.interrupted)
         return found
 
     def _deepen(self, problem, sparse, progress):
@@ -177,49 +178,44 @@ class LayersMixin:
     def _train_in_stages(self, problem, sparse, progress):
         """Layers with more and more inducing points, and diagnostics of the start.
 
-        Each stage starts where the bound is higher: as the sparse process with as many
-        points, or as the layers before, to which points are added that do not change
-        them.
+        The last stage starts where the bound is higher: as the sparse process, or as
+        the layers before, to which points are added that do not change them. Those
+        of the sparse process begin with the ones of greatest variance.
         """
-        features, before = self._model.features, None
-        for place in reversed(self._coarser):
-            n = features.kernel.n_dims
-            theta = torch.from_numpy(place.theta[:n])
-            few = InducingFeatures.of(features.kernel, theta, place.Z)
-            other = self._solve_sparse(problem, few, place.theta)
-            start = self._best_start(problem, other, few, place.theta, before)[0]
-            before = self._train(problem, start, self._stage_steps, progress)
-            if before.interrupted:
-                return before, {}
-        parts = features, self._place.theta, before
-        start, report = self._best_start(problem, sparse, *parts)
+        features, state = self._model.features, None
+        for m in self._coarser:
+            if state is None:
+                state = self._start_of_few(problem)
+            else:
+                state = self._grow(state, features.Z[:m])
+            found = self._train(problem, state, self._stage_steps, progress)
+            if found.interrupted:
+                return found, {}
+            state = found.state
+        start, report = self._start(problem, sparse, features, self._place.theta)
+        report["starts_coarse"] = False
+        if state is not None:
+            state = self._grow(state, features.Z)
+            gain = float((self._draws(problem, state, N_JUDGED) + sparse.value).mean())
+            report["starts_coarse"] = gain > 0
+            start = state if gain > 0 else start
         return self._train(problem, start, self.max_iter, progress), report
 
-    def _best_start(self, problem, sparse, features, theta, before):
-        """State with the points of features, and diagnostics."""
-        state, report = self._start(problem, sparse, features, theta)
-        report["starts_coarse"] = False
-        if before is not None:
-            grown = self._grow(before.state, features.Z)
-            gains = self._draws(problem, grown, N_JUDGED) + sparse.value
-            if gains.mean() > 0:
-                return grown, report | {"starts_coarse": True}
-        return state, report
-
-    def _solve_sparse(self, problem, features, theta):
-        """The fit of a sparse process with other features."""
-        target = problem.target
-        predictor = InducingPredictor(len(features.Z), self._model.predictor.n_outputs)
+    def _start_of_few(self, problem):
+        """State at the sparse process with fewest points."""
+        target, model, place = problem.target, self._model, self._few
+        kernel, point = model.features.kernel, torch.from_numpy(place.theta)
+        few = InducingFeatures.of(kernel, point[: kernel.n_dims], place.Z)
+        predictor = InducingPredictor(len(few.Z), model.predictor.n_outputs)
         prior = Normal().build(predictor.layout)
-        n = features.kernel.n_dims
-        learned = torch.from_numpy(theta[n:].copy())
-        likelihood = clone(self._model.likelihood).bind(learned)
+        likelihood = clone(model.likelihood).bind(point[kernel.n_dims :].clone())
         X, *data = target.inputs.take(slice(None))
-        data = features(X), *data, target.constant
-        parts = predictor, likelihood, self._model.loss, prior, *data
+        data = few(X), *data, target.constant
+        parts = predictor, likelihood, model.loss, prior, *data
         q = FullRankNormal().build(predictor.layout)
-        few = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
-        return NaturalGradient().solve(few, SolverOptions(SPARSE_ITER, self.tol))
+        other = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
+        sparse = NaturalGradient().solve(other, SolverOptions(SPARSE_ITER, self.tol))
+        return self._start(problem, sparse, few, place.theta)[0]
 
     def _grow(self, state, Z):
         """Layers with as many inducing points as Z, which do not change them."""
