@@ -221,19 +221,20 @@ class LayersMixin:
         """Layers with as many inducing points as Z, which do not change them."""
         target = state.target
         learned, layers = target._points()[0], target.frozen().predictor_spec
-        bounds = self._scale_bounds(layers.sizes, len(Z))
-        parts = state.posterior, Z[layers.n_inducing :], bounds
-        predictor, q = layers.with_points(*parts)
+        inner, Z = self._inner_kernel(layers.sizes, len(Z)), Z[layers.n_inducing :]
+        predictor, q = layers.with_points(state.posterior, Z, inner)
         data = target.X, target.y, target.rows.weight, target.constant
         target = LayersTarget(predictor, target.likelihood_spec, target.loss, *data)
         hyper = torch.cat([learned.detach(), predictor.initial_point()])
         return State(q, target.at(hyper))
 
-    def _scale_bounds(self, sizes, n_inducing):
-        """Those of the length scales of inner layers with so many points, (d, 2)."""
-        low, high = LENGTHS
-        is_last = n_inducing == len(self._model.features.Z)
-        return np.outer(start_lengths(sizes), [low, high if is_last else 1.0])
+    def _inner_kernel(self, sizes, n_inducing):
+        """That of inner layers with so many inducing points, at its start."""
+        (low, high), lengths = LENGTHS, sizes.numpy() * math.sqrt(len(sizes))
+        if n_inducing < len(self._model.features.Z):
+            high = 1.0
+        bounds = np.outer(lengths, [low, high])
+        return ConstantKernel(1.0) * Matern(lengths, bounds, nu=2.5)
 
     def _start(self, problem, sparse, features, theta):
         """State of layers at a sparse process; and diagnostics."""
@@ -241,10 +242,8 @@ class LayersMixin:
         k = model.predictor.n_outputs
         sizes, directions = self._directions(target)
         n_inner, m = self.n_layers - 1, len(features.Z)
-        lengths, bounds = start_lengths(sizes), self._scale_bounds(sizes, m)
-        inner = ConstantKernel(1.0) * Matern(lengths, bounds, nu=2.5)
         last = features.kernel.clone_with_theta(features.theta.numpy())
-        kernels = [inner] * n_inner + [last]
+        kernels = [self._inner_kernel(sizes, m)] * n_inner + [last]
         points = [features.Z] * len(kernels)
         predictor = LayersPredictor(kernels, points, sizes, directions, k)
         likelihood = clone(model.likelihood)
@@ -326,8 +325,3 @@ class LayersMixin:
         layers = LayersTarget(self._layers, target.likelihood, target.loss, *data)
         given = layers, self.posterior_, generator, options["quantity"]
         return without_bounds(*given, LOWER)
-
-
-def start_lengths(sizes):
-    """Length scales at which inner layers start."""
-    return sizes.numpy() * math.sqrt(len(sizes))

@@ -110,27 +110,27 @@ class LayersPredictor(Predictor):
 
     @torch.no_grad()
     def with_points(
-        self, posterior: "BlocksPosterior", Z: torch.Tensor, scale_bounds: Any
+        self, posterior: "BlocksPosterior", Z: torch.Tensor, inner: Any
     ) -> tuple["LayersPredictor", "BlocksPosterior"]:
         """The same f in distribution, with further inducing points at their prior.
 
-        Each layer has them where those before it move Z, (M', d), in the mean;
-        `scale_bounds`, (d, 2), are those of the length scales of inner layers.
+        Each layer has them where those before it move Z, (M', d), in the mean.
+        `inner` is the kernel of inner layers, with other bounds.
         """
         kernels, points, H = [], [], Z
-        layers = zip(self.layers(), self.values(posterior), strict=True)
-        for i, ((kernel, theta, old), (mean, _)) in enumerate(layers):
+        given = [inner] * (len(self.kernels) - 1) + [self.kernels[-1]]
+        layers = zip(given, self.layers(), self.values(posterior), strict=True)
+        for i, (kernel, (_, theta, old), (mean, _)) in enumerate(layers):
             kernels.append(kernel.clone_with_theta(theta.numpy()))
             points.append(torch.cat([old, H]))
             if i < len(self.widths) - 1:
                 H = self._move(H, features_at(kernel, theta, old, H)[:, :-1] @ mean.T)
-                kernels[-1].set_params(k2__length_scale_bounds=scale_bounds)
         parts = self.sizes, self.directions, self.n_outputs
         predictor = LayersPredictor(kernels, points, *parts)
-        given, m, known = posterior.blocks(), len(Z), self.n_inducing
-        mean = torch.nn.functional.pad(given.mean, (0, m))
-        root = torch.nn.functional.pad(given.scale, (0, m, 0, m))
-        root.diagonal(dim1=1, dim2=2)[:, known:] = 1.0
+        blocks, m = posterior.blocks(), len(Z)
+        mean = torch.nn.functional.pad(blocks.mean, (0, m))
+        root = torch.nn.functional.pad(blocks.scale, (0, m, 0, m))
+        root.diagonal(dim1=1, dim2=2)[:, self.n_inducing :] = 1.0
         q = BlocksPosterior(predictor.layout, len(mean))
         return predictor, q.with_last(mean, root)
 

@@ -69,7 +69,7 @@ def test_further_points_change_no_layers():
     random = torch.randn(len(q.params), generator=torch.Generator().manual_seed(0))
     q = q.at(0.3 * random.double())
     others = torch.linspace(-0.9, 0.75, 4)[:, None].double()
-    more, grown = layers.with_points(q, others, np.array([[0.1, 0.8]]))
+    more, grown = layers.with_points(q, others, kernels[0])
     assert len(list(more.layers())[1][2]) == 10
     assert not torch.equal(*(points for *_, points in more.layers()))
     at = torch.linspace(-1.5, 1.5, 9)[:, None].double(), one[None, None]
