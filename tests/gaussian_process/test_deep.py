@@ -82,10 +82,15 @@ def test_further_points_change_no_layers():
 
 
 def test_bound_has_the_divergence_of_every_layer_and_weights_are_repetitions():
-    """Wrong: the divergence of the last layer alone; losses without weights."""
+    """Wrong: the divergence of the last layer alone; losses without weights.
+
+    Also the bounds of a kernel (wrong: layers without limits).
+    """
     X, y = steps()
-    kernel = RBF(0.3, "fixed")
+    kernel = RBF(0.3, (0.29, 0.31))
     model = DeepGaussianProcessRegressor(kernel, max_iter=100, **SMALL).fit(X, y)
+    assert model.diagnostics_["n_layers"] == 2
+    assert 0.29 <= model.kernel_.k1.length_scale <= 0.31
     target, posterior = layers_of(model, X, y)
     blocks = posterior.blocks()
     assert blocks.mean.shape == (1 + 1, 12)
