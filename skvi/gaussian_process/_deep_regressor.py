@@ -96,8 +96,8 @@ converged_
     an integral. An inner layer adds a function to the features; at the start its
     posterior is its prior, whose variance is so small that the bound of the sparse
     process is lost by at most 0.1 nats per row. Its length scales start at the columns'
-    standard deviations, times the root of their number. With other losses the objective is a
-    generalized one (Knoblauch). Predictions are mixtures of 100 normals;
+    standard deviations, times the root of their number. With other losses the objective
+    is a generalized one (Knoblauch). Predictions are mixtures of 100 normals;
     `sample_posterior` has the whitened values of all outputs of all layers.
 
     References
