@@ -6,8 +6,9 @@
 
 Standard splits. *figure_16*: two layers with 50 inducing points each, 1,000 gradient
 steps, by log loss and the gamma loss. The gamma loss of order 1.0001 is log loss up to
-rounding, but has robust units of the target: what it gains is due to training. Points
-moved in steps of one deviation, not three, in these runs.
+rounding, but has robust units of the target: what it gains is due to training. In these
+runs points moved in steps of one deviation, not three, layers were trained with smaller
+steps, and length scales of inner layers could grow in every stage.
 
 *others*: the defaults of the sparse process (all rows are inducing points up to 1,500,
 else 500), and of the deep one, with 1, 2 and 3 layers of 100 points. Errors are those

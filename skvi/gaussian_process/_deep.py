@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from skvi.evidence._summarize import without_bounds
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.gaussian_process._base import SEARCH_ROWS, column_sizes
+from skvi.gaussian_process._base import LENGTHS, SEARCH_ROWS, column_sizes
 from skvi.gaussian_process._features import InducingFeatures
 from skvi.gaussian_process._layers import (
     PACE,
@@ -42,10 +42,12 @@ SPARSE_ITER = 100
 # Most directions along which an inner layer moves rows.
 WIDTH = 30
 # Step size, and gradient steps of an iteration without minibatches.
-RATE, STEPS = 0.02, 100
+RATE, STEPS = 0.05, 100
 # Layers are first trained with few inducing points, of which there are twice as many in
 # each stage, for a fraction of the steps: a kernel with too few points to follow a jump
-# leaves it to the inner layers.
+# leaves it to the inner layers. Until all points are there, length scales of these only
+# become shorter: few points determine little of a function with short ones, so that
+# those of columns that matter would grow, and from a large one no slope leads back.
 LEAST_POINTS, STAGE = 5, 4
 # Variances of inner layers that are tried, and nats per row that they may cost.
 VARIANCES, LOSS = [10.0**-k for k in range(1, 13)], 0.1
@@ -143,15 +145,16 @@ class LayersMixin:
     def _find(self, search, theta):
         found, self._coarser = super()._find(search, theta), []
         m = len(search.objective.rows.X if found.Z is None else found.Z)
-        random_state = check_random_state(self.random_state)
-        search = search.of_some(SEARCH_ROWS, random_state)
-        while self.n_layers > 1 and not found.interrupted and m >= 2 * LEAST_POINTS:
+        while self.n_layers > 1 and m >= 2 * LEAST_POINTS:
             m //= 2
+            self._coarser.insert(0, m)
+        if self._coarser and not found.interrupted:
+            random_state = check_random_state(self.random_state)
+            search = search.of_some(SEARCH_ROWS, random_state)
             parts = search.sizes, random_state.randint(2**31 - 1)
-            few = spread_points(search.objective.rows, m, *parts)
-            few = search.improve(Place(theta, few), SPARSE_ITER, moves=True)
-            found = replace(found, interrupted=few.interrupted)
-            self._coarser.append(few)
+            few = Place(theta, spread_points(search.objective.rows, m, *parts))
+            self._few = search.improve(few, SPARSE_ITER, moves=True)
+            found = replace(found, interrupted=self._few.interrupted)
         return found
 
     def _deepen(self, problem, sparse, progress):
@@ -179,62 +182,63 @@ class LayersMixin:
     def _train_in_stages(self, problem, sparse, progress):
         """Layers with more and more inducing points, and diagnostics of the start.
 
-        Each stage starts where the bound is higher: as the sparse process with as many
-        points, or as the layers before, to which points are added that do not change
-        them.
+        The last stage starts where the bound is higher: as the sparse process, or as
+        the layers before, to which points are added that do not change them. Those
+        of the sparse process begin with the ones of greatest variance.
         """
-        features, before = self._model.features, None
-        for place in reversed(self._coarser):
-            n = features.kernel.n_dims
-            theta = torch.from_numpy(place.theta[:n])
-            few = InducingFeatures.of(features.kernel, theta, place.Z)
-            other = self._solve_sparse(problem, few, place.theta)
-            start = self._best_start(problem, other, few, place.theta, before)[0]
-            before = self._train(problem, start, self._stage_steps, progress)
-            if before.interrupted:
-                return before, {}
-        parts = features, self._place.theta, before
-        start, report = self._best_start(problem, sparse, *parts)
+        features, state = self._model.features, None
+        for m in self._coarser:
+            if state is None:
+                state = self._start_of_few(problem)
+            else:
+                state = self._grow(state, features.Z[:m])
+            found = self._train(problem, state, self._stage_steps, progress)
+            if found.interrupted:
+                return found, {}
+            state = found.state
+        start, report = self._start(problem, sparse, features, self._place.theta)
+        report["starts_coarse"] = False
+        if state is not None:
+            state = self._grow(state, features.Z)
+            gain = float((self._draws(problem, state, N_JUDGED) + sparse.value).mean())
+            report["starts_coarse"] = gain > 0
+            start = state if gain > 0 else start
         return self._train(problem, start, self.max_iter, progress), report
 
-    def _best_start(self, problem, sparse, features, theta, before):
-        """State with the points of features, and diagnostics."""
-        state, report = self._start(problem, sparse, features, theta)
-        report["starts_coarse"] = False
-        if before is not None:
-            grown = self._grow(before.state, features.Z)
-            gains = self._draws(problem, grown, N_JUDGED) + sparse.value
-            if gains.mean() > 0:
-                return grown, report | {"starts_coarse": True}
-        return state, report
-
-    def _solve_sparse(self, problem, features, theta):
-        """The fit of a sparse process with other features."""
-        target = problem.target
-        predictor = InducingPredictor(len(features.Z), self._model.predictor.n_outputs)
+    def _start_of_few(self, problem):
+        """State at the sparse process with fewest points."""
+        target, model, place = problem.target, self._model, self._few
+        kernel, point = model.features.kernel, torch.from_numpy(place.theta)
+        few = InducingFeatures.of(kernel, point[: kernel.n_dims], place.Z)
+        predictor = InducingPredictor(len(few.Z), model.predictor.n_outputs)
         prior = Normal().build(predictor.layout)
-        n = features.kernel.n_dims
-        learned = torch.from_numpy(theta[n:].copy())
-        likelihood = clone(self._model.likelihood).bind(learned)
+        likelihood = clone(model.likelihood).bind(point[kernel.n_dims :].clone())
         X, *data = target.inputs.take(slice(None))
-        data = features(X), *data, target.constant
-        parts = predictor, likelihood, self._model.loss, prior, *data
+        data = few(X), *data, target.constant
+        parts = predictor, likelihood, model.loss, prior, *data
         q = FullRankNormal().build(predictor.layout)
-        few = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
-        return NaturalGradient().solve(few, SolverOptions(SPARSE_ITER, self.tol))
+        other = Problem(SupervisedTarget(*parts), ELBO(), self.divergence_, q, None)
+        sparse = NaturalGradient().solve(other, SolverOptions(SPARSE_ITER, self.tol))
+        return self._start(problem, sparse, few, place.theta)[0]
 
     def _grow(self, state, Z):
         """Layers with as many inducing points as Z, which do not change them."""
         target = state.target
         learned, layers = target._points()[0], target.frozen().predictor_spec
-        Z = Z[layers.n_inducing :]
-        if not len(Z):
-            return state
-        predictor, q = layers.with_points(state.posterior, Z)
+        inner, Z = self._inner_kernel(layers.sizes, len(Z)), Z[layers.n_inducing :]
+        predictor, q = layers.with_points(state.posterior, Z, inner)
         data = target.X, target.y, target.rows.weight, target.constant
         target = LayersTarget(predictor, target.likelihood_spec, target.loss, *data)
         hyper = torch.cat([learned.detach(), predictor.initial_point()])
         return State(q, target.at(hyper))
+
+    def _inner_kernel(self, sizes, n_inducing):
+        """That of inner layers with so many inducing points, at its start."""
+        (low, high), lengths = LENGTHS, sizes.numpy() * math.sqrt(len(sizes))
+        if n_inducing < len(self._model.features.Z):
+            high = 1.0
+        bounds = np.outer(lengths, [low, high])
+        return ConstantKernel(1.0) * Matern(lengths, bounds, nu=2.5)
 
     def _start(self, problem, sparse, features, theta):
         """State of layers at a sparse process; and diagnostics."""
@@ -242,11 +246,8 @@ class LayersMixin:
         k = model.predictor.n_outputs
         sizes, directions = self._directions(target)
         n_inner, m = self.n_layers - 1, len(features.Z)
-        inner = ConstantKernel(1.0) * Matern(
-            sizes.numpy() * math.sqrt(len(sizes)), nu=2.5
-        )
         last = features.kernel.clone_with_theta(features.theta.numpy())
-        kernels = [inner] * n_inner + [last]
+        kernels = [self._inner_kernel(sizes, m)] * n_inner + [last]
         points = [features.Z] * len(kernels)
         predictor = LayersPredictor(kernels, points, sizes, directions, k)
         likelihood = clone(model.likelihood)
@@ -259,7 +260,7 @@ class LayersMixin:
         roots = roots * roots.diagonal(dim1=1, dim2=2).sign()[:, None]
         posterior = BlocksPosterior(predictor.layout, sum(predictor.widths))
         posterior = posterior.with_last(normal.mean.reshape(k, m), roots)
-        variances = [layers.point_layout[f"kernel_{i}"].start for i in range(n_inner)]
+        variances = [layers.point_layout[f"kernel_{i}_0"].start for i in range(n_inner)]
         for variance in VARIANCES:
             hyper[variances] = math.log(variance) / PACE
             state = State(posterior, layers.at(hyper.clone()))

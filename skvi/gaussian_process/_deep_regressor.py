@@ -18,8 +18,8 @@ class DeepGaussianProcessRegressor(LayersMixin, SparseGaussianProcessRegressor):
     A sparse Gaussian process whose rows are first moved by others, of the same kind:
     functions that are smooth in one place and steep in another, or that jump. It starts
     as the fitted `SparseGaussianProcessRegressor` with as many inducing points, which
-    is kept if the layers do not increase the lower bound; or as layers with half as
-    many, found in the same way, if their bound is higher.
+    is kept if the layers do not increase the lower bound; or as layers that were
+    trained with fewer, if their bound is higher.
 
     Parameters
     ----------
@@ -95,8 +95,9 @@ converged_
     normals of the inner layers, and the expected loss under the last one is closed, or
     an integral. An inner layer adds a function to the features; at the start its
     posterior is its prior, whose variance is so small that the bound of the sparse
-    process is lost by at most 0.1 nats per row. With other losses the objective is a
-    generalized one (Knoblauch). Predictions are mixtures of 100 normals;
+    process is lost by at most 0.1 nats per row. Its length scales start at the columns'
+    standard deviations, times the root of their number. With other losses the objective
+    is a generalized one (Knoblauch). Predictions are mixtures of 100 normals;
     `sample_posterior` has the whitened values of all outputs of all layers.
 
     References

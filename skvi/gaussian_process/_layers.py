@@ -45,8 +45,8 @@ class LayersPredictor(Predictor):
     A layer has one kernel and M inducing points, and whitened values for each of its
     outputs. An inner layer adds its outputs to the features, along `directions`, (w,
     d), in units of the `sizes` of the columns. Kernels and points are point parameters;
-    they start at the theta of `kernels`, and at `points`, (M, d) for each layer. The
-    variance of an inner layer is the first number of its kernel.
+    they start at the theta of `kernels`, within its bounds, and at `points`, (M, d) for
+    each layer. The variance of an inner layer is the first number of its kernel.
     """
 
     def __init__(
@@ -69,16 +69,18 @@ class LayersPredictor(Predictor):
             }
         )
         blocks: dict[str, tuple[int, ...]] = {}
-        starts, units = [], []
+        limits, starts, units = {}, [], []
         for i, (kernel, Z) in enumerate(zip(kernels, points, strict=True)):
-            if kernel.n_dims:
-                blocks[f"kernel_{i}"] = (kernel.n_dims,)
-            blocks[f"points_{i}"] = tuple(Z.shape)
             starts += [torch.as_tensor(kernel.theta).double(), Z.flatten()]
             units += [torch.ones_like(starts[-2]), sizes.repeat(len(Z))]
             if i < inner:
                 units[-2][0] = PACE
-        self.point_layout = self._blocks = Layout(blocks)
+            for j, unit in enumerate(units[-2].tolist()):
+                limits[f"kernel_{i}_{j}"] = tuple(kernel.bounds[j] / unit)
+                blocks[f"kernel_{i}_{j}"] = (1,)
+            blocks[f"points_{i}"] = tuple(Z.shape)
+        self.point_layout = Layout(blocks, limits=limits)
+        self._sizes = [len(start) for start in starts]
         #: What a step of a point parameter is multiplied by.
         self.units = torch.cat(units)
         self._point = torch.cat(starts) / self.units
@@ -102,33 +104,33 @@ class LayersPredictor(Predictor):
 
     def layers(self) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
         """Kernel, its theta, and inducing points, layer by layer."""
-        sizes = [block.size for block in self._blocks.values()]
-        parts = iter((self._point * self.units).split(sizes))
+        parts = iter((self._point * self.units).split(self._sizes))
         for kernel in self.kernels:
-            theta = next(parts) if kernel.n_dims else self._point[:0]
-            yield kernel, theta, next(parts).reshape(self.n_inducing, -1)
+            yield kernel, next(parts), next(parts).reshape(self.n_inducing, -1)
 
     @torch.no_grad()
     def with_points(
-        self, posterior: "BlocksPosterior", Z: torch.Tensor
+        self, posterior: "BlocksPosterior", Z: torch.Tensor, inner: Any
     ) -> tuple["LayersPredictor", "BlocksPosterior"]:
         """The same f in distribution, with further inducing points at their prior.
 
         Each layer has them where those before it move Z, (M', d), in the mean.
+        `inner` is the kernel of inner layers, with other bounds.
         """
         kernels, points, H = [], [], Z
-        layers = zip(self.layers(), self.values(posterior), strict=True)
-        for i, ((kernel, theta, old), (mean, _)) in enumerate(layers):
+        given = [inner] * (len(self.kernels) - 1) + [self.kernels[-1]]
+        layers = zip(given, self.layers(), self.values(posterior), strict=True)
+        for i, (kernel, (_, theta, old), (mean, _)) in enumerate(layers):
             kernels.append(kernel.clone_with_theta(theta.numpy()))
             points.append(torch.cat([old, H]))
             if i < len(self.widths) - 1:
                 H = self._move(H, features_at(kernel, theta, old, H)[:, :-1] @ mean.T)
         parts = self.sizes, self.directions, self.n_outputs
         predictor = LayersPredictor(kernels, points, *parts)
-        given, m = posterior.blocks(), len(Z)
-        mean = torch.nn.functional.pad(given.mean, (0, m))
-        root = torch.nn.functional.pad(given.scale, (0, m, 0, m))
-        root.diagonal(dim1=1, dim2=2)[:, -m:] = 1.0
+        blocks, m = posterior.blocks(), len(Z)
+        mean = torch.nn.functional.pad(blocks.mean, (0, m))
+        root = torch.nn.functional.pad(blocks.scale, (0, m, 0, m))
+        root.diagonal(dim1=1, dim2=2)[:, self.n_inducing :] = 1.0
         q = BlocksPosterior(predictor.layout, len(mean))
         return predictor, q.with_last(mean, root)
 

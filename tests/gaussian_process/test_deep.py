@@ -69,7 +69,8 @@ def test_further_points_change_no_layers():
     q = BlocksPosterior(layers.layout, 2)
     random = torch.randn(len(q.params), generator=torch.Generator().manual_seed(0))
     q = q.at(0.3 * random.double())
-    more, grown = layers.with_points(q, torch.linspace(-0.9, 0.75, 4)[:, None].double())
+    others = torch.linspace(-0.9, 0.75, 4)[:, None].double()
+    more, grown = layers.with_points(q, others, kernels[0])
     assert len(list(more.layers())[1][2]) == 10
     assert not torch.equal(*(points for *_, points in more.layers()))
     at = torch.linspace(-1.5, 1.5, 9)[:, None].double(), one[None, None]
@@ -82,10 +83,15 @@ def test_further_points_change_no_layers():
 
 
 def test_bound_has_the_divergence_of_every_layer_and_weights_are_repetitions():
-    """Wrong: the divergence of the last layer alone; losses without weights."""
+    """Wrong: the divergence of the last layer alone; losses without weights.
+
+    Also the bounds of a kernel (wrong: layers without limits).
+    """
     X, y = steps()
-    kernel = RBF(0.3, "fixed")
+    kernel = RBF(0.3, (0.29, 0.31))
     model = DeepGaussianProcessRegressor(kernel, max_iter=100, **SMALL).fit(X, y)
+    assert model.diagnostics_["n_layers"] == 2
+    assert 0.29 <= model.kernel_.k1.length_scale <= 0.31
     target, posterior = layers_of(model, X, y)
     blocks = posterior.blocks()
     assert blocks.mean.shape == (1 + 1, 12)
