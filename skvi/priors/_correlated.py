@@ -82,6 +82,19 @@ class BuiltCorrelated(BuiltPrior):
         along, rest = s.exp() * z.tanh() - self.middle * t.exp(), s.exp() / z.cosh()
         return torch.stack([along.hypot(rest).log(), t, (along / rest).asinh()], -1)
 
+    def precisions_at(self, logs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (s, t, z), (u, v) = self.declared(logs).T[..., None], self.scale.chunk(2)
+        cosh, sinh = z.cosh(), z.sinh()
+        first, second = cosh / (u * s.exp()), cosh / (v * t.exp())
+        both = -first * second * sinh / cosh
+        precision = torch.diag_embed(torch.cat([first, second], 1).square())
+        for k in (len(u), -len(u)):
+            precision = precision + torch.diag_embed(both, k)
+        # See `log_ratio`; of the determinant, cosh is in both factors.
+        own = log_density(s) - 3 * s + log_density(t)
+        own = own[:, 0] + 3 * logs[:, 0] + self.log_density_of_scale(logs[:, 2], 2)
+        return precision, own + (first * second / cosh).log().sum(1)
+
     @property
     def log_ratio(self) -> float:  # type: ignore[override]
         if None in self.logs or not self.middle:
