@@ -50,9 +50,9 @@ class Fit:
 
     @property
     def size(self) -> int:
-        """Elements of its normal."""
-        factor = self.normal.factor
-        return self.normal.scale.numel() + (0 if factor is None else factor.numel())
+        """Elements of its matrices."""
+        parts = self.normal.scale, self.normal.factor, self.precision
+        return sum(part.numel() for part in parts if part is not None)
 
     def toward(self, target: SupervisedTarget) -> Start:
         """Start beside it, by the change of the prior."""

@@ -40,9 +40,9 @@ BEYOND = 12.0
 # least; nats from the top within which they are those there, and most steps to it; the
 # tolerance of fits there, in that of the whole.
 NEAR, CLOSEST, NEAR_TOP, MAX_STEPS, EXACT = 0.5, 1e-3, 0.1, 8, 1e-4
-# Most numbers, most nodes, most elements of their precisions, and the share of nodes
-# that are left out.
-MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
+# Most numbers, most nodes, most elements of their matrices, and the share of nodes that
+# are left out.
+MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**27, 1e-5
 # Most by which the logs of sums over both halves of the lattice differ, 0.3 for a
 # normal of eight numbers, and by which a lattice is finer where it is more. Of pairs
 # posteriors as wide as WIDEST are far from normal, and lattices finer at once.
