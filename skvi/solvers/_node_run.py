@@ -72,6 +72,10 @@ class Fit:
         return self.normal.mean + move, precision
 
 
+#: Places of nodes, and normals or fits beside them.
+Places, Starts = Sequence[tuple[float, ...]], Sequence[Start | Fit]
+
+
 def extrapolated(
     z: tuple[float, ...], near: Fit, before: Fit, scales: tuple[bool, ...]
 ) -> Start:
@@ -107,7 +111,7 @@ MOST_LOST = 0.05
 # Deviations, in steps, of the log of a likelihood's number in nodes of the posterior.
 KERNEL = 0.4
 # Elements of the precisions that are fitted at once.
-MAX_ELEMENTS = 2**22
+MAX_ELEMENTS = 2**21
 
 Index = tuple[int, ...]
 Lattice = tuple[dict[Index, Fit], list[float]]
@@ -200,10 +204,7 @@ class NodeRun(Run):
         return max(factor * self.options.tol, 0.25 * self.resolution)
 
     def _solved(
-        self,
-        places: Sequence[tuple[float, ...]],
-        starts: Sequence[Start | Fit],
-        factor: float = NODE_TOL,
+        self, places: Places, starts: Starts, factor: float = NODE_TOL
     ) -> list[Fit]:
         """Fits at several places at once, from normals or from fits beside them."""
         first = starts[0]
@@ -216,10 +217,7 @@ class NodeRun(Run):
         return found
 
     def _solved_at_once(
-        self,
-        places: Sequence[tuple[float, ...]],
-        starts: Sequence[Start | Fit],
-        factor: float,
+        self, places: Places, starts: Starts, factor: float
     ) -> list[Fit]:
         targets = [self._at(z) for z in places]
         if self.noise is not None:
@@ -235,16 +233,15 @@ class NodeRun(Run):
         return self._fits_of(descent, places)
 
     def _in_closed_form(
-        self, targets: list[SupervisedTarget], places: Sequence[tuple[float, ...]]
+        self, targets: list[SupervisedTarget], places: Places
     ) -> list[Fit]:
         normal, exists, values, slopes = cast(NormalNoise, self.noise).at(places)
         if not bool(exists.all()):
             raise ValueError(SINGULAR)
-        numbers = values.tolist(), slopes.tolist()
-        parts = zip(places, targets, members(normal), *numbers, strict=True)
+        each = members(normal), values.tolist(), slopes.tolist()
         return [
-            Fit(z, target, one, None, self.structure, value, 0.0, slope)
-            for z, target, one, value, slope in parts
+            Fit(z, target, own, None, self.structure, value, 0.0, slope)
+            for z, target, own, value, slope in zip(places, targets, *each, strict=True)
         ]
 
     def _begin_again(self, descent: Descent, factor: float) -> None:
@@ -272,9 +269,7 @@ class NodeRun(Run):
             if found and (last is None or found.value < last.value):
                 descent.states[k] = state
 
-    def _fits_of(
-        self, descent: Descent, places: Iterable[tuple[float, ...]]
-    ) -> list[Fit]:
+    def _fits_of(self, descent: Descent, places: Places) -> list[Fit]:
         found = []
         for k, z in enumerate(places):
             pairs = zip(self.numbers, z, strict=True)

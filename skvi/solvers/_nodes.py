@@ -35,13 +35,13 @@ from skvi.solvers._node_run import (
     Start,
     extrapolated,
 )
-from skvi.solvers._normal_noise import NormalNoise
+from skvi.solvers._normal_noise import NormalNoise, has_normal_noise
 from skvi.solvers._run import known_error
 from skvi.solvers._solution import Solution
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import starting
-from skvi.targets._numbers import Scale
+from skvi.targets._numbers import Scale, slopes_of
 from skvi.targets._rows import terms_at
 
 # Most points of the grid, and how far it goes beyond the scales at which data and prior
@@ -174,7 +174,7 @@ class Nodes(NodeRun):
         self.weighed: MixtureOverScales | None = None
         known = self._at([number.start for number in self.numbers])
         is_normal = known.prior.as_normal() is not None and self.structure.is_full
-        if is_normal and NormalNoise.is_that_of(known):
+        if is_normal and has_normal_noise(known):
             self.noise = NormalNoise(self.target, self.numbers, self.weight)
 
     def improve(self) -> Solution:
@@ -314,8 +314,8 @@ class Nodes(NodeRun):
     def _slopes(self, fit: Fit) -> list[float]:
         if fit.slopes is not None:
             return fit.slopes
-        parts = zip(self.numbers, fit.z, strict=True)
-        return [n.slope(fit.target, z, fit.normal, self.weight) for n, z in parts]
+        given = self.target, self.numbers, fit.z, fit.target, fit.normal
+        return slopes_of(*given, self.weight)
 
     def _curvatures(self, fit: Fit) -> list[float]:
         parts = zip(self.numbers, fit.z, strict=True)

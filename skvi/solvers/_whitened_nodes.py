@@ -20,11 +20,18 @@ from itertools import product
 import numpy as np
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.solvers._node_run import MOST_LOST, NODE_TOL, Fit, Index, Parts, Start
+from skvi.solvers._node_run import (
+    MOST_LOST,
+    NODE_TOL,
+    Fit,
+    Index,
+    Parts,
+    Places,
+    Starts,
+)
 from skvi.solvers._nodes import FARTHEST, Nodes
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
-from skvi.targets._numbers import PairedScale
 
 # Step of the cubic lattice of the same error, in deviations, and its growth for each
 # number above four; the least curvature, and the largest unit; by which tails are
@@ -136,9 +143,7 @@ class WhitenedNodes(Nodes):
         """Whether data say little of pairs whose levels are not those declared."""
         prior, parts = self.target.prior, zip(self.numbers, self.widths, strict=True)
         wide = [n for n, width in parts if width == WIDEST]
-        moved = (
-            isinstance(n, PairedScale) and prior.pair_at(n.part)[0].middle for n in wide
-        )
+        moved = (n.is_paired and prior.pair_at(n.part)[0].middle for n in wide)
         return any(moved)
 
     @property
@@ -201,7 +206,7 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
         step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))
-        paired = [isinstance(number, PairedScale) for number in self.numbers]
+        paired = [number.is_paired for number in self.numbers]
         step /= 1 + AS_PAIRS * self.widths[paired].max(initial=0.0) ** 2
         return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
@@ -225,10 +230,7 @@ class WhitenedNodes(Nodes):
         return np.arcsinh(away) / TAIL, np.sqrt(1 + away**2)
 
     def _solved(
-        self,
-        places: Sequence[tuple[float, ...]],
-        starts: Sequence[Start | Fit],
-        factor: float = NODE_TOL,
+        self, places: Places, starts: Starts, factor: float = NODE_TOL
     ) -> list[Fit]:
         """As for all nodes; the integrand is that over x."""
         found = super()._solved(places, starts, factor)
