@@ -374,9 +374,9 @@ def _normal_near(
 OVER = "max_seconds ended before there were any bounds; allow several times as many"
 PAIRED = (
     "the density of correlated groups without their scales takes too long for chains; "
-    "with normal noise and at most four unknown numbers quadrature finds it: "
-    "prior={'coef': Normal(10.0)} gives the scale of the other coefficients, and "
-    "leaves four. lower_bound_ is close to the log evidence"
+    "with normal noise quadrature finds it, where columns and unknown numbers are few: "
+    "prior={'coef': Normal(10.0)} gives the scale of the other coefficients, which "
+    "leaves one number less. lower_bound_ is close to the log evidence"
 )
 MANY_MODES = (
     f"the posterior has more than {MAX_MODES} modes, such as switched labels, and "
