@@ -23,7 +23,9 @@ from skvi.evidence._near_normal import ProposalFamily, near_normal_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
 from skvi.evidence._summarize import (
+    BOUND_DRAWS,
     PATH_SECONDS,
+    WEIGHT_DRAWS,
     lower_bound,
     summarize,
     without_bounds,
@@ -145,7 +147,7 @@ def bound_evidence(
     asked, q = (n_draws, precision), posterior.unrefined
     run = _Run(target, q, generator, asked, quantity, report, max_seconds)
     if target.prior is not None and target.prior.paired:
-        return run.nothing(PAIRED)
+        return run.nothing(PAIRED, WEIGHT_DRAWS)  # of a density that is slow
     found = run.within(run.clock, lambda: run.suited(method, normal, modes))
     found = found or run.found or run.nothing(OVER)
     if q is posterior or not posterior.n_stored:
@@ -320,8 +322,9 @@ class _Run:
         sides = near_normal_sides(*self._sampling(family, clock))
         return None if sides is None else self._summarize(sides)
 
-    def nothing(self, reason: str) -> EvidenceBounds:
-        return without_bounds(*self.fit, self.generator, self.quantity, reason)
+    def nothing(self, reason: str, n_draws: int = BOUND_DRAWS) -> EvidenceBounds:
+        given = self.generator, self.quantity, reason
+        return without_bounds(*self.fit, *given, n_draws)
 
     def _sampling(self, start: NormalForm | ProposalFamily, clock: Clock) -> tuple:
         return self.target, start, self.generator, *self.asked, self.report, clock
