@@ -73,7 +73,8 @@ class Fit:
 
 
 #: Places of nodes, and normals or fits beside them.
-Places, Starts = Sequence[tuple[float, ...]], Sequence[Start | Fit]
+Places = Sequence[tuple[float, ...]]
+Starts = Sequence[Start | Fit]
 
 
 def extrapolated(

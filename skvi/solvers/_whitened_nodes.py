@@ -32,6 +32,7 @@ from skvi.solvers._node_run import (
 from skvi.solvers._nodes import FARTHEST, Nodes
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
+from skvi.targets._numbers import Scale
 
 # Step of the cubic lattice of the same error, in deviations, and its growth for each
 # number above four; the least curvature, and the largest unit; by which tails are
@@ -142,7 +143,7 @@ class WhitenedNodes(Nodes):
     def _is_bent(self) -> bool:
         """Whether data say little of pairs whose levels are not those declared."""
         prior, parts = self.target.prior, zip(self.numbers, self.widths, strict=True)
-        wide = [n for n, width in parts if width == WIDEST]
+        wide = [n for n, width in parts if width == WIDEST and isinstance(n, Scale)]
         moved = (n.is_paired and prior.pair_at(n.part)[0].middle for n in wide)
         return any(moved)
 
