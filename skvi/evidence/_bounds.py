@@ -323,8 +323,8 @@ class _Run:
         return None if sides is None else self._summarize(sides)
 
     def nothing(self, reason: str, n_draws: int = BOUND_DRAWS) -> EvidenceBounds:
-        given = self.generator, self.quantity, reason, n_draws
-        return without_bounds(*self.fit, *given)
+        (target, q), name = self.fit, self.quantity
+        return without_bounds(target, q, self.generator, name, reason, n_draws)
 
     def _sampling(self, start: NormalForm | ProposalFamily, clock: Clock) -> tuple:
         return self.target, start, self.generator, *self.asked, self.report, clock
