@@ -23,7 +23,9 @@ from skvi.evidence._near_normal import ProposalFamily, near_normal_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
 from skvi.evidence._summarize import (
+    BOUND_DRAWS,
     PATH_SECONDS,
+    WEIGHT_DRAWS,
     lower_bound,
     summarize,
     without_bounds,
@@ -145,7 +147,7 @@ def bound_evidence(
     asked, q = (n_draws, precision), posterior.unrefined
     run = _Run(target, q, generator, asked, quantity, report, max_seconds)
     if target.prior is not None and target.prior.paired:
-        return run.nothing(PAIRED)
+        return run.nothing(PAIRED, WEIGHT_DRAWS)  # of a density that is slow
     found = run.within(run.clock, lambda: run.suited(method, normal, modes))
     found = found or run.found or run.nothing(OVER)
     if q is posterior or not posterior.n_stored:
@@ -320,8 +322,9 @@ class _Run:
         sides = near_normal_sides(*self._sampling(family, clock))
         return None if sides is None else self._summarize(sides)
 
-    def nothing(self, reason: str) -> EvidenceBounds:
-        return without_bounds(*self.fit, self.generator, self.quantity, reason)
+    def nothing(self, reason: str, n_draws: int = BOUND_DRAWS) -> EvidenceBounds:
+        (target, q), name = self.fit, self.quantity
+        return without_bounds(target, q, self.generator, name, reason, n_draws)
 
     def _sampling(self, start: NormalForm | ProposalFamily, clock: Clock) -> tuple:
         return self.target, start, self.generator, *self.asked, self.report, clock
@@ -374,9 +377,9 @@ def _normal_near(
 OVER = "max_seconds ended before there were any bounds; allow several times as many"
 PAIRED = (
     "the density of correlated groups without their scales takes too long for chains; "
-    "with normal noise and at most four unknown numbers quadrature finds it: "
-    "prior={'coef': Normal(10.0)} gives the scale of the other coefficients, and "
-    "leaves four. lower_bound_ is close to the log evidence"
+    "with normal noise quadrature finds it, where columns and unknown numbers are few: "
+    "prior={'coef': Normal(10.0)} gives the scale of the other coefficients, which "
+    "leaves one number less. lower_bound_ is close to the log evidence"
 )
 MANY_MODES = (
     f"the posterior has more than {MAX_MODES} modes, such as switched labels, and "

@@ -2,17 +2,19 @@
 
 import math
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
 
+from skvi.base import NormalForm
 from skvi.divergences import KLDivergence
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._summarize import lower_bound
 from skvi.evidence._table import ALWAYS, NEVER, BoundsTable, NamedBound, elbo_row
 from skvi.objectives import ELBO
 from skvi.posteriors import Posterior
-from skvi.solvers._whitened_nodes import FALL_EACH, WhitenedNodes
+from skvi.solvers._whitened_nodes import FALL_EACH, MAX_STORED, WhitenedNodes
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import Target
 from skvi.targets._numbers import Scale, numbers_of
@@ -106,7 +108,7 @@ def _bounds(
 class _FineNodes(WhitenedNodes):
     """Nodes of a fine lattice, out to where next to nothing is left."""
 
-    share, fall, most, left_out = 0.6, 10.0, 3000, 1e-8
+    share, fall, most, left_out = 0.6, 10.0, 10_000, 1e-8
 
 
 class _CoarseNodes(_FineNodes):
@@ -133,14 +135,19 @@ def nodes_evidence(
     At known scales of the prior and of normal noise it is exact. Over these it is a sum
     over the nodes of a fit, at finer steps, and its error the difference from another
     sum at longer ones. What is beyond the last nodes is less than what their last 1.5
-    nats add, where the integrand falls exponentially. None for other targets, and if
-    half of the seconds, or 40, are over before.
+    nats add, where the integrand falls exponentially. None for other targets, if the
+    nodes of the fit tell that they are too many, and if half of the seconds, or 40, are
+    over before.
     """
     plain, numbers = numbers_of(target)
     first = getattr(posterior, "likeliest", posterior)
     is_several = sum(isinstance(number, Scale) for number in numbers) > 1
     is_normal = plain.likelihood_spec.is_normal and plain.loss.is_log_loss
     if not (is_several and is_normal) or first.is_diagonal:
+        return None
+    most = MAX_STORED // cast(NormalForm, first.as_normal()).scale.numel()
+    least = _CoarseNodes.share ** -len(numbers) * len(getattr(posterior, "nodes", ()))
+    if least > min(most, _CoarseNodes.most):
         return None
     problem = Problem(target, ELBO(), KLDivergence(), first, None)
     kinds, options = (_CoarseNodes, _FineNodes), SolverOptions(tol=1e-6)

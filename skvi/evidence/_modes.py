@@ -52,6 +52,7 @@ from skvi.targets._numbers import (
     Scale,
     bound_at,
     numbers_of,
+    slopes_of,
 )
 from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
@@ -304,8 +305,7 @@ def _grid(
     slopes = []
     for z, normal, _ in places:
         known = bound_at(target, numbers, z)
-        pairs = zip(numbers, z, strict=True)
-        slopes.append([number.slope(known, at, normal, 1.0) for number, at in pairs])
+        slopes.append(slopes_of(target, numbers, z, known, normal, 1.0))
     like = places[0][1].mean.new_tensor
     axes = [
         like(sorted(set(axis))) for axis in zip(*(z for z, *_ in places), strict=True)

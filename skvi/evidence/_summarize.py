@@ -342,9 +342,10 @@ def without_bounds(
     generator: torch.Generator,
     quantity: str,
     reason: str,
+    n_draws: int = BOUND_DRAWS,
 ) -> EvidenceBounds:
     """Result with the ELBO only, and the reason why no bounds were computed."""
-    elbo = elbo_row(lower_bound(target, posterior, generator))
+    elbo = elbo_row(lower_bound(target, posterior, generator, n_draws))
     return EvidenceBounds(
         lower=-math.inf,
         upper=math.inf,

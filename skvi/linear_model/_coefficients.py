@@ -270,10 +270,10 @@ class NormalCoefficients(MixedCoefficients):
         if first.is_diagonal or (first.factor is not None and d > MAX_FULL):
             return None
         weights, roots = self.log_weights.exp(), map(_root, self.components)
-        roots = [self.model.in_units(root.T, True)[:, :d] for root in roots]
+        own = (self.model.in_units(root.T, True)[:, :d] for root in roots)
         means = torch.stack([n.mean for n in self.components])
         apart = self.model.in_units(means - weights @ means, True)[:, :d]
-        inside = sum(w * r.T @ r for w, r in zip(weights, roots, strict=True))
+        inside = sum(w * r.T @ r for w, r in zip(weights, own, strict=True))
         return inside + (apart.T * weights) @ apart
 
 

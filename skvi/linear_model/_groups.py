@@ -163,8 +163,9 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     handle_unknown : {"new", "zero"}, default="new"
         Labels that the fit has not seen. With "new" there is one more column for them,
         which is 0 in all rows of the fit: its coefficient keeps the prior of its group,
-        so that predictions have the variance between groups. With "zero" all columns
-        are 0, as for a group that is like the average of all.
+        so that predictions have the variance between groups; all unknown labels have
+        the same one. With "zero" all columns are 0, as for a group that is like the
+        average of all.
     sparse_output : bool, default=True
         Whether the result is a CSR matrix. A dense one can be a data frame, by
         ``set_output(transform="pandas")``.
@@ -189,6 +190,11 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
     their groups are in one dict: ``column_groups={"region": {"level": "region_*",
     "slope": "year:region_*"}}``; as two groups they are independent. ValueError if a
     label is missing: leave these rows out, or give them a label.
+
+    Two unknown labels share one column: predictions for each are right, but draws for
+    both move together, so that those of their sum or difference are not. Labels that
+    this transformer has seen, in ``GroupedFeatures().fit(all_rows)``, and the model's
+    rows have not, are new groups as well, with a column each.
 
     Examples
     --------

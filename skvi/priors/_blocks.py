@@ -96,6 +96,20 @@ class _BuiltBlocks(BuiltPrior):
         parts = zip(self.priors, logs.split(sizes, -1), strict=True)
         return torch.cat([p.declared(own) for p, own in parts], -1)
 
+    def precisions_at(self, logs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes = [p.n_unknown_scales for p in self.priors]
+        pairs = zip(self.priors, logs.split(sizes, -1), strict=True)
+        parts, weights = zip(*(p.precisions_at(own) for p, own in pairs), strict=True)
+        total = torch.stack(weights).sum(0)
+        if all(part.ndim == 2 for part in parts):
+            return self._join(parts), total
+        size = sum(part.shape[1] for part in parts)
+        whole = logs.new_zeros(len(logs), size, size)
+        for place, part in zip(self.positions(), parts, strict=True):
+            own = part if part.ndim == 3 else torch.diag_embed(part)
+            whole[:, place[:, None], place] = own
+        return whole, total
+
     @property
     def log_ratio(self) -> float:  # type: ignore[override]
         return sum(p.log_ratio for p in self.priors)

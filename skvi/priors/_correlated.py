@@ -36,7 +36,8 @@ from skvi.utils._tensors import LOG_2PI, rand, randn
 # deviations, and the farthest x, where cosh^-2 is none; draws that are taken at once.
 STRIDE, NEGLIGIBLE, N_SLOPES, REACH, FARTHEST, CHUNK = 4, 25.0, 21, 7.0, 12.0, 32
 # Least sums of squares, in those of the units: rounding, where pairs are proportional.
-LEAST = 1e-14
+# Distance of differences.
+LEAST, CLOSE = 1e-14, 1e-3
 
 
 #: Logs of the numbers of a pair of groups.
@@ -81,6 +82,19 @@ class BuiltCorrelated(BuiltPrior):
         # Deviations of a along b, and given b.
         along, rest = s.exp() * z.tanh() - self.middle * t.exp(), s.exp() / z.cosh()
         return torch.stack([along.hypot(rest).log(), t, (along / rest).asinh()], -1)
+
+    def precisions_at(self, logs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        (s, t, z), (u, v) = self.declared(logs).T[..., None], self.scale.chunk(2)
+        cosh, sinh = z.cosh(), z.sinh()
+        first, second = cosh / (u * s.exp()), cosh / (v * t.exp())
+        both = -first * second * sinh / cosh
+        precision = torch.diag_embed(torch.cat([first, second], 1).square())
+        for k in (len(u), -len(u)):
+            precision = precision + torch.diag_embed(both, k)
+        # See `log_ratio`; of the determinant, cosh is in both factors.
+        own = log_density(s) - 3 * s + log_density(t)
+        own = own[:, 0] + 3 * logs[:, 0] + self.log_density_of_scale(logs[:, 2], 2)
+        return precision, own + (first * second / cosh).log().sum(1)
 
     @property
     def log_ratio(self) -> float:  # type: ignore[override]
@@ -146,65 +160,24 @@ class BuiltCorrelated(BuiltPrior):
             self._normal = NormalForm(torch.zeros_like(own), scale)
         return self._normal
 
-    def slope(self, normal: NormalForm, part: int) -> float:
-        """Slope of the expected log density in the log of a number."""
-        squares, first = self._in_deviations(normal)[2], self._changes(part)[0]
-        own = float(self._changes(part)[2][0] - 0.5 * (first * squares).sum())
-        return own + self._slope_of_ratio(part) if self.middle else own
-
-    def _slope_of_ratio(self, part: int) -> float:
-        """Slope of `log_ratio`."""
-        (s, t), (r, root) = self._widths, self._correlation
-        moved, rest = -self.middle * t, s * root
-        along = s * r + moved
-        change = (along * s * r + rest * rest, along * moved, moved * s * root**2)[part]
-        size = math.hypot(along, rest)
-        slope = -(math.tanh(math.log(size)) + 3) * change / size**2
-        return slope + (part == 0) * (math.tanh(math.log(s)) + 3)
-
     def curvature(self, normal: NormalForm, part: int) -> float:
         """Minus the second derivative of the log integral over the coefficients.
 
-        The losses are quadratic, and `normal` is the posterior: it is that of the log
-        density, less the variance of its slope.
+        The losses are quadratic, and `normal` is the posterior: it is that of the
+        expected log density, less the variance of its slope.
         """
-        moved, roots, squares = self._in_deviations(normal)
-        first, second, logs = self._changes(part)
-        turned = torch.einsum("ij,jkp->ikp", first, roots).flatten(0, 1)
-        inner, outer = roots.flatten(0, 1).T @ turned, turned.T @ moved.flatten()
-        variance = 0.5 * inner.square().sum() + outer.square().sum()
-        return float(0.5 * (second * squares).sum() - logs[1] - variance)
-
-    def _in_deviations(self, normal: NormalForm) -> tuple[torch.Tensor, ...]:
-        """Means, (2, K), roots, (2, K, P), expected squares and products, (2, 2)."""
-        means = (normal.mean / self.scale).reshape(2, -1)
-        roots = _as_matrix(normal.scale) / self.scale[:, None]
-        roots = roots.reshape(*means.shape, -1)
-        for x in (means, roots):
-            x[0] += self.middle * x[1]
-            for part, width in zip(x, self._widths, strict=True):
-                part /= width
-        flat = roots.flatten(1)
-        return means, roots, means @ means.T + flat @ flat.T
-
-    def _changes(self, part: int) -> tuple[torch.Tensor, ...]:
-        """Derivatives of the precision of a pair, in deviations, and of normalizers.
-
-        The first and the second ones, (2, 2), and both of the logs of all pairs, (2,).
-        """
-        r, root = self._correlation
-        if part == 2:
-            sinh, cosh = 2 * r / root**2, (1 + r * r) / root**2  # of 2 z
-            first, second = [sinh, -cosh, sinh], [2 * cosh, -2 * sinh, 2 * cosh]
-            logs = [r, root * root]
-        else:
-            ends = [(1 - part) / root**2, part / root**2]
-            first = [-2 * ends[0], r / root**2, -2 * ends[1]]
-            second = [4 * ends[0], -r / root**2, 4 * ends[1]]
-            logs = [-1.0, 0.0]
-        like = self.scale.new_tensor
-        forms = (like([[a, b], [b, c]]) for a, b, c in (first, second))
-        return (*forms, len(self.scale) / 2 * like(logs))
+        logs = self.scale.new_tensor([self.logs] * 3)
+        logs[:, part] += logs.new_tensor([-CLOSE, 0.0, CLOSE])
+        precisions = self.precisions_at(logs)[0]
+        weights = self.log_density_of_scale(logs[:, part], part)
+        weights += len(self.scale) / 2 * logs[:, 2].cosh().log()
+        mean, root = normal.mean, _as_matrix(normal.scale)
+        squares = torch.addr(root @ root.mT, mean, mean)
+        low, mid, high = weights - 0.5 * (precisions * squares).sum((1, 2))
+        change = (precisions[2] - precisions[0]) / (2 * CLOSE) @ root
+        variance = 0.5 * (root.mT @ change).square().sum()
+        variance = variance + (change.mT @ mean).square().sum()
+        return float((2 * mid - low - high) / CLOSE**2 - variance)
 
     def marginal(self, where: torch.Tensor) -> BuiltPrior:
         return BuiltCorrelated(self.scale[where], self.names, self.middle, self.logs)

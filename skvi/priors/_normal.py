@@ -327,6 +327,11 @@ class BuiltUnknownScale(BuiltPrior):
     def given_scale(self, scale: float, part: int | None = None) -> BuiltPrior:
         return _BuiltNormal(scale * self.scale)
 
+    def precisions_at(self, logs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        log_det = self.scale.log().sum() + len(self.scale) * logs[:, 0]
+        weights = self.log_density_of_scale(logs[:, 0]) - log_det
+        return (self.scale * logs.exp()) ** -2, weights
+
     def scale_weights(self, part: int | None = None) -> torch.Tensor:
         return self.scale.square().reciprocal()
 

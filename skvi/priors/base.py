@@ -2,7 +2,7 @@
 
 import math
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -188,6 +188,28 @@ class BuiltPrior(Movable):
             In nats.
         """
         raise NotImplementedError
+
+    def precisions_at(self, logs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Precisions of the normals at several places of all unknown scales.
+
+        Parameters
+        ----------
+        logs : Tensor of shape (K, m)
+            In the order of `unknown_scales`.
+
+        Returns
+        -------
+        precisions : Tensor of shape (K, P) or (K, P, P)
+            Differentiable in the places.
+        log_weights : Tensor of shape (K,)
+            Log densities of the logs, and half the log determinants of precisions.
+        """
+        normal = cast(NormalForm, self.as_normal())
+        if normal.is_diagonal:
+            own = 1 / normal.variance
+        else:
+            own = torch.cholesky_inverse(torch.linalg.cholesky(normal.covariance()))
+        return own.expand(len(logs), *own.shape), -normal.half_log_det.expand(len(logs))
 
     def declared(self, logs: torch.Tensor) -> torch.Tensor:
         """Return logs of unknown scales, as they were declared.

@@ -19,6 +19,7 @@ from skvi.posteriors import Posterior
 from skvi.posteriors._mixture import MixtureOverScales, beside
 from skvi.solvers._mode import SINGULAR, start_at_mode
 from skvi.solvers._newton import Descent
+from skvi.solvers._normal_noise import NormalNoise
 from skvi.solvers._run import Run, judge_quadrature, known_error, unfinished
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers._structures import Structure, structure_of
@@ -26,6 +27,7 @@ from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.targets._hierarchical import by_sums
 from skvi.targets._numbers import CarriedScale, Number, Scale, bound_at, numbers_of
+from skvi.targets._rows import members
 from skvi.targets._supervised import with_design
 from skvi.utils._interrupts import check_time
 
@@ -40,32 +42,39 @@ class Fit:
     z: tuple[float, ...]
     target: SupervisedTarget
     normal: NormalForm
-    precision: torch.Tensor
+    precision: torch.Tensor | None  # None in closed form: it is not needed
     structure: Structure
     value: float  # log integrand
     gap: float
+    slopes: list[float] | None = None  # where they come with it
 
     @property
-    def start(self) -> Start:
-        """Where a descent to it goes on."""
-        return self.normal.mean, self.precision
+    def size(self) -> int:
+        """Elements of its matrices."""
+        parts = self.normal.scale, self.normal.factor, self.precision
+        return sum(part.numel() for part in parts if part is not None)
 
     def toward(self, target: SupervisedTarget) -> Start:
         """Start beside it, by the change of the prior."""
+        own = cast(torch.Tensor, self.precision)
         if target.prior is self.target.prior:
-            return self.normal.mean, self.precision
+            return self.normal.mean, own
         prior = cast(NormalForm, target.prior.as_normal())
         last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
         change, away = precision_of(prior) - last, self.normal.mean - prior.mean
         if self.structure.is_diagonal:
             # Variances do not tell where the mean moves: with more columns than rows
             # it would be many times too far.
-            own = change if change.ndim == 1 else change.diagonal()
-            return self.normal.mean, self.precision + own
+            return self.normal.mean, self.structure.add(own, change)
         pull = -change * away if change.ndim == 1 else -change @ away
-        precision = self.structure.add(self.precision, change)
+        precision = self.structure.add(own, change)
         move = self.structure.solve(precision, pull)
         return self.normal.mean + move, precision
+
+
+#: Places of nodes, and normals or fits beside them.
+Places = Sequence[tuple[float, ...]]
+Starts = Sequence[Start | Fit]
 
 
 def extrapolated(
@@ -103,7 +112,7 @@ MOST_LOST = 0.05
 # Deviations, in steps, of the log of a likelihood's number in nodes of the posterior.
 KERNEL = 0.4
 # Elements of the precisions that are fitted at once.
-MAX_ELEMENTS = 2**22
+MAX_ELEMENTS = 2**21
 
 Index = tuple[int, ...]
 Lattice = tuple[dict[Index, Fit], list[float]]
@@ -141,6 +150,8 @@ class NodeRun(Run):
         self.lattice: Lattice = {}, [1.0] * len(self.numbers)
         self.zero = (0,) * len(self.numbers)
         self.resolution = 0.0
+        #: What gives the fits in closed form.
+        self.noise: NormalNoise | None = None
 
     @property
     def is_usable(self) -> bool:  # type: ignore[override]
@@ -194,26 +205,45 @@ class NodeRun(Run):
         return max(factor * self.options.tol, 0.25 * self.resolution)
 
     def _solved(
-        self,
-        places: Sequence[tuple[float, ...]],
-        starts: Sequence[Start],
-        factor: float = NODE_TOL,
+        self, places: Places, starts: Starts, factor: float = NODE_TOL
     ) -> list[Fit]:
-        """Fits at several places at once."""
-        size = max(1, MAX_ELEMENTS // starts[0][1].numel())
-        found: list[Fit] = []
+        """Fits at several places at once, from normals or from fits beside them."""
+        first = starts[0]
+        size = first.size if isinstance(first, Fit) else first[1].numel()
+        size, found = max(1, MAX_ELEMENTS // size), list[Fit]()
         for i in range(0, len(places), size):
             check_time()
-            targets = [self._at(z) for z in places[i : i + size]]
-            begin = zip(*starts[i : i + size], strict=True)
-            mean, precision = (torch.stack(part) for part in begin)
-            given = self.given.divergence, mean, precision, self.structure
-            descent = Descent(targets, *given)
-            descent.slack = self.resolution
-            descent.run(self._tolerance(factor), MAX_ITER)
-            self._begin_again(descent, factor)
-            found += self._fits_of(descent, places[i : i + size])
+            some = slice(i, i + size)
+            found += self._solved_at_once(places[some], starts[some], factor)
         return found
+
+    def _solved_at_once(
+        self, places: Places, starts: Starts, factor: float
+    ) -> list[Fit]:
+        targets = [self._at(z) for z in places]
+        if self.noise is not None:
+            return self._in_closed_form(targets, places)
+        pairs = zip(starts, targets, strict=True)
+        every = [s.toward(t) if isinstance(s, Fit) else s for s, t in pairs]
+        mean, precision = (torch.stack(part) for part in zip(*every, strict=True))
+        given = self.given.divergence, mean, precision, self.structure
+        descent = Descent(targets, *given)
+        descent.slack = self.resolution
+        descent.run(self._tolerance(factor), MAX_ITER)
+        self._begin_again(descent, factor)
+        return self._fits_of(descent, places)
+
+    def _in_closed_form(
+        self, targets: list[SupervisedTarget], places: Places
+    ) -> list[Fit]:
+        normal, exists, values, slopes = cast(NormalNoise, self.noise).at(places)
+        if not bool(exists.all()):
+            raise ValueError(SINGULAR)
+        each = members(normal), values.tolist(), slopes.tolist()
+        return [
+            Fit(z, target, own, None, self.structure, value, 0.0, slope)
+            for z, target, own, value, slope in zip(places, targets, *each, strict=True)
+        ]
 
     def _begin_again(self, descent: Descent, factor: float) -> None:
         """Descend from the modes where the given starts led nowhere.
@@ -240,9 +270,7 @@ class NodeRun(Run):
             if found and (last is None or found.value < last.value):
                 descent.states[k] = state
 
-    def _fits_of(
-        self, descent: Descent, places: Iterable[tuple[float, ...]]
-    ) -> list[Fit]:
+    def _fits_of(self, descent: Descent, places: Places) -> list[Fit]:
         found = []
         for k, z in enumerate(places):
             pairs = zip(self.numbers, z, strict=True)

@@ -35,12 +35,13 @@ from skvi.solvers._node_run import (
     Start,
     extrapolated,
 )
+from skvi.solvers._normal_noise import NormalNoise, has_normal_noise
 from skvi.solvers._run import known_error
 from skvi.solvers._solution import Solution
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import starting
-from skvi.targets._numbers import Scale
+from skvi.targets._numbers import Scale, slopes_of
 from skvi.targets._rows import terms_at
 
 # Most points of the grid, and how far it goes beyond the scales at which data and prior
@@ -171,6 +172,10 @@ class Nodes(NodeRun):
         self.ends = [[0, 0] for _ in self.numbers]
         #: The mixture if its weights are those of draws.
         self.weighed: MixtureOverScales | None = None
+        known = self._at([number.start for number in self.numbers])
+        is_normal = known.prior.as_normal() is not None and self.structure.is_full
+        if is_normal and has_normal_noise(known):
+            self.noise = NormalNoise(self.target, self.numbers, self.weight)
 
     def improve(self) -> Solution:
         middle = self._climb(*self._first())
@@ -258,7 +263,7 @@ class Nodes(NodeRun):
             cut = farthest / max(map(abs, moves))
             z = tuple(at + cut * m for at, m in zip(best.z, moves, strict=True))
             try:
-                fit = self._watched(z, best.toward(self._at(z)), factor)
+                fit = self._watched(z, best, factor)
             except KeyboardInterrupt:
                 self._keep(best)
                 raise
@@ -269,16 +274,20 @@ class Nodes(NodeRun):
                 best, farthest = fit, min(FARTHEST, 2 * farthest)
             elif factor == ROUGH:  # for slopes that are sums over many parameters
                 factor = NODE_TOL
-                best = self._watched(best.z, best.start, factor)
+                best = self._watched(best.z, best, factor)
             else:
                 farthest *= 0.5
         self._keep(best)
         return best
 
-    def _watched(self, z: tuple[float, ...], start: Start, factor: float) -> Fit:
+    def _watched(self, z: tuple[float, ...], start: Start | Fit, factor: float) -> Fit:
         """The fit at one place, which reports each of its iterations."""
-        mean, precision = start
+        if self.noise is not None:
+            self._keep(self._solved([z], [start])[0])
+            self.report()
+            return self.fits[self.zero]
         target = self._at(z)
+        mean, precision = start.toward(target) if isinstance(start, Fit) else start
         begin = mean[None], precision[None], self.structure
         descent = Descent([target], self.given.divergence, *begin)
         self._keep(self._fits_of(descent, [z])[0])
@@ -303,8 +312,10 @@ class Nodes(NodeRun):
         self.lattice = {self.zero: fit}, self.lattice[1]
 
     def _slopes(self, fit: Fit) -> list[float]:
-        parts = zip(self.numbers, fit.z, strict=True)
-        return [n.slope(fit.target, z, fit.normal, self.weight) for n, z in parts]
+        if fit.slopes is not None:
+            return fit.slopes
+        given = self.target, self.numbers, fit.z, fit.target, fit.normal
+        return slopes_of(*given, self.weight)
 
     def _curvatures(self, fit: Fit) -> list[float]:
         parts = zip(self.numbers, fit.z, strict=True)
@@ -320,8 +331,7 @@ class Nodes(NodeRun):
         moves = [slope / c for slope, c in parts]
         for cut in (1.0, 0.5, 0.25, 0.0):  # the last one only makes it more exact
             place = tuple(z + cut * m for z, m in zip(middle.z, moves, strict=True))
-            start = middle.toward(self._at(place)) if cut else middle.start
-            moved = self._solved([place], [start])[0]
+            moved = self._solved([place], [middle])[0]
             if moved.value >= middle.value:
                 break
         self._keep(moved)
@@ -374,7 +384,7 @@ class Nodes(NodeRun):
         self, missing: Sequence[Index], steps: Sequence[float]
     ) -> dict[Index, Fit]:
         """Fits at nodes, each from its neighbor, and the one before that."""
-        starts, places = [], []
+        starts, places = list[Start | Fit](), []
         middle = self.fits[self.zero].z
         scales = tuple(isinstance(number, Scale) for number in self.numbers)
         for index in missing:
@@ -386,7 +396,7 @@ class Nodes(NodeRun):
             if last and last.normal.factor is None:
                 starts.append(extrapolated(place, self.fits[near], last, scales))
             else:
-                starts.append(self.fits[near].toward(self._at(place)))
+                starts.append(self.fits[near])
             places.append(place)
         return dict(zip(missing, self._solved(places, starts), strict=True))
 

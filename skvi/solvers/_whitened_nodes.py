@@ -13,19 +13,26 @@ value at its neighbors, so that few nodes are fitted that do not matter.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.solvers._newton import Descent
-from skvi.solvers._node_run import MOST_LOST, Fit, Index, Parts
+from skvi.solvers._node_run import (
+    MOST_LOST,
+    NODE_TOL,
+    Fit,
+    Index,
+    Parts,
+    Places,
+    Starts,
+)
 from skvi.solvers._nodes import FARTHEST, Nodes
 from skvi.solvers._solution import Ending, Solution
 from skvi.solvers.base import Problem, SolverOptions
-from skvi.targets._numbers import PairedScale
+from skvi.targets._numbers import Scale
 
 # Step of the cubic lattice of the same error, in deviations, and its growth for each
 # number above four; the least curvature, and the largest unit; by which tails are
@@ -41,9 +48,9 @@ BEYOND = 12.0
 # least; nats from the top within which they are those there, and most steps to it; the
 # tolerance of fits there, in that of the whole.
 NEAR, CLOSEST, NEAR_TOP, MAX_STEPS, EXACT = 0.5, 1e-3, 0.1, 8, 1e-4
-# Most numbers, most nodes, most elements of their precisions, and the share of nodes
-# that are left out.
-MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**26, 1e-5
+# Most numbers, most nodes, most elements of their matrices, and the share of nodes that
+# are left out.
+MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**27, 1e-5
 # Most by which the logs of sums over both halves of the lattice differ, 0.3 for a
 # normal of eight numbers, and by which a lattice is finer where it is more. Of pairs
 # posteriors as wide as WIDEST are far from normal, and lattices finer at once.
@@ -100,7 +107,7 @@ class WhitenedNodes(Nodes):
         while self._is_coarse and len(self.fits) * cost < self.n_most:
             share, self.axes = FINER * share, None
             middle = max(self.fits.values(), key=lambda fit: fit.value)
-            middle = self._solved([middle.z], [middle.start], EXACT)[0]
+            middle = self._solved([middle.z], [middle], EXACT)[0]
             self._grow(self._at_top(middle), share)
         values = [fit.value for fit in self.fits.values()]
         least = float(np.logaddexp.reduce(values)) + math.log(self.left_out)
@@ -119,9 +126,7 @@ class WhitenedNodes(Nodes):
                 break
             some = sorted(missing, key=lambda i: -missing[i][0])[:free]
             places = [self._place(index) for index in some]
-            pairs = [(missing[i][1], z) for i, z in zip(some, places, strict=True)]
-            starts = [near.toward(self._at(z)) for near, z in pairs]
-            found = self._solved(places, starts)
+            found = self._solved(places, [missing[i][1] for i in some])
             new = dict(zip(some, found, strict=True))
             self.lattice = self.fits | new, steps
 
@@ -138,17 +143,14 @@ class WhitenedNodes(Nodes):
     def _is_bent(self) -> bool:
         """Whether data say little of pairs whose levels are not those declared."""
         prior, parts = self.target.prior, zip(self.numbers, self.widths, strict=True)
-        wide = [n for n, width in parts if width == WIDEST]
-        moved = (
-            isinstance(n, PairedScale) and prior.pair_at(n.part)[0].middle for n in wide
-        )
+        wide = [n for n, width in parts if width == WIDEST and isinstance(n, Scale)]
+        moved = (n.is_paired and prior.pair_at(n.part)[0].middle for n in wide)
         return any(moved)
 
     @property
     def n_most(self) -> int:
         """Most nodes that are fitted."""
-        size = self.fits[self.zero].precision.numel()
-        return min(self.most, max(MAX_STORED // size, 1))
+        return min(self.most, max(MAX_STORED // self.fits[self.zero].size, 1))
 
     def _finish(self) -> Solution:
         found, values = super()._finish(), [fit.value for fit in self.fits.values()]
@@ -179,8 +181,7 @@ class WhitenedNodes(Nodes):
             step *= min(1.0, FARTHEST / np.abs(step).max(initial=FARTHEST))
             cuts = (1.0, 0.5, 0.25, 0.1, 0.02) if gain > NEAR_TOP else (1.0,)
             places = [tuple((np.array(middle.z) + cut * step).tolist()) for cut in cuts]
-            starts = [middle.toward(self._at(place)) for place in places]
-            fits = self._solved(places, starts, EXACT)
+            fits = self._solved(places, [middle] * len(places), EXACT)
             moved = max(fits, key=lambda fit: fit.value)
             if moved.value < middle.value - min(gain, NEAR_TOP):
                 break
@@ -194,8 +195,7 @@ class WhitenedNodes(Nodes):
         near = [min(max(d, CLOSEST), NEAR) for d in near]
         signed = [sign * np.diag(near)[k] for k in range(len(near)) for sign in (1, -1)]
         places = [tuple(np.add(middle.z, move).tolist()) for move in signed]
-        starts = [middle.toward(self._at(z)) for z in places]
-        fits = self._solved(places, starts, EXACT)
+        fits = self._solved(places, [middle] * len(places), EXACT)
         slopes = np.array([self._slopes(fit) for fit in fits])
         curvature = (slopes[1::2] - slopes[::2]) / (2 * np.array(near)[:, None])
         values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
@@ -207,7 +207,7 @@ class WhitenedNodes(Nodes):
         in_x = self.widths[:, None] * self.curvature * self.widths
         values, vectors = np.linalg.eigh(in_x)
         step = self.share * (STEP + GROWTH * max(len(near) - 4, 0))
-        paired = [isinstance(number, PairedScale) for number in self.numbers]
+        paired = [number.is_paired for number in self.numbers]
         step /= 1 + AS_PAIRS * self.widths[paired].max(initial=0.0) ** 2
         return vectors * (math.sqrt(2) * step / np.sqrt(values))
 
@@ -230,11 +230,11 @@ class WhitenedNodes(Nodes):
         away = TAIL * (np.array(z) - self.middle) / self.widths
         return np.arcsinh(away) / TAIL, np.sqrt(1 + away**2)
 
-    def _fits_of(
-        self, descent: Descent, places: Iterable[tuple[float, ...]]
+    def _solved(
+        self, places: Places, starts: Starts, factor: float = NODE_TOL
     ) -> list[Fit]:
         """As for all nodes; the integrand is that over x."""
-        found = super()._fits_of(descent, places)
+        found = super()._solved(places, starts, factor)
         if self.axes is None:
             return found
         logs = [np.log(self._stretched(fit.z)[1]).sum() for fit in found]

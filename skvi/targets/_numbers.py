@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 
 from skvi.base import NormalForm
+from skvi.priors import BuiltPrior
 from skvi.priors._posterior import MixtureAsPrior
 from skvi.targets._hierarchical import HierarchicalTarget, beside_number
 from skvi.targets._precisions import UnknownNumber
@@ -29,8 +30,8 @@ STEPS = 30
 class Number(ABC):
     """The log of a positive number of a target, with its prior density."""
 
-    #: Where a search begins.
-    start = 0.0
+    #: Where a search begins; whether it is of two groups that are correlated.
+    start, is_paired = 0.0, False
 
     @abstractmethod
     def log_density(self, z: float) -> float:
@@ -84,6 +85,7 @@ class Scale(Number):
     def __init__(self, target: SupervisedTarget, part: int | None = None) -> None:
         self.prior, self.part = target.prior, part
         self.weights = target.prior.scale_weights(part)
+        self.is_paired = part in target.prior.paired
 
     def log_density(self, z: float) -> float:
         """That of the hyperprior."""
@@ -94,71 +96,30 @@ class Scale(Number):
         """With a prior that is normal, or beside the scales that follow."""
         return with_prior(target, target.prior.given_scale(math.exp(z), self.part))
 
-    def slope(
-        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
-    ) -> float:
-        """By the expected sum of squares."""
-        squares = float(self.weights @ (normal.mean.square() + normal.variance))
-        size = int((self.weights > 0).sum())
-        return math.exp(-2 * z) * squares - size + self._own(z)[0]
-
     def curvature(
         self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
     ) -> float:
         """As if the losses were quadratic."""
+        if self.is_paired:
+            pair, part, where = target.prior.pair_at(cast(int, self.part))
+            where = where.to(normal.mean.device)
+            own = NormalForm(normal.mean[where], normal.scale[where])
+            return float(pair.curvature(own, part))
         precision, moved = math.exp(-2 * z), self.weights * normal.mean
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
-        root = normal.scale
-        if root.ndim == 1:
-            variance, factor = root.square(), normal.factor
-            follows = 2 * (root * moved).square().sum()
-            follows = follows + (self.weights * variance).square().sum()
-            if factor is not None:
-                both = factor.T * self.weights
-                follows = follows + 2 * (factor.T @ moved).square().sum()
-                follows = follows + 2 * (both.square() @ variance).sum()
-                follows = follows + (both @ factor).square().sum()
-        else:
-            half = self.weights.sqrt()[:, None] * root
-            follows = 2 * (root.T @ moved).square().sum()
-            follows = follows + (half.T @ half).square().sum()
+        # Covariances are a diagonal and F F', or F F' alone.
+        is_full = normal.scale.ndim == 2
+        own = torch.zeros_like(moved) if is_full else normal.scale.square()
+        follows = 2 * (own @ moved.square()) + (self.weights * own).square().sum()
+        if (factor := normal.scale if is_full else normal.factor) is not None:
+            both = factor.T * self.weights
+            follows = follows + 2 * (factor.T @ moved).square().sum()
+            follows = follows + 2 * (both.square() @ own).sum()
+            follows = follows + (both @ factor).square().sum()
         rest = squares - precision * float(follows)
-        return 2 * precision * rest - self._own(z)[1]
-
-    def _own(self, z: float) -> tuple[float, float]:
-        """First and second derivative of the log density."""
         places = self.weights.new_tensor([z - CLOSE, z, z + CLOSE])
-        density = self.prior.log_density_of_scale(places, self.part)
-        low, mid, high = density.tolist()
-        return (high - low) / (2 * CLOSE), (high - 2 * mid + low) / CLOSE**2
-
-
-class PairedScale(Scale):
-    """A scale of two groups that are correlated, or what tells their correlation.
-
-    The others of its pair are those of the target.
-    """
-
-    def slope(
-        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
-    ) -> float:
-        """By the expected squares and products of pairs."""
-        pair, *given = self._of_pair(target, normal)
-        return float(pair.slope(*given)) + self._own(z)[0]
-
-    def curvature(
-        self, target: SupervisedTarget, z: float, normal: NormalForm, weight: float
-    ) -> float:
-        """As if the losses were quadratic."""
-        pair, *given = self._of_pair(target, normal)
-        return float(pair.curvature(*given)) - self._own(z)[1]
-
-    def _of_pair(
-        self, target: SupervisedTarget, normal: NormalForm
-    ) -> tuple[Any, NormalForm, int]:
-        pair, part, where = target.prior.pair_at(cast(int, self.part))
-        where = where.to(normal.mean.device)
-        return pair, NormalForm(normal.mean[where], normal.scale[where]), part
+        low, mid, high = self.prior.log_density_of_scale(places, self.part).tolist()
+        return 2 * precision * rest - (low - 2 * mid + high) / CLOSE**2
 
 
 class CarriedScale(Scale):
@@ -171,10 +132,6 @@ class CarriedScale(Scale):
     def bind(self, target: SupervisedTarget, z: float) -> SupervisedTarget:
         """With the posterior at that scale, which may have been added."""
         return with_prior(target, self.prior.given_scale(math.exp(z)))
-
-    def slope(self, *_: object) -> float:
-        """Not needed: the nodes are given."""
-        return math.nan
 
 
 class LikelihoodNumber(Number):
@@ -213,12 +170,45 @@ def numbers_of(target: Target) -> tuple[SupervisedTarget, tuple[Number, ...]]:
     if isinstance(plain.prior, MixtureAsPrior):
         found = (CarriedScale(plain),)
     elif plain.prior is not None:
-        paired = plain.prior.paired
-        found = tuple(
-            (PairedScale if part in paired else Scale)(plain, part)
-            for part in plain.prior.unknown_scales
-        )
+        found = tuple(Scale(plain, part) for part in plain.prior.unknown_scales)
     return plain, found if own is None else (*found, LikelihoodNumber(plain, own))
+
+
+@torch.inference_mode(False)
+def slopes_of(
+    target: SupervisedTarget,
+    numbers: Sequence[Number],
+    z: Sequence[float],
+    known: SupervisedTarget,
+    normal: NormalForm,
+    weight: float,
+) -> list[float]:
+    """Slopes of the log integrand at the best normal, by the envelope theorem.
+
+    `target` is that of `numbers_of`, and `known` has its numbers.
+    """
+    rest = [n for n in numbers if not isinstance(n, Scale)]
+    slopes = [n.slope(known, z[-1], normal, weight) for n in rest]
+    if not (scales := z[: len(numbers) - len(rest)]):
+        return slopes
+    with torch.enable_grad():
+        logs = normal.mean.new_tensor([scales]).requires_grad_()
+        precision, value = target.prior.precisions_at(logs)
+        around = around_middle(target.prior, normal, precision)
+        value = value - 0.5 * (precision[0] * around).sum()
+        (own,) = torch.autograd.grad(value, logs)
+    return own[0].tolist() + slopes
+
+
+def around_middle(
+    prior: BuiltPrior, normal: NormalForm, precision: torch.Tensor
+) -> torch.Tensor:
+    """Second moments around the mean of the prior, where its precisions are not 0."""
+    with torch.no_grad():
+        away = normal.mean - cast(NormalForm, prior.matching_normal()).mean
+        if precision.ndim == 2:
+            return normal.variance + away.square()
+        return normal.covariance() + away[..., :, None] * away[..., None, :]
 
 
 def bound_at(

@@ -280,3 +280,17 @@ def test_noise_beside_labels():
     assert model.sigma_ == pytest.approx(full.sigma_, abs=1e-3 * full.sigma_.max())
     std = [m.predict(X[:9], return_std=True)[1] for m in (model, full)]
     assert std[0] == pytest.approx(std[1], rel=1e-3)
+
+
+def test_new_labels_of_which_the_transformer_knows():
+    """Draws of two are apart. Wrong variant: unknown labels, which share a column."""
+    rng = np.random.default_rng(0)
+    shop, x = rng.integers(8, size=80), rng.normal(size=(80, 1))
+    y = rng.normal(size=8)[shop] + x[:, 0] + 0.3 * rng.normal(size=80)
+    labels = GroupedFeatures(sparse_output=False).fit(np.r_[shop, 97, 98][:, None])
+    model = BayesianLinearRegression(column_groups={"shop": slice(1, None)})
+    model.fit(np.c_[x, labels.transform(shop[:, None])], y)
+    new = np.c_[np.zeros(4), labels.transform([[97], [98], [55], [56]])]
+    draws = np.corrcoef(model.sample_y(new, 2000, random_state=0))
+    assert abs(draws[0, 1]) < 0.3
+    assert draws[2, 3] > 0.8
