@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -44,6 +45,11 @@ class NormalForm(Movable):
     mean: torch.Tensor
     scale: torch.Tensor
     factor: torch.Tensor | None = None
+
+    def __getitem__(self, which: Any) -> "NormalForm":
+        """Return one normal of a batch, or a batch of some."""
+        factor = None if self.factor is None else self.factor[which]
+        return NormalForm(self.mean[which], self.scale[which], factor)
 
     @property
     def size(self) -> int:
@@ -122,6 +128,15 @@ class NormalForm(Movable):
             return NormalForm(mean, self.scale[..., where], factor)
         covariance = self.covariance()[..., where, :][..., where]
         return NormalForm(mean, torch.linalg.cholesky(covariance))
+
+    def variances_of(self, X: Any) -> torch.Tensor | None:
+        """Variances of f of rows, (n,), where a structure of both is known."""
+        return None
+
+    def stretched(self, mean: torch.Tensor, ratio: torch.Tensor) -> "NormalForm":
+        """Normal with another mean, and deviations times a ratio, (P,)."""
+        factor = None if self.factor is None else ratio[:, None] * self.factor
+        return NormalForm(mean, ratio * self.scale, factor)
 
     def entropy(self) -> torch.Tensor:
         """Compute the differential entropy.

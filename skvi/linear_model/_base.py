@@ -52,7 +52,7 @@ from skvi.linear_model._units import (
 from skvi.losses import Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
-from skvi.posteriors._normal import BorderedNormal
+from skvi.posteriors._bordered import BorderedNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior
 from skvi.priors._blocks import build_prior

@@ -200,7 +200,7 @@ class NodeRun(Run):
         factor: float = NODE_TOL,
     ) -> list[Fit]:
         """Fits at several places at once."""
-        size = max(1, MAX_ELEMENTS // starts[0][1].numel())
+        size = max(1, MAX_ELEMENTS // self.structure.n_elements(starts[0][1]))
         found: list[Fit] = []
         for i in range(0, len(places), size):
             check_time()

@@ -5,7 +5,8 @@ Leading axes are those of a batch of normals.
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +15,11 @@ from scipy import sparse
 from skvi.base import NormalForm
 from skvi.divergences._forms import precision_of
 from skvi.posteriors import Posterior
-from skvi.predictors import LinearPredictor
+from skvi.posteriors._bordered import BorderedForm, BorderedForms, Pattern
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     LARGEST,
+    SINGULAR,
     factorize,
     lower_of_inverse,
     solve_newton,
@@ -25,21 +27,22 @@ from skvi.solvers._mode import (
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import KnownSums, RowSums, convex_part
 from skvi.utils._rows import SparseRows
-from skvi.utils._tensors import CPU
-from skvi.utils._validation import row_chunks
 
-# Deviation of a border's own part, of that given all others: a factor has all the rest.
-OWN = 1e-4
 # History of the acceleration by elements of a precision, which entries hold.
 DEPTHS = ((1_210_000, 10), (2**24, 2))
-# Elements of a chunk of rows of which the columns beside a border are taken.
-CHUNK_ELEMENTS = 2**22
+# Most pairs of a row's columns beside the diagonal, on average; share of elements of an
+# edge beyond which it is dense.
+MOST_PAIRS, DENSE = 100, 0.2
 
 
 class Structure(ABC):
     """Algebra of precisions of one structure."""
 
     is_diagonal = is_full = False
+
+    def n_elements(self, precision: torch.Tensor) -> int:
+        """Elements that a normal of this precision takes."""
+        return precision.numel()
 
     def depth(self, size: int) -> int:
         """Steps that the acceleration remembers, of precisions of this size."""
@@ -187,128 +190,140 @@ class Diagonal(Structure):
 
 
 class Bordered(Structure):
-    """A diagonal with a border of p rows and columns, as of labels beside features.
+    """A diagonal with a border, as of labels beside other coefficients.
 
-    Matrices are (..., P, 1 + p): diagonals, 0 in the border, then columns of the
-    border. The rows of the diagonal are columns of X of which each row has one at most.
+    Matrices are (..., L, 1): elements at a `Pattern`, where rows share columns. The
+    diagonal has columns of X of which each row has one at most.
     """
 
-    def __init__(self, target: SupervisedTarget, border: torch.Tensor) -> None:
-        size, X, predictor = target.layout.size, target.X, target.predictor
-        self.border = border.to(CPU)
-        is_alone = torch.ones(size, dtype=torch.bool, device=CPU)
-        is_alone[self.border] = False
-        self.alone = is_alone.nonzero()[:, 0]
-        columns = self.border[self.border < predictor.n_features].numpy()
-        self.own = _columns(X, self.alone.numpy()).T.tocsr()
-        self.squares = self.own.power(2)
-        if isinstance(X, SparseRows):
-            shift = None if X.shift is None else X.shift[columns]
-            self.rest: Any = SparseRows(X.matrix[:, columns], shift)
+    def __init__(
+        self, target: SupervisedTarget, border: torch.Tensor, like: Any = None
+    ) -> None:
+        self.X, self.border = target.X, border
+        X, size = _with_ones(target.X, target.layout.size), target.layout.size
+        plain = Pattern.plain(size, border.numpy()) if like is None else like
+        own, rest = X[:, plain.alone].tocoo(), X[:, plain.border]
+        label, value = np.zeros(len(self.X), int), np.zeros(len(self.X))
+        label[own.row], value[own.row] = own.col, own.data
+        width, p = np.diff(rest.indptr), len(plain.border)
+        row = np.repeat(np.arange(len(self.X)), width)
+        edge = _Elements(label[row] * p + rest.indices, row, value[row] * rest.data)
+        # Pairs of elements of the same row.
+        times = width[row]
+        first = np.repeat(np.arange(len(row)), times) if _is_few(width, p) else None
+        #: Columns beside the diagonal, if pairs of them are many.
+        self.rest = torch.from_numpy(rest.toarray()) if first is None else None
+        if first is None:
+            every = np.ravel_multi_index(np.tril_indices(p), (p, p))
+            corner = _Elements(*np.zeros((2, 0), int), np.zeros(0))
         else:
-            self.rest = X[:][:, columns].double()
-        self.small = LinearPredictor(len(columns), 1, predictor.fit_intercept)
+            every = np.arange(p) * (p + 1)
+            start = np.repeat(np.cumsum(times) - times, times)
+            second = rest.indptr[row[first]] + np.arange(len(first)) - start
+            low, high = rest.indices[first], rest.indices[second]
+            lower = low >= high
+            both = (rest.data[first] * rest.data[second])[lower]
+            corner = _Elements((low * p + high)[lower], row[first][lower], both)
+        if like is None:
+            keys = np.unique(edge.key[edge.value != 0])
+            is_dense = len(keys) > DENSE * len(plain.alone) * p
+            keys = np.arange(len(plain.alone) * p) if is_dense else keys
+            beside = np.stack(np.divmod(keys, p))
+            pairs = np.divmod(np.union1d(corner.key, every), p)
+            plain = replace(plain, edge=beside, corner=np.stack(pairs))
+        self.pattern = plain
+        (a, b), (c, d) = plain.edge, plain.corner
+        diagonal = _Elements(own.col, own.row, own.data**2)
+        known = np.arange(len(plain.alone)), a * p + b, c * p + d
+        found = [
+            e.sums(k, len(self.X))
+            for e, k in zip((diagonal, edge, corner), known, strict=True)
+        ]
+        #: What rows add to the elements, (L, n), and how often each is in a matrix.
+        self.sums = sparse.vstack(found, format="csr")
+        self.times = np.concatenate([known[0] * 0 + 1, 0 * a + 2, 1 + (c != d)])
+
+    def n_elements(self, precision: torch.Tensor) -> int:
+        return precision.numel() + len(self.border) ** 2
 
     def normal(
         self, mean: torch.Tensor, precision: torch.Tensor
     ) -> tuple[NormalForm, torch.Tensor]:
-        diagonal, edge, corner = self._parts(precision)
-        ratio = edge / diagonal[..., None]
-        inner = corner - edge.mT @ ratio
-        root, exists = lower_of_inverse(inner)
-        scale, factor = torch.empty_like(mean), torch.empty_like(precision[..., 1:])
-        scale[..., self.alone] = diagonal.rsqrt()
-        scale[..., self.border] = OWN * inner.diagonal(dim1=-2, dim2=-1).rsqrt()
-        factor[..., self.alone, :], factor[..., self.border, :] = -ratio @ root, root
-        exists = exists & (diagonal > LARGEST**-2).all(-1)
-        return NormalForm(mean, scale, factor), exists
+        if mean.ndim == 1:
+            found = BorderedForm(mean, precision, self.pattern, self)
+            own, _, factor = found.parts
+            ends = torch.cat([own, factor.diagonal().square()])
+            return found, (ends > LARGEST**-2).all()
+        each = zip(mean, precision, strict=True)
+        normals, exist = zip(*(self.normal(*one) for one in each), strict=True)
+        return BorderedForms(normals), torch.stack(exist)
 
     def precision_of(self, normal: NormalForm) -> torch.Tensor:
-        if normal.factor is None:
-            shape = (*normal.mean.shape, 1 + len(self.border))
-            return self.add(normal.mean.new_zeros(shape), 1 / normal.variance)
-        factor = normal.factor
-        diagonal = normal.scale[..., self.alone].square().reciprocal()
-        root = factor[..., self.border, :]
-        inner = torch.linalg.inv(root @ root.mT)
-        edge = torch.linalg.solve(root.mT, factor[..., self.alone, :].mT).mT
-        edge = -diagonal[..., None] * edge
-        corner = inner + edge.mT @ (edge / diagonal[..., None])
-        return self._joined(diagonal, edge, corner)
+        pattern = getattr(normal, "pattern", None)
+        if pattern is not None and np.array_equal(pattern.pairs, self.pattern.pairs):
+            return normal.precision
+        zeros = normal.mean.new_zeros(len(self.times), 1)
+        return self.add(zeros, 1 / normal.variance)
 
     def add(self, matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if matrix.ndim == other.ndim:
             return matrix + other
         out = matrix.clone()
-        out[..., self.alone, 0] += other[..., self.alone]
-        places = torch.arange(len(self.border), device=CPU) + 1
-        out[..., self.border, places] += other[..., self.border]
+        out[..., self.pattern.diagonal, 0] += other
         return out
 
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
-        if len(h) != self.own.shape[1]:  # the rows that a fit starts from
-            return Bordered(target, self.border).gram(target, h)
-        weighted = self.own @ sparse.diags_array(h.numpy())
-        if isinstance(self.rest, SparseRows):
-            edge = (weighted @ self.rest.matrix).toarray()
-            if self.rest.shift is not None:
-                edge += np.multiply.outer(self.own @ h.numpy(), self.rest.shift)
-        else:
-            edge = weighted @ self.rest.numpy()
-        parts = [edge]
-        if self.small.fit_intercept:
-            parts.append((self.own @ h.numpy())[:, None])
-        diagonal = torch.from_numpy(self.squares @ h.numpy())
-        edge = torch.from_numpy(np.concatenate(parts, 1))
-        return self._joined(diagonal, edge, self.small.gram(self.rest, h))
+        if target.X is not self.X:  # the rows that a fit starts from
+            return Bordered(target, self.border, self.pattern).gram(target, h)
+        out = torch.from_numpy(self.sums @ h.numpy())
+        if self.rest is not None:
+            corner = self.rest.T @ (h[:, None] * self.rest)
+            low, high = self.pattern.corner
+            out[len(out) - len(low) :] = corner[low, high]
+        return out[:, None]
+
+    def variances(self, normal: BorderedForm) -> torch.Tensor:
+        """Variances of f of the rows, (n,)."""
+        elements = self.times * normal.at_pattern.numpy()
+        found = torch.from_numpy(self.sums.T @ elements)
+        if self.rest is None:
+            return found
+        solve, factor = torch.linalg.solve_triangular, normal.parts[2]
+        return found + solve(factor, self.rest.T, upper=False).square().sum(0)
 
     def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        diagonal, edge, corner = self._parts(matrix)
-        ratio = edge / diagonal[..., None]
-        alone, out = right[..., self.alone], torch.empty_like(right)
-        inner = right[..., self.border] - (ratio.mT @ alone[..., None])[..., 0]
-        found = _solve(corner - edge.mT @ ratio, inner)
-        out[..., self.border] = found
-        out[..., self.alone] = alone / diagonal - (ratio @ found[..., None])[..., 0]
-        return out
+        normal, exists = self.normal(torch.zeros_like(right), matrix)
+        if not exists.all():
+            raise ValueError(SINGULAR)
+        if right.ndim == 1:
+            return normal.solve(right)
+        pairs = zip(normal.members, right, strict=True)
+        return torch.stack([one.solve(own) for one, own in pairs])
 
     def whitened(
         self, normal: NormalForm, step: torch.Tensor, move: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        factor = cast(torch.Tensor, normal.factor)
-        deviation = normal.scale[..., self.alone]
-        root, own = factor[..., self.border, :], factor[..., self.alone, :]
-        inner = torch.linalg.solve_triangular(
-            root, step[..., self.border, None], upper=False
-        )
-        away = step[..., self.alone] - (own @ inner)[..., 0]
-        first = torch.cat([away / deviation, inner[..., 0]], -1)
-        diagonal, edge, corner = self._parts(move)
-        beside = diagonal[..., None] * own + edge @ root
-        within = own.mT @ beside + root.mT @ (edge.mT @ own + corner @ root)
-        parts = [diagonal * deviation.square()]
-        parts += [
-            (math.sqrt(2) * deviation[..., None] * beside).flatten(-2),
-            within.flatten(-2),
-        ]
-        return first, torch.cat(parts, -1)
+        each = zip(normal.members, step, move, strict=True)
+        found = [self._whitened(*one) for one in each]
+        first, white = zip(*found, strict=True)
+        return torch.stack(first), torch.stack(white)
 
-    def _parts(
-        self, matrix: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Diagonal, (..., m), edge, (..., m, p), and corner, (..., p, p)."""
-        alone = matrix[..., self.alone, :]
-        return alone[..., 0], alone[..., 1:], matrix[..., self.border, 1:]
-
-    def _joined(
-        self, diagonal: torch.Tensor, edge: torch.Tensor, corner: torch.Tensor
-    ) -> torch.Tensor:
-        size = len(self.alone) + len(self.border)
-        shape = (*diagonal.shape[:-1], size, 1 + len(self.border))
-        out = diagonal.new_zeros(shape)
-        out[..., self.alone, 0], out[..., self.alone, 1:] = diagonal, edge
-        out[..., self.border, 1:] = corner
-        return out
+    def _whitened(
+        self, normal: BorderedForm, step: torch.Tensor, move: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of one; the border's part is in units of its deviations given each other."""
+        (own, ratio, factor), pattern = normal.parts, self.pattern
+        (rows, columns), beside = pattern.edge, pattern.beside
+        diagonal, edge, corner = pattern.split(move)
+        size = factor.square().sum(1).rsqrt()
+        away = edge - diagonal[rows] * ratio
+        product = beside(edge + away).T @ beside(ratio)
+        product = product.toarray() if sparse.issparse(product) else product
+        twice = torch.from_numpy(product)
+        within = pattern.square(corner) - 0.5 * (twice + twice.T)
+        parts = [diagonal / own, math.sqrt(2) * away * own.rsqrt()[rows] * size[columns]]
+        parts.append((size[:, None] * within * size).flatten())
+        return normal.whiten(step), torch.cat(parts)
 
 
 _full = Full()
@@ -331,9 +346,32 @@ def _solve(matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
-def _columns(X: Any, columns: np.ndarray) -> Any:
-    """Some columns of rows, as a sparse matrix."""
-    if isinstance(X, SparseRows):
-        return X.matrix[:, columns]
-    chunks = row_chunks(len(X), X.shape[1], CHUNK_ELEMENTS)
-    return sparse.vstack([sparse.csr_matrix(X[i][:, columns].numpy()) for i in chunks])
+class _Elements(NamedTuple):
+    """What rows add to elements of a matrix, by their numbers."""
+
+    key: np.ndarray
+    row: np.ndarray
+    value: np.ndarray
+
+    def sums(self, known: np.ndarray, n_rows: int) -> Any:
+        """Elements of ascending numbers, (L, n)."""
+        some = self.value != 0
+        places = np.searchsorted(known, self.key[some]), self.row[some]
+        shape = len(known), n_rows
+        return sparse.csr_array((self.value[some], places), shape)
+
+
+def _is_few(width: np.ndarray, p: int) -> bool:
+    """Whether rows have few pairs of elements, given their numbers of elements."""
+    return int(width @ width) <= max(MOST_PAIRS * len(width), 1) or p <= 3
+
+
+def _with_ones(X: SparseRows, size: int) -> Any:
+    """Rows without a shift, and an intercept, as a sparse matrix, (n, P)."""
+    n, shift = len(X), np.zeros(X.shape[1]) if X.shift is None else X.shift
+    matrix = X.matrix.astype(np.float64)
+    if shift.any():
+        matrix = matrix + sparse.csr_matrix(np.tile(shift, (n, 1)))
+    matrix = sparse.hstack([matrix, np.ones((n, size - X.shape[1]))], format="csr")
+    matrix.eliminate_zeros()
+    return matrix

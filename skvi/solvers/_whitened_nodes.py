@@ -147,7 +147,7 @@ class WhitenedNodes(Nodes):
     @property
     def n_most(self) -> int:
         """Most nodes that are fitted."""
-        size = self.fits[self.zero].precision.numel()
+        size = self.structure.n_elements(self.fits[self.zero].precision)
         return min(self.most, max(MAX_STORED // size, 1))
 
     def _finish(self) -> Solution:

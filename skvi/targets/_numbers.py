@@ -110,14 +110,8 @@ class Scale(Number):
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
         root = normal.scale
         if root.ndim == 1:
-            variance, factor = root.square(), normal.factor
-            follows = 2 * (root * moved).square().sum()
-            follows = follows + (self.weights * variance).square().sum()
-            if factor is not None:
-                both = factor.T * self.weights
-                follows = follows + 2 * (factor.T @ moved).square().sum()
-                follows = follows + 2 * (both.square() @ variance).sum()
-                follows = follows + (both @ factor).square().sum()
+            follows = 2 * (moved.square() @ normal.variance)
+            follows = follows + (self.weights * normal.variance).square().sum()
         else:
             half = self.weights.sqrt()[:, None] * root
             follows = 2 * (root.T @ moved).square().sum()

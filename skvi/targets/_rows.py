@@ -405,9 +405,7 @@ def stacked_terms(targets: Sequence[SupervisedTarget], normal: NormalForm) -> Te
 
 def members(normal: NormalForm) -> list[NormalForm]:
     """The normals of a batch."""
-    parts = [normal.mean, normal.scale]
-    parts += [] if normal.factor is None else [normal.factor]
-    return [NormalForm(*each) for each in zip(*parts, strict=True)]
+    return [normal[k] for k in range(len(normal.mean))]
 
 
 def _stacked_moments(

@@ -372,6 +372,9 @@ class SupervisedTarget(SupervisedRows):
         if self.predictor_spec.n_outputs > 1:  # as large as the second derivatives
             moments = self.predictor.moments(self.X, normal)
             return terms_at_moments(self, *moments, refine)
+        if (variance := normal.variances_of(self.X)) is not None:
+            mean = self.predictor.project(self.X, normal.mean[:, None])[:, 0]
+            return terms_at_moments(self, mean, variance, refine)
 
         def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
