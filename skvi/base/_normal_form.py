@@ -45,6 +45,8 @@ class NormalForm(Movable):
     mean: torch.Tensor
     scale: torch.Tensor
     factor: torch.Tensor | None = None
+    #: What knows the variances of f of the rows of a fit.
+    rows = None
 
     def __getitem__(self, which: Any) -> "NormalForm":
         """Return one normal of a batch, or a batch of some."""

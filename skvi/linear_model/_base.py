@@ -77,7 +77,7 @@ def _is_auto_prior(prior):
 
 # Labels of a group from which their diagonal precision pays, and most parameters beside
 # them.
-LEAST_LABELS, MAX_BORDER = 200, 300
+LEAST_LABELS, MAX_BORDER = 200, 1500
 
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
@@ -548,7 +548,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         relative = [self.prior_[name].relative_to is not None for name in groups]
         origin, *rest = grouped_units(*given, groups, relative)
         if origin is not None and self._effects is not None:
-            columns, origin[columns] = self._effects[0], self._effects[1]
+            origins = self._effects[1]
+            origin[list(origins)] = list(origins.values())
         return origin, *rest
 
     def _coef_prior(self):

@@ -82,10 +82,7 @@ class Pattern:
 
 
 class BorderedForm(NormalForm):
-    """A normal by its precision at a pattern, (L, 1), that is factorized on demand.
-
-    `rows` knows the variances of f of the rows of a fit.
-    """
+    """A normal by its precision at a pattern, (L, 1), that is factorized on demand."""
 
     def __init__(
         self,
@@ -99,7 +96,6 @@ class BorderedForm(NormalForm):
 
     precision: torch.Tensor
     pattern: Pattern
-    rows: Any
     is_diagonal = False
 
     @cached_property
@@ -202,7 +198,7 @@ class BorderedForm(NormalForm):
         return out
 
     def variances_of(self, X: Any) -> torch.Tensor | None:
-        return self.rows.variances(self) if self.rows and X is self.rows.X else None
+        return None if self.rows is None else self.rows.variances(self, X)
 
     def stretched(self, mean: torch.Tensor, ratio: torch.Tensor) -> "BorderedForm":
         first, second = self.pattern.pairs
@@ -279,18 +275,26 @@ class _BorderedPosterior(NormalPosterior):
 
     def __init__(self, layout: Layout, border: np.ndarray) -> None:
         self.border = torch.from_numpy(border)
-        self.pattern = Pattern.plain(layout.size, border)
+        self.pattern, self._known = Pattern.plain(layout.size, border), None
         super().__init__(layout)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_known": None}
+
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
-        params = self.params if params is None else params
+        params, known = self.params if params is None else params, self._known
+        if known is not None and torch.equal(self._params_of(known), params):
+            return known
         mean, precision = params[: self.layout.size], params[self.layout.size :]
         return BorderedForm(mean, precision[:, None], self.pattern)
 
     def near(self, normal: NormalForm) -> Self:
         other = copy(self)
         plain = Pattern.plain(self.layout.size, self.border.numpy())
-        other.pattern = getattr(normal, "pattern", plain)
+        other.pattern, other._known = plain, None
+        if isinstance(normal, BorderedForm):
+            other.pattern, other._known = normal.pattern, copy(normal)
+            vars(other._known).update(rows=None)
         return other.at(other._params_of(normal))
 
     def _params_of(self, normal: NormalForm) -> torch.Tensor:

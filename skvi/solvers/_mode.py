@@ -123,7 +123,7 @@ def _moments(
     target: SupervisedTarget, normal: NormalForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means and variances of f; without covariances if there are several."""
-    f, variance = target.predictor.moments(target.X, normal)
+    f, variance = target.moments(normal)
     if f.ndim > 1 and target.likelihood_spec.has_contrasts:
         variance = torch.diag_embed(pairwise_split(f, variance)[0])
     return f, variance

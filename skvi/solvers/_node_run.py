@@ -51,19 +51,22 @@ class Fit:
         return self.normal.mean, self.precision
 
     def toward(self, target: SupervisedTarget) -> Start:
-        """Start beside it, by the change of the prior."""
-        if target.prior is self.target.prior:
+        """Start beside it, by the change of the prior, and of normal noise."""
+        noise, other = self.target.likelihood, target.likelihood
+        share = float((noise._scale / other._scale) ** 2) if noise.is_normal else 1.0
+        if target.prior is self.target.prior and share == 1:
             return self.normal.mean, self.precision
         prior = cast(NormalForm, target.prior.as_normal())
         last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
-        change, away = precision_of(prior) - last, self.normal.mean - prior.mean
+        change, away = precision_of(prior) - share * last, self.normal.mean - prior.mean
+        precision = share * self.precision
         if self.structure.is_diagonal:
             # Variances do not tell where the mean moves: with more columns than rows
             # it would be many times too far.
             own = change if change.ndim == 1 else change.diagonal()
-            return self.normal.mean, self.precision + own
+            return self.normal.mean, precision + own
         pull = -change * away if change.ndim == 1 else -change @ away
-        precision = self.structure.add(self.precision, change)
+        precision = self.structure.add(precision, change)
         move = self.structure.solve(precision, pull)
         return self.normal.mean + move, precision
 

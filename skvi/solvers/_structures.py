@@ -6,7 +6,7 @@ Leading axes are those of a batch of normals.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ DEPTHS = ((1_210_000, 10), (2**24, 2))
 # Most pairs of a row's columns beside the diagonal, on average; share of elements of an
 # edge beyond which it is dense.
 MOST_PAIRS, DENSE = 100, 0.2
+# Relative difference of elements of precisions that only rounding makes.
+SAME = 1e-9
 
 
 class Structure(ABC):
@@ -67,11 +69,17 @@ class Structure(ABC):
         """``A' diag(h) A`` of the rows of a target."""
 
     @abstractmethod
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Solve for one right side, (..., P)."""
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
+        """Solve for one right side, (..., P); `near` are normals of such precisions."""
 
     def newton(
-        self, sums: Any, curvature: torch.Tensor, gradient: torch.Tensor
+        self,
+        sums: Any,
+        curvature: torch.Tensor,
+        gradient: torch.Tensor,
+        normal: NormalForm,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums of the rows' curvatures, and steps of the means, of K normals."""
         grams = [self.gram(sums.target, h) for h in sums.curvature]
@@ -79,7 +87,7 @@ class Structure(ABC):
         own = [(convex_part(sums.target, h), h, gram) for h, gram in parts]
         convex = [g if c is h else self.gram(sums.target, c) for c, h, g in own]
         hessian = self.add(torch.stack(convex), curvature)
-        return torch.stack(grams), -self.solve(hessian, gradient)
+        return torch.stack(grams), -self.solve(hessian, gradient, normal)
 
     @abstractmethod
     def whitened(
@@ -112,7 +120,9 @@ class Full(Structure):
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
         return target.predictor.gram(target.X, h)
 
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
         return _solve(matrix, right)
 
     def newton(
@@ -120,6 +130,7 @@ class Full(Structure):
         sums: RowSums | KnownSums,
         curvature: torch.Tensor,
         gradient: torch.Tensor,
+        normal: NormalForm,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         gram = sums.gram()
         hessian = _full.add(sums.convex(gram), curvature)
@@ -164,7 +175,9 @@ class Diagonal(Structure):
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
         return target.predictor.gram_diagonal(target.X, h)
 
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
         return right / matrix
 
     def newton(
@@ -172,9 +185,10 @@ class Diagonal(Structure):
         sums: RowSums | KnownSums,
         curvature: torch.Tensor,
         gradient: torch.Tensor,
+        normal: NormalForm,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if gradient.shape[1] <= DENSE_LIMIT or not isinstance(sums, RowSums):
-            gram, step = _full.newton(sums, curvature, gradient)
+            gram, step = _full.newton(sums, curvature, gradient, normal)
             return gram.diagonal(dim1=1, dim2=2), step
         target, each = sums.target, sums.curvature
         steps = [
@@ -195,6 +209,9 @@ class Bordered(Structure):
     Matrices are (..., L, 1): elements at a `Pattern`, where rows share columns. The
     diagonal has columns of X of which each row has one at most.
     """
+
+    #: The structure of the rows that a fit starts from.
+    start: "Bordered | None" = None
 
     def __init__(
         self, target: SupervisedTarget, border: torch.Tensor, like: Any = None
@@ -274,7 +291,8 @@ class Bordered(Structure):
 
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
         if target.X is not self.X:  # the rows that a fit starts from
-            return Bordered(target, self.border, self.pattern).gram(target, h)
+            self.start = Bordered(target, self.border, self.pattern)
+            return self.start.gram(target, h)
         out = torch.from_numpy(self.sums @ h.numpy())
         if self.rest is not None:
             corner = self.rest.T @ (h[:, None] * self.rest)
@@ -282,8 +300,10 @@ class Bordered(Structure):
             out[len(out) - len(low) :] = corner[low, high]
         return out[:, None]
 
-    def variances(self, normal: BorderedForm) -> torch.Tensor:
-        """Variances of f of the rows, (n,)."""
+    def variances(self, normal: BorderedForm, X: Any) -> torch.Tensor | None:
+        """Variances of f of the rows, (n,); None for others."""
+        if X is not self.X:
+            return None if self.start is None else self.start.variances(normal, X)
         elements = self.times * normal.at_pattern.numpy()
         found = torch.from_numpy(self.sums.T @ elements)
         if self.rest is None:
@@ -291,14 +311,18 @@ class Bordered(Structure):
         solve, factor = torch.linalg.solve_triangular, normal.parts[2]
         return found + solve(factor, self.rest.T, upper=False).square().sum(0)
 
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        normal, exists = self.normal(torch.zeros_like(right), matrix)
-        if not exists.all():
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
+        if matrix.ndim > 2:
+            each = zip(matrix, right, near.members, strict=True)
+            return torch.stack([self.solve(*one) for one in each])
+        if near is not None and torch.allclose(near.precision, matrix, SAME, 0.0):
+            return near.solve(right)
+        normal, exists = self.normal(right, matrix)
+        if not exists:
             raise ValueError(SINGULAR)
-        if right.ndim == 1:
-            return normal.solve(right)
-        pairs = zip(normal.members, right, strict=True)
-        return torch.stack([one.solve(own) for one, own in pairs])
+        return cast(BorderedForm, normal).solve(right)
 
     def whitened(
         self, normal: NormalForm, step: torch.Tensor, move: torch.Tensor
