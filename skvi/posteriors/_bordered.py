@@ -207,18 +207,32 @@ class BorderedForm(NormalForm):
 
     def leading(self, size: int) -> "BorderedForm":
         """Normal of the first parameters; the others are independent."""
-        m = len(self.pattern.alone)
         keep = int((self.pattern.alone < size).sum())
-        pattern = replace(self.pattern, alone=self.pattern.alone[:keep])
-        precision = torch.cat([self.precision[:keep], self.precision[m:]])
-        return BorderedForm(self.mean[:size], precision, pattern)
+        return self._with(self.mean[:size], keep, self.mean[:0])
 
     def joined(self, mean: torch.Tensor, std: torch.Tensor) -> "BorderedForm":
         """With an independent parameter that comes last."""
-        m = len(self.pattern.alone)
-        pattern = replace(self.pattern, alone=np.append(self.pattern.alone, self.size))
-        parts = self.precision[:m], std[:, None] ** -2, self.precision[m:]
-        return BorderedForm(torch.cat([self.mean, mean]), torch.cat(parts), pattern)
+        center = torch.cat([self.mean, mean])
+        return self._with(center, len(self.pattern.alone), std**-2)
+
+    def _with(
+        self, mean: torch.Tensor, keep: int, more: torch.Tensor
+    ) -> "BorderedForm":
+        """With some of the diagonal and more of it, and what is known already."""
+        alone, known = self.pattern.alone, vars(self)
+        last = np.arange(len(mean) - len(more), len(mean))
+        pattern = replace(self.pattern, alone=np.append(alone[:keep], last))
+
+        def changed(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            return torch.cat([values[:keep], own, values[len(alone) :]])
+
+        found = BorderedForm(mean, changed(self.precision, more[:, None]), pattern)
+        if "parts" in known:
+            own, *rest = self.parts
+            vars(found)["parts"] = changed(own, more), *rest
+        if "at_pattern" in known:
+            vars(found)["at_pattern"] = changed(self.at_pattern, 1 / more)
+        return found
 
 
 class BorderedForms(NormalForm):
