@@ -226,7 +226,7 @@ class NormalForm(Movable):
         Tensor of shape (S,) or (...)
             ``d' cov^-1 d`` for each row, differentiable.
         """
-        if self.factor is None:
+        if self.n_noise == self.size:
             return self.whiten(deviation).square().sum(-1)
         # Woodbury: cov^-1 = D^-1 - D^-1 F (I + F' D^-1 F)^-1 F' D^-1.
         unit, z = self.factor / self.scale[..., None], deviation / self.scale

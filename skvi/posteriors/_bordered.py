@@ -15,74 +15,88 @@ import torch
 from scipy import sparse
 
 from skvi.base import Layout, NormalForm
-from skvi.posteriors._normal import NormalPosterior
+from skvi.posteriors._normal import INITIAL_SCALE, NormalPosterior
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._tensors import CPU
 
 # Deviation of a border's own part, of that given all others: a factor has all the rest.
 OWN = 1e-4
+# Share of the elements of E beyond which it is dense.
+DENSE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Places of the elements of D, E and the lower triangle of K.
+    """Places of the elements of a precision, on and above its diagonal.
 
-    `alone` and `border` are positions among the parameters; `edge`, (2, e), rows and
-    columns of E in ascending order, and `corner`, (2, c), those of K.
+    In `order` parameters of the diagonal come first, `m` of them, then the border.
+    `first` and `second` are rows and columns of elements in that order.
     """
 
-    alone: np.ndarray
-    border: np.ndarray
-    edge: np.ndarray
-    corner: np.ndarray
+    order: np.ndarray
+    m: int
+    first: np.ndarray
+    second: np.ndarray
 
     @classmethod
     def plain(cls, size: int, border: np.ndarray) -> "Pattern":
         """That of a diagonal."""
-        each = np.arange(len(border))
-        alone = np.setdiff1d(np.arange(size), border)
-        return cls(alone, border, np.zeros((2, 0), int), np.stack([each, each]))
+        alone, each = np.setdiff1d(np.arange(size), border), np.arange(size)
+        return cls(np.append(alone, border), len(alone), each, each)
 
     @cached_property
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The parameters of each element."""
-        (a, b), (c, d), own = self.edge, self.corner, self.alone
-        first = np.concatenate([own, own[a], self.border[c]])
-        return first, np.concatenate([own, self.border[b], self.border[d]])
+    def kinds(self) -> list[np.ndarray]:
+        """Numbers of the elements of D, E and K."""
+        inside = self.second < self.m, self.first >= self.m
+        edge = ~(inside[0] | inside[1])
+        return [np.flatnonzero(kind) for kind in (inside[0], edge, inside[1])]
+
+    @cached_property
+    def inside(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the elements of K."""
+        some = self.kinds[2]
+        return self.first[some] - self.m, self.second[some] - self.m
 
     @cached_property
     def diagonal(self) -> np.ndarray:
         """The element of each parameter with itself."""
-        first, second = self.pairs
-        places = np.flatnonzero(first == second)
-        return places[np.argsort(first[places])]
+        return np.flatnonzero(self.first == self.second)[np.argsort(self.order)]
 
     @cached_property
-    def _starts(self) -> np.ndarray:
-        return np.searchsorted(self.edge[0], np.arange(len(self.alone) + 1))
+    def grown(self) -> "Pattern":
+        """With another parameter on the diagonal, which comes last of all."""
+        first, second = (np.append(0, 1 + part) for part in (self.first, self.second))
+        return Pattern(np.append(len(self.order), self.order), self.m + 1, first, second)
 
-    def split(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Elements of D, E and K, of all of them, (..., L, 1)."""
-        sizes = [len(self.alone), self.edge.shape[1], self.corner.shape[1]]
-        return values[..., 0].split(sizes, -1)
+    def edge(self, values: torch.Tensor) -> Any:
+        """E, (m, p): sparse where few columns meet."""
+        some, shape = self.kinds[1], (self.m, len(self.order) - self.m)
+        places = self.first[some], self.second[some] - self.m
+        if len(some) < DENSE * shape[0] * shape[1]:
+            return sparse.csr_array((values.numpy(), places), shape)
+        out = np.zeros(shape)
+        out[places] = values
+        return out
 
-    def beside(self, values: torch.Tensor) -> Any:
-        """E, (m, p): sparse, or dense where it has no zeros."""
-        shape = len(self.alone), len(self.border)
-        if values.numel() == shape[0] * shape[1]:
-            return values.numpy().reshape(shape)
-        return sparse.csr_array((values.numpy(), self.edge[1], self._starts), shape)
-
-    def square(self, values: torch.Tensor) -> torch.Tensor:
+    def corner(self, values: torch.Tensor) -> torch.Tensor:
         """K, (p, p)."""
-        out = values.new_zeros(len(self.border), len(self.border))
-        low, high = self.corner
+        out = values.new_zeros(len(self.order) - self.m, len(self.order) - self.m)
+        low, high = self.inside
         out[low, high] = out[high, low] = values
         return out
+
+    def product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """``E' F`` of two edges, (p, p)."""
+        found = self.edge(left).T @ self.edge(right)
+        return torch.from_numpy(found.toarray() if sparse.issparse(found) else found)
 
 
 class BorderedForm(NormalForm):
     """A normal by its precision at a pattern, (L, 1), that is factorized on demand."""
+
+    precision: torch.Tensor
+    pattern: Pattern
+    is_diagonal = False
 
     def __init__(
         self,
@@ -93,38 +107,35 @@ class BorderedForm(NormalForm):
     ) -> None:
         given = {"mean": mean, "precision": precision, "pattern": pattern}
         vars(self).update(given, rows=rows)
-
-    precision: torch.Tensor
-    pattern: Pattern
-    is_diagonal = False
+        vars(self).update(alone=pattern.order[: pattern.m])
+        vars(self).update(border=pattern.order[pattern.m :])
 
     @cached_property
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """D, the elements of ``D^-1 E``, and the Cholesky factor of S; or NaN."""
-        own, edge, corner = self.pattern.split(self.precision)
-        ratio = edge / own[self.pattern.edge[0]]
-        beside = self.pattern.beside
-        product = beside(edge).T @ beside(ratio)
-        product = product.toarray() if sparse.issparse(product) else product
-        inner = self.pattern.square(corner) - torch.from_numpy(product)
+        own, edge, corner = (self.precision[kind, 0] for kind in self.pattern.kinds)
+        ratio = edge / own[self.pattern.first[self.pattern.kinds[1]]]
+        inner = self.pattern.corner(corner) - self.pattern.product(edge, ratio)
         factor, info = torch.linalg.cholesky_ex(inner)
         if int(info):
-            rounding = 4 * len(inner) * torch.finfo(inner.dtype).eps
-            inner.diagonal().mul_(1 + rounding)
+            inner.diagonal().mul_(1 + 4 * len(inner) * torch.finfo(inner.dtype).eps)
             factor, info = torch.linalg.cholesky_ex(inner)
         return own, ratio, factor if int(info) == 0 else factor * torch.nan
 
     @cached_property
     def at_pattern(self) -> torch.Tensor:
         """Covariances at the pattern, (L,)."""
-        own, ratio, factor = self.parts
-        (rows, columns), (low, high) = self.pattern.edge, self.pattern.corner
+        (own, ratio, factor), pattern = self.parts, self.pattern
+        (first, second), out = (pattern.first, pattern.second), self.precision[:, 0] + 0
+        diagonal, edge, corner = pattern.kinds
         within = torch.cholesky_inverse(factor)
-        beside = self.pattern.beside(ratio) @ within.numpy()
-        edge = -torch.from_numpy(beside[rows, columns])
-        variance = 1 / own
-        variance.index_add_(0, torch.from_numpy(rows), -ratio * edge)
-        return torch.cat([variance, edge, within[low, high]])
+        beside = torch.from_numpy(pattern.edge(ratio) @ within.numpy())
+        row = first[edge]
+        out[edge] = -beside[row, second[edge] - pattern.m]
+        own = (1 / own).index_add_(0, torch.from_numpy(row), -ratio * out[edge])
+        out[diagonal] = own
+        out[corner] = within[pattern.inside]
+        return out
 
     @property
     def variance(self) -> torch.Tensor:
@@ -142,96 +153,74 @@ class BorderedForm(NormalForm):
     @property
     def scale(self) -> torch.Tensor:  # type: ignore[override]
         """Beside a dense factor, as of other normals."""
-        own, _, factor = self.parts
-        out = torch.empty_like(self.mean)
-        out[self.pattern.alone] = own.rsqrt()
-        out[self.pattern.border] = OWN * factor.square().sum(1).rsqrt()
-        return out
+        return self._joined(
+            self.parts[0].rsqrt(), OWN * self.parts[2].square().sum(1).rsqrt()
+        )
 
     @property
     def factor(self) -> torch.Tensor:  # type: ignore[override]
         """Dense, (P, p): for what knows no other normals."""
-        _, ratio, factor = self.parts
-        identity = torch.eye(len(factor), dtype=factor.dtype, device=CPU)
-        root = torch.linalg.solve_triangular(factor.mT, identity, upper=True)
-        out = factor.new_empty(self.size, len(root))
-        out[self.pattern.alone] = -torch.from_numpy(
-            self.pattern.beside(ratio) @ root.numpy()
-        )
-        out[self.pattern.border] = root
+        identity = torch.eye(len(self.border), dtype=self.mean.dtype, device=CPU)
+        solve = torch.linalg.solve_triangular
+        root = solve(self.parts[2].mT, identity, upper=True).mT
+        return self._joined(-self._beside(root), root).mT
+
+    def _joined(self, alone: torch.Tensor, border: torch.Tensor) -> torch.Tensor:
+        out = alone.new_empty(*border.shape[:-1], self.size)
+        out[..., self.alone], out[..., self.border] = alone, border
         return out
 
     def _beside(self, b: torch.Tensor) -> torch.Tensor:
         """``D^-1 E b`` of each row."""
-        ratio = self.pattern.beside(self.parts[1])
+        ratio = self.pattern.edge(self.parts[1])
         return torch.from_numpy(np.ascontiguousarray((ratio @ b.numpy().T).T))
 
     def whiten(self, deviation: torch.Tensor) -> torch.Tensor:
-        (own, _, factor), out = self.parts, torch.empty_like(deviation)
-        alone, border = self.pattern.alone, self.pattern.border
-        b = deviation[..., border]
-        out[..., alone] = own.sqrt() * (deviation[..., alone] + self._beside(b))
-        out[..., border] = b @ factor
-        return out
-
-    def squared_distance(self, deviation: torch.Tensor) -> torch.Tensor:
-        return self.whiten(deviation).square().sum(-1)
+        own, _, factor = self.parts
+        b = deviation[..., self.border]
+        away = deviation[..., self.alone] + self._beside(b)
+        return self._joined(own.sqrt() * away, b @ factor)
 
     def transform(self, eps: torch.Tensor) -> torch.Tensor:
-        (own, _, factor), out = self.parts, torch.empty_like(eps)
-        alone, border = self.pattern.alone, self.pattern.border
-        b = eps[..., border].reshape(-1, len(border))
-        b = torch.linalg.solve_triangular(factor, b, upper=False, left=False)
-        b = b.reshape(*eps.shape[:-1], -1)
-        out[..., border] = b
-        out[..., alone] = own.rsqrt() * eps[..., alone] - self._beside(b)
-        return self.mean + out
+        own, _, factor = self.parts
+        b = torch.linalg.solve_triangular(
+            factor, eps[:, self.border], upper=False, left=False
+        )
+        away = own.rsqrt() * eps[:, self.alone] - self._beside(b)
+        return self.mean + self._joined(away, b)
 
     def solve(self, right: torch.Tensor) -> torch.Tensor:
         """Covariance times one right side, (P,)."""
-        (own, ratio, factor), out = self.parts, torch.empty_like(right)
-        alone, border = self.pattern.alone, self.pattern.border
-        back = self.pattern.beside(ratio).T @ right[alone].numpy()
-        inner = right[border] - torch.from_numpy(back)
-        b = torch.cholesky_solve(inner[:, None], factor)[:, 0]
-        out[border], out[alone] = b, right[alone] / own - self._beside(b)
-        return out
+        own, ratio, factor = self.parts
+        away = right[self.alone]
+        back = torch.from_numpy(self.pattern.edge(ratio).T @ away.numpy())
+        b = torch.cholesky_solve((right[self.border] - back)[:, None], factor)[:, 0]
+        return self._joined(away / own - self._beside(b), b)
 
     def variances_of(self, X: Any) -> torch.Tensor | None:
         return None if self.rows is None else self.rows.variances(self, X)
 
     def stretched(self, mean: torch.Tensor, ratio: torch.Tensor) -> "BorderedForm":
-        first, second = self.pattern.pairs
-        moved = self.precision[:, 0] / (ratio[first] * ratio[second])
+        each = ratio[self.pattern.order]
+        moved = self.precision[:, 0] / each[self.pattern.first]
+        moved = moved / each[self.pattern.second]
         return BorderedForm(mean, moved[:, None], self.pattern)
 
-    def leading(self, size: int) -> "BorderedForm":
-        """Normal of the first parameters; the others are independent."""
-        keep = int((self.pattern.alone < size).sum())
-        return self._with(self.mean[:size], keep, self.mean[:0])
+    def leading(self) -> "BorderedForm":
+        """Without the last parameter, which is independent."""
+        rest = Pattern.plain(self.size - 1, self.border)
+        p = self.pattern
+        rest = replace(rest, first=p.first[1:] - 1, second=p.second[1:] - 1)
+        return BorderedForm(self.mean[:-1], self.precision[1:], rest)
 
     def joined(self, mean: torch.Tensor, std: torch.Tensor) -> "BorderedForm":
-        """With an independent parameter that comes last."""
+        """With an independent parameter that comes last, and what is known already."""
+        precision = torch.cat([std[:, None] ** -2, self.precision])
         center = torch.cat([self.mean, mean])
-        return self._with(center, len(self.pattern.alone), std**-2)
-
-    def _with(
-        self, mean: torch.Tensor, keep: int, more: torch.Tensor
-    ) -> "BorderedForm":
-        """With some of the diagonal and more of it, and what is known already."""
-        alone, known = self.pattern.alone, vars(self)
-        last = np.arange(len(mean) - len(more), len(mean))
-        pattern = replace(self.pattern, alone=np.append(alone[:keep], last))
-
-        def changed(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-            return torch.cat([values[:keep], own, values[len(alone) :]])
-
-        found = BorderedForm(mean, changed(self.precision, more[:, None]), pattern)
-        if "parts" in known:
-            own, *rest = self.parts
-            vars(found)["parts"] = changed(own, more), *rest
-        if "at_pattern" in known:
-            vars(found)["at_pattern"] = changed(self.at_pattern, 1 / more)
+        found = BorderedForm(center, precision, self.pattern.grown)
+        own, *rest = self.parts
+        own, known = torch.cat([std**-2, own]), torch.cat([std**2, self.at_pattern])
+        vars(found).update(parts=(own, *rest), at_pattern=known)
         return found
 
 
@@ -287,10 +276,13 @@ class BorderedNormal(Family):
 class _BorderedPosterior(NormalPosterior):
     """Variational parameters: means, and elements of the precision."""
 
+    _known: BorderedForm | None = None
+
     def __init__(self, layout: Layout, border: np.ndarray) -> None:
-        self.border = torch.from_numpy(border)
-        self.pattern, self._known = Pattern.plain(layout.size, border), None
-        super().__init__(layout)
+        self.layout, self.border = layout, torch.from_numpy(border)
+        self.pattern = Pattern.plain(layout.size, border)
+        like = torch.ones(layout.size, dtype=torch.float64, device=CPU)
+        self.params = torch.cat([0 * like, like / INITIAL_SCALE**2])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_known": None}
@@ -304,15 +296,13 @@ class _BorderedPosterior(NormalPosterior):
 
     def near(self, normal: NormalForm) -> Self:
         other = copy(self)
-        plain = Pattern.plain(self.layout.size, self.border.numpy())
-        other.pattern, other._known = plain, None
-        if isinstance(normal, BorderedForm):
-            other.pattern, other._known = normal.pattern, copy(normal)
-            vars(other._known).update(rows=None)
-        return other.at(other._params_of(normal))
+        if not isinstance(normal, BorderedForm):
+            plain = Pattern.plain(self.layout.size, self.border.numpy())
+            precision = (1 / normal.variance)[plain.order, None]
+            normal = BorderedForm(normal.mean, precision, plain)
+        other.pattern, other._known = normal.pattern, copy(normal)
+        vars(other._known).update(rows=None)
+        return other.at(self._params_of(normal))
 
     def _params_of(self, normal: NormalForm) -> torch.Tensor:
-        if isinstance(normal, BorderedForm):
-            return torch.cat([normal.mean, normal.precision[:, 0]])
-        first = self.pattern.pairs[0]
-        return torch.cat([normal.mean, 1 / normal.variance[first]])
+        return torch.cat([normal.mean, normal.precision[:, 0]])

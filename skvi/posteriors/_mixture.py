@@ -308,7 +308,7 @@ def leading(normal: NormalForm, size: int) -> NormalForm:
     if normal.size == size:
         return normal
     if isinstance(normal, BorderedForm):
-        return normal.leading(size)
+        return normal.leading()
     if normal.scale.ndim == 1:
         return NormalForm(normal.mean[:size], normal.scale[:size])
     return NormalForm(normal.mean[:size], normal.scale[:size, :size])

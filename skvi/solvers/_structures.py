@@ -6,7 +6,7 @@ Leading axes are those of a batch of normals.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,11 +30,10 @@ from skvi.utils._rows import SparseRows
 
 # History of the acceleration by elements of a precision, which entries hold.
 DEPTHS = ((1_210_000, 10), (2**24, 2))
-# Most pairs of a row's columns beside the diagonal, on average; share of elements of an
-# edge beyond which it is dense.
-MOST_PAIRS, DENSE = 100, 0.2
 # Relative difference of elements of precisions that only rounding makes.
 SAME = 1e-9
+# Most pairs of columns that a row has, on average, to keep them.
+MOST_PAIRS = 100
 
 
 class Structure(ABC):
@@ -214,51 +213,37 @@ class Bordered(Structure):
     start: "Bordered | None" = None
 
     def __init__(
-        self, target: SupervisedTarget, border: torch.Tensor, like: Any = None
+        self,
+        target: SupervisedTarget,
+        border: torch.Tensor,
+        like: Pattern | None = None,
     ) -> None:
-        self.X, self.border = target.X, border
-        X, size = _with_ones(target.X, target.layout.size), target.layout.size
-        plain = Pattern.plain(size, border.numpy()) if like is None else like
-        own, rest = X[:, plain.alone].tocoo(), X[:, plain.border]
-        label, value = np.zeros(len(self.X), int), np.zeros(len(self.X))
-        label[own.row], value[own.row] = own.col, own.data
-        width, p = np.diff(rest.indptr), len(plain.border)
-        row = np.repeat(np.arange(len(self.X)), width)
-        edge = _Elements(label[row] * p + rest.indices, row, value[row] * rest.data)
-        # Pairs of elements of the same row.
-        times = width[row]
-        first = np.repeat(np.arange(len(row)), times) if _is_few(width, p) else None
-        #: Columns beside the diagonal, if pairs of them are many.
-        self.rest = torch.from_numpy(rest.toarray()) if first is None else None
-        if first is None:
-            every = np.ravel_multi_index(np.tril_indices(p), (p, p))
-            corner = _Elements(*np.zeros((2, 0), int), np.zeros(0))
-        else:
-            every = np.arange(p) * (p + 1)
-            start = np.repeat(np.cumsum(times) - times, times)
-            second = rest.indptr[row[first]] + np.arange(len(first)) - start
-            low, high = rest.indices[first], rest.indices[second]
-            lower = low >= high
-            both = (rest.data[first] * rest.data[second])[lower]
-            corner = _Elements((low * p + high)[lower], row[first][lower], both)
+        self.X, self.border, size = target.X, border, target.layout.size
+        plain = like or Pattern.plain(size, border.numpy())
+        rows = _ordered(target.X, plain.order)
+        width, places = np.diff(rows.indptr), rows.indices.astype(int)
+        row = np.repeat(np.arange(len(width)), width)
+        times, every = width[row], np.arange(size) * (size + 1)
+        #: Columns of the border where pairs of them are too many to be kept.
+        self.rest = None
+        if width @ width > MOST_PAIRS * len(width):
+            times[places >= plain.m] = 0
+            self.rest = torch.from_numpy(rows[:, plain.m :].toarray())
+            first, second = plain.m + np.stack(np.triu_indices(size - plain.m))
+            every = np.append(every, first * size + second)
+        first = np.repeat(np.arange(len(row)), times)
+        start = np.repeat(np.cumsum(times) - times, times)
+        second = rows.indptr[row[first]] + np.arange(len(first)) - start
+        keys, values = places[first] * size + places[second], rows.data
+        upper = places[first] <= places[second]
         if like is None:
-            keys = np.unique(edge.key[edge.value != 0])
-            is_dense = len(keys) > DENSE * len(plain.alone) * p
-            keys = np.arange(len(plain.alone) * p) if is_dense else keys
-            beside = np.stack(np.divmod(keys, p))
-            pairs = np.divmod(np.union1d(corner.key, every), p)
-            plain = replace(plain, edge=beside, corner=np.stack(pairs))
+            known = np.union1d(keys[upper], every)
+            plain = replace(plain, first=known // size, second=known % size)
         self.pattern = plain
-        (a, b), (c, d) = plain.edge, plain.corner
-        diagonal = _Elements(own.col, own.row, own.data**2)
-        known = np.arange(len(plain.alone)), a * p + b, c * p + d
-        found = [
-            e.sums(k, len(self.X))
-            for e, k in zip((diagonal, edge, corner), known, strict=True)
-        ]
-        #: What rows add to the elements, (L, n), and how often each is in a matrix.
-        self.sums = sparse.vstack(found, format="csr")
-        self.times = np.concatenate([known[0] * 0 + 1, 0 * a + 2, 1 + (c != d)])
+        at = np.searchsorted(plain.first * size + plain.second, keys[upper])
+        both = (values[first] * values[second])[upper], (at, row[first[upper]])
+        #: What each row adds to the elements, (L, n).
+        self.sums = sparse.csr_array(both, (len(plain.first), len(width)))
 
     def n_elements(self, precision: torch.Tensor) -> int:
         return precision.numel() + len(self.border) ** 2
@@ -276,10 +261,11 @@ class Bordered(Structure):
         return BorderedForms(normals), torch.stack(exist)
 
     def precision_of(self, normal: NormalForm) -> torch.Tensor:
-        pattern = getattr(normal, "pattern", None)
-        if pattern is not None and np.array_equal(pattern.pairs, self.pattern.pairs):
-            return normal.precision
-        zeros = normal.mean.new_zeros(len(self.times), 1)
+        own, pattern = self.pattern, getattr(normal, "pattern", None)
+        if pattern is not None and np.array_equal(pattern.first, own.first):
+            if np.array_equal(pattern.second, own.second):
+                return normal.precision
+        zeros = normal.mean.new_zeros(len(own.first), 1)
         return self.add(zeros, 1 / normal.variance)
 
     def add(self, matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -290,22 +276,21 @@ class Bordered(Structure):
         return out
 
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
-        if target.X is not self.X:  # the rows that a fit starts from
+        if target.X is not self.X:
             self.start = Bordered(target, self.border, self.pattern)
             return self.start.gram(target, h)
         out = torch.from_numpy(self.sums @ h.numpy())
         if self.rest is not None:
             corner = self.rest.T @ (h[:, None] * self.rest)
-            low, high = self.pattern.corner
-            out[len(out) - len(low) :] = corner[low, high]
+            out[self.pattern.kinds[2]] = corner[self.pattern.inside]
         return out[:, None]
 
-    def variances(self, normal: BorderedForm, X: Any) -> torch.Tensor | None:
+    def variances(self, normal: BorderedForm, X: SparseRows) -> torch.Tensor | None:
         """Variances of f of the rows, (n,); None for others."""
         if X is not self.X:
             return None if self.start is None else self.start.variances(normal, X)
-        elements = self.times * normal.at_pattern.numpy()
-        found = torch.from_numpy(self.sums.T @ elements)
+        twice = 2 - (self.pattern.first == self.pattern.second)
+        found = torch.from_numpy(self.sums.T @ (normal.at_pattern.numpy() * twice))
         if self.rest is None:
             return found
         solve, factor = torch.linalg.solve_triangular, normal.parts[2]
@@ -337,15 +322,14 @@ class Bordered(Structure):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of one; the border's part is in units of its deviations given each other."""
         (own, ratio, factor), pattern = normal.parts, self.pattern
-        (rows, columns), beside = pattern.edge, pattern.beside
-        diagonal, edge, corner = pattern.split(move)
+        diagonal, edge, corner = (move[kind, 0] for kind in pattern.kinds)
+        row, column = (side[pattern.kinds[1]] for side in (pattern.first, pattern.second))
         size = factor.square().sum(1).rsqrt()
-        away = edge - diagonal[rows] * ratio
-        product = beside(edge + away).T @ beside(ratio)
-        product = product.toarray() if sparse.issparse(product) else product
-        twice = torch.from_numpy(product)
-        within = pattern.square(corner) - 0.5 * (twice + twice.T)
-        parts = [diagonal / own, math.sqrt(2) * away * own.rsqrt()[rows] * size[columns]]
+        away = edge - diagonal[row] * ratio
+        twice = pattern.product(edge + away, ratio)
+        within = pattern.corner(corner) - 0.5 * (twice + twice.T)
+        beside = away * own.rsqrt()[row] * size[column - pattern.m]
+        parts = [diagonal / own, math.sqrt(2) * beside]
         parts.append((size[:, None] * within * size).flatten())
         return normal.whiten(step), torch.cat(parts)
 
@@ -370,32 +354,12 @@ def _solve(matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
-class _Elements(NamedTuple):
-    """What rows add to elements of a matrix, by their numbers."""
-
-    key: np.ndarray
-    row: np.ndarray
-    value: np.ndarray
-
-    def sums(self, known: np.ndarray, n_rows: int) -> Any:
-        """Elements of ascending numbers, (L, n)."""
-        some = self.value != 0
-        places = np.searchsorted(known, self.key[some]), self.row[some]
-        shape = len(known), n_rows
-        return sparse.csr_array((self.value[some], places), shape)
-
-
-def _is_few(width: np.ndarray, p: int) -> bool:
-    """Whether rows have few pairs of elements, given their numbers of elements."""
-    return int(width @ width) <= max(MOST_PAIRS * len(width), 1) or p <= 3
-
-
-def _with_ones(X: SparseRows, size: int) -> Any:
-    """Rows without a shift, and an intercept, as a sparse matrix, (n, P)."""
-    n, shift = len(X), np.zeros(X.shape[1]) if X.shift is None else X.shift
-    matrix = X.matrix.astype(np.float64)
-    if shift.any():
-        matrix = matrix + sparse.csr_matrix(np.tile(shift, (n, 1)))
-    matrix = sparse.hstack([matrix, np.ones((n, size - X.shape[1]))], format="csr")
-    matrix.eliminate_zeros()
-    return matrix
+def _ordered(X: SparseRows, order: np.ndarray) -> Any:
+    """Rows without a shift and with an intercept, columns in another order."""
+    n, rows = len(X), sparse.csr_array(X.matrix.astype(np.float64))
+    if X.shift is not None and X.shift.any():
+        rows = rows + sparse.csr_array(np.tile(X.shift, (n, 1)))
+    ones = np.ones((n, len(order) - X.shape[1]))
+    rows = sparse.hstack([rows, ones], format="csr")[:, order]
+    rows.eliminate_zeros()
+    return rows
