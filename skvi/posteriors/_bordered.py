@@ -198,7 +198,8 @@ class BorderedForm(NormalForm):
         return self._joined(away / own - self._beside(b), b)
 
     def variances_of(self, X: Any) -> torch.Tensor | None:
-        return None if self.rows is None else self.rows.variances(self, X)
+        is_known = self.rows is not None and X is self.rows.X
+        return self.rows.variances(self) if is_known else None
 
     def stretched(self, mean: torch.Tensor, ratio: torch.Tensor) -> "BorderedForm":
         each = ratio[self.pattern.order]
@@ -208,6 +209,8 @@ class BorderedForm(NormalForm):
 
     def leading(self) -> "BorderedForm":
         """Without the last parameter, which is independent."""
+        if (inner := vars(self).get("inner")) is not None:
+            return inner
         rest = Pattern.plain(self.size - 1, self.border)
         p = self.pattern
         rest = replace(rest, first=p.first[1:] - 1, second=p.second[1:] - 1)
@@ -220,7 +223,9 @@ class BorderedForm(NormalForm):
         found = BorderedForm(center, precision, self.pattern.grown)
         own, *rest = self.parts
         own, known = torch.cat([std**-2, own]), torch.cat([std**2, self.at_pattern])
-        vars(found).update(parts=(own, *rest), at_pattern=known)
+        inner = copy(self)
+        vars(inner).update(rows=None)
+        vars(found).update(parts=(own, *rest), at_pattern=known, inner=inner)
         return found
 
 

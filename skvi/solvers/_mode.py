@@ -82,7 +82,8 @@ def start_at_mode(
     target: SupervisedTarget, structure: Any, start: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and precision of a normal near the posterior, of a `Structure`."""
-    target = starting(target)
+    if structure.is_full or structure.is_diagonal:  # others know all rows
+        target = starting(target)
     prior = cast(NormalForm, target.prior.matching_normal())
     mean, curvature = find_mode(target, prior, start=start)
     precision = structure.add(structure.gram(target, curvature), 1 / prior.variance)

@@ -209,17 +209,9 @@ class Bordered(Structure):
     diagonal has columns of X of which each row has one at most.
     """
 
-    #: The structure of the rows that a fit starts from.
-    start: "Bordered | None" = None
-
-    def __init__(
-        self,
-        target: SupervisedTarget,
-        border: torch.Tensor,
-        like: Pattern | None = None,
-    ) -> None:
+    def __init__(self, target: SupervisedTarget, border: torch.Tensor) -> None:
         self.X, self.border, size = target.X, border, target.layout.size
-        plain = like or Pattern.plain(size, border.numpy())
+        plain = Pattern.plain(size, border.numpy())
         rows = _ordered(target.X, plain.order)
         width, places = np.diff(rows.indptr), rows.indices.astype(int)
         row = np.repeat(np.arange(len(width)), width)
@@ -236,14 +228,12 @@ class Bordered(Structure):
         second = rows.indptr[row[first]] + np.arange(len(first)) - start
         keys, values = places[first] * size + places[second], rows.data
         upper = places[first] <= places[second]
-        if like is None:
-            known = np.union1d(keys[upper], every)
-            plain = replace(plain, first=known // size, second=known % size)
-        self.pattern = plain
-        at = np.searchsorted(plain.first * size + plain.second, keys[upper])
-        both = (values[first] * values[second])[upper], (at, row[first[upper]])
+        known = np.union1d(keys[upper], every)
+        self.pattern = replace(plain, first=known // size, second=known % size)
+        at = np.searchsorted(known, keys[upper]), row[first[upper]]
+        both = (values[first] * values[second])[upper]
         #: What each row adds to the elements, (L, n).
-        self.sums = sparse.csr_array(both, (len(plain.first), len(width)))
+        self.sums = sparse.csr_array((both, at), (len(known), len(width)))
 
     def n_elements(self, precision: torch.Tensor) -> int:
         return precision.numel() + len(self.border) ** 2
@@ -276,19 +266,14 @@ class Bordered(Structure):
         return out
 
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
-        if target.X is not self.X:
-            self.start = Bordered(target, self.border, self.pattern)
-            return self.start.gram(target, h)
         out = torch.from_numpy(self.sums @ h.numpy())
         if self.rest is not None:
             corner = self.rest.T @ (h[:, None] * self.rest)
             out[self.pattern.kinds[2]] = corner[self.pattern.inside]
         return out[:, None]
 
-    def variances(self, normal: BorderedForm, X: SparseRows) -> torch.Tensor | None:
-        """Variances of f of the rows, (n,); None for others."""
-        if X is not self.X:
-            return None if self.start is None else self.start.variances(normal, X)
+    def variances(self, normal: BorderedForm) -> torch.Tensor:
+        """Variances of f of the rows, (n,)."""
         twice = 2 - (self.pattern.first == self.pattern.second)
         found = torch.from_numpy(self.sums.T @ (normal.at_pattern.numpy() * twice))
         if self.rest is None:
