@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -46,7 +46,7 @@ class NormalForm(Movable):
     scale: torch.Tensor
     factor: torch.Tensor | None = None
     #: What knows the variances of f of the rows of a fit.
-    rows = None
+    rows: ClassVar[Any] = None
 
     def __getitem__(self, which: Any) -> "NormalForm":
         """Return one normal of a batch, or a batch of some."""
@@ -226,7 +226,7 @@ class NormalForm(Movable):
         Tensor of shape (S,) or (...)
             ``d' cov^-1 d`` for each row, differentiable.
         """
-        if self.n_noise == self.size:
+        if self.factor is None:
             return self.whiten(deviation).square().sum(-1)
         # Woodbury: cov^-1 = D^-1 - D^-1 F (I + F' D^-1 F)^-1 F' D^-1.
         unit, z = self.factor / self.scale[..., None], deviation / self.scale

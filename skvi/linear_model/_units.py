@@ -88,7 +88,7 @@ class LinearModel(Model):
         return mean, variance.sqrt()
 
     def _variance_in_units(self, normal):
-        """Of coefficients by their own, of the intercept at X = 0 by all covariances."""
+        """Of coefficients by their own, of the intercept by all covariances."""
         layout, units = self.predictor.layout, self.units
         given = units.y_scale**2, units.x_scale**2, None
         found = _mapped(layout, normal.variance[None], *given)[0]

@@ -5,6 +5,7 @@ D^-1 E`` is all that is factorized: of crossed factors D is the largest one, and
 an element for each pair of labels that have a row in common.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,6 +53,12 @@ class Pattern:
         return [np.flatnonzero(kind) for kind in (inside[0], edge, inside[1])]
 
     @cached_property
+    def beside(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the elements of E."""
+        some = self.kinds[1]
+        return self.first[some], self.second[some] - self.m
+
+    @cached_property
     def inside(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows and columns of the elements of K."""
         some = self.kinds[2]
@@ -66,16 +73,17 @@ class Pattern:
     def grown(self) -> "Pattern":
         """With another parameter on the diagonal, which comes last of all."""
         first, second = (np.append(0, 1 + part) for part in (self.first, self.second))
-        return Pattern(np.append(len(self.order), self.order), self.m + 1, first, second)
+        return Pattern(
+            np.append(len(self.order), self.order), self.m + 1, first, second
+        )
 
     def edge(self, values: torch.Tensor) -> Any:
         """E, (m, p): sparse where few columns meet."""
-        some, shape = self.kinds[1], (self.m, len(self.order) - self.m)
-        places = self.first[some], self.second[some] - self.m
-        if len(some) < DENSE * shape[0] * shape[1]:
-            return sparse.csr_array((values.numpy(), places), shape)
+        shape = self.m, len(self.order) - self.m
+        if len(values) < DENSE * shape[0] * shape[1]:
+            return sparse.csr_array((values.numpy(), self.beside), shape)
         out = np.zeros(shape)
-        out[places] = values
+        out[self.beside] = values
         return out
 
     def corner(self, values: torch.Tensor) -> torch.Tensor:
@@ -96,6 +104,8 @@ class BorderedForm(NormalForm):
 
     precision: torch.Tensor
     pattern: Pattern
+    alone: np.ndarray
+    border: np.ndarray
     is_diagonal = False
 
     def __init__(
@@ -105,16 +115,15 @@ class BorderedForm(NormalForm):
         pattern: Pattern,
         rows: Any = None,
     ) -> None:
-        given = {"mean": mean, "precision": precision, "pattern": pattern}
-        vars(self).update(given, rows=rows)
-        vars(self).update(alone=pattern.order[: pattern.m])
-        vars(self).update(border=pattern.order[pattern.m :])
+        alone, border = np.split(pattern.order, [pattern.m])
+        vars(self).update(mean=mean, precision=precision, pattern=pattern, rows=rows)
+        vars(self).update(alone=alone, border=border)
 
     @cached_property
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """D, the elements of ``D^-1 E``, and the Cholesky factor of S; or NaN."""
         own, edge, corner = (self.precision[kind, 0] for kind in self.pattern.kinds)
-        ratio = edge / own[self.pattern.first[self.pattern.kinds[1]]]
+        ratio = edge / own[self.pattern.beside[0]]
         inner = self.pattern.corner(corner) - self.pattern.product(edge, ratio)
         factor, info = torch.linalg.cholesky_ex(inner)
         if int(info):
@@ -126,15 +135,13 @@ class BorderedForm(NormalForm):
     def at_pattern(self) -> torch.Tensor:
         """Covariances at the pattern, (L,)."""
         (own, ratio, factor), pattern = self.parts, self.pattern
-        (first, second), out = (pattern.first, pattern.second), self.precision[:, 0] + 0
         diagonal, edge, corner = pattern.kinds
+        out = torch.empty_like(self.precision[:, 0])
         within = torch.cholesky_inverse(factor)
         beside = torch.from_numpy(pattern.edge(ratio) @ within.numpy())
-        row = first[edge]
-        out[edge] = -beside[row, second[edge] - pattern.m]
-        own = (1 / own).index_add_(0, torch.from_numpy(row), -ratio * out[edge])
-        out[diagonal] = own
-        out[corner] = within[pattern.inside]
+        out[edge], out[corner] = -beside[pattern.beside], within[pattern.inside]
+        row = torch.from_numpy(pattern.beside[0])
+        out[diagonal] = (1 / own).index_add_(0, row, -ratio * out[edge])
         return out
 
     @property
@@ -151,14 +158,14 @@ class BorderedForm(NormalForm):
         return self.size
 
     @property
-    def scale(self) -> torch.Tensor:  # type: ignore[override]
+    def scale(self) -> torch.Tensor:
         """Beside a dense factor, as of other normals."""
         return self._joined(
             self.parts[0].rsqrt(), OWN * self.parts[2].square().sum(1).rsqrt()
         )
 
     @property
-    def factor(self) -> torch.Tensor:  # type: ignore[override]
+    def factor(self) -> torch.Tensor:
         """Dense, (P, p): for what knows no other normals."""
         identity = torch.eye(len(self.border), dtype=self.mean.dtype, device=CPU)
         solve = torch.linalg.solve_triangular
@@ -174,6 +181,9 @@ class BorderedForm(NormalForm):
         """``D^-1 E b`` of each row."""
         ratio = self.pattern.edge(self.parts[1])
         return torch.from_numpy(np.ascontiguousarray((ratio @ b.numpy().T).T))
+
+    def squared_distance(self, deviation: torch.Tensor) -> torch.Tensor:
+        return self.whiten(deviation).square().sum(-1)
 
     def whiten(self, deviation: torch.Tensor) -> torch.Tensor:
         own, _, factor = self.parts
@@ -232,11 +242,11 @@ class BorderedForm(NormalForm):
 class BorderedForms(NormalForm):
     """A batch of them."""
 
-    def __init__(self, members: list[BorderedForm]) -> None:
+    def __init__(self, members: Sequence[BorderedForm]) -> None:
         mean = torch.stack([member.mean for member in members])
         vars(self).update(members=members, mean=mean)
 
-    members: list[BorderedForm]
+    members: Sequence[BorderedForm]
 
     def __getitem__(self, which: Any) -> NormalForm:
         if isinstance(which, int):
@@ -284,8 +294,8 @@ class _BorderedPosterior(NormalPosterior):
     _known: BorderedForm | None = None
 
     def __init__(self, layout: Layout, border: np.ndarray) -> None:
-        self.layout, self.border = layout, torch.from_numpy(border)
-        self.pattern = Pattern.plain(layout.size, border)
+        self.layout, self.plain = layout, Pattern.plain(layout.size, border)
+        self.border, self.pattern = torch.from_numpy(border), self.plain
         like = torch.ones(layout.size, dtype=torch.float64, device=CPU)
         self.params = torch.cat([0 * like, like / INITIAL_SCALE**2])
 
@@ -302,12 +312,11 @@ class _BorderedPosterior(NormalPosterior):
     def near(self, normal: NormalForm) -> Self:
         other = copy(self)
         if not isinstance(normal, BorderedForm):
-            plain = Pattern.plain(self.layout.size, self.border.numpy())
-            precision = (1 / normal.variance)[plain.order, None]
-            normal = BorderedForm(normal.mean, precision, plain)
+            precision = (1 / normal.variance)[self.plain.order, None]
+            normal = BorderedForm(normal.mean, precision, self.plain)
         other.pattern, other._known = normal.pattern, copy(normal)
         vars(other._known).update(rows=None)
         return other.at(self._params_of(normal))
 
-    def _params_of(self, normal: NormalForm) -> torch.Tensor:
+    def _params_of(self, normal: Any) -> torch.Tensor:
         return torch.cat([normal.mean, normal.precision[:, 0]])

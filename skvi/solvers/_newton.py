@@ -268,9 +268,7 @@ class Descent:
     ) -> tuple[torch.Tensor, ...]:
         """Plain steps (1) and (2), residuals and gaps where the sums are known."""
         gradient = sums.gradient() + terms.gradient
-        gram, step = self.structure.newton(
-            sums, terms.curvature, gradient, normal
-        )
+        gram, step = self.structure.newton(sums, terms.curvature, gradient, normal)
         move = self.structure.add(gram, terms.by_cov)
         move = move / _like(terms.entropy_weight, move)
         first, white = self.structure.whitened(normal, step, move)

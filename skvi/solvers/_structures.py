@@ -250,7 +250,7 @@ class Bordered(Structure):
         normals, exist = zip(*(self.normal(*one) for one in each), strict=True)
         return BorderedForms(normals), torch.stack(exist)
 
-    def precision_of(self, normal: NormalForm) -> torch.Tensor:
+    def precision_of(self, normal: Any) -> torch.Tensor:
         own, pattern = self.pattern, getattr(normal, "pattern", None)
         if pattern is not None and np.array_equal(pattern.first, own.first):
             if np.array_equal(pattern.second, own.second):
@@ -295,7 +295,7 @@ class Bordered(Structure):
         return cast(BorderedForm, normal).solve(right)
 
     def whitened(
-        self, normal: NormalForm, step: torch.Tensor, move: torch.Tensor
+        self, normal: Any, step: torch.Tensor, move: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         each = zip(normal.members, step, move, strict=True)
         found = [self._whitened(*one) for one in each]
@@ -308,12 +308,12 @@ class Bordered(Structure):
         """Of one; the border's part is in units of its deviations given each other."""
         (own, ratio, factor), pattern = normal.parts, self.pattern
         diagonal, edge, corner = (move[kind, 0] for kind in pattern.kinds)
-        row, column = (side[pattern.kinds[1]] for side in (pattern.first, pattern.second))
+        row, column = pattern.beside
         size = factor.square().sum(1).rsqrt()
         away = edge - diagonal[row] * ratio
         twice = pattern.product(edge + away, ratio)
         within = pattern.corner(corner) - 0.5 * (twice + twice.T)
-        beside = away * own.rsqrt()[row] * size[column - pattern.m]
+        beside = away * own.rsqrt()[row] * size[column]
         parts = [diagonal / own, math.sqrt(2) * beside]
         parts.append((size[:, None] * within * size).flatten())
         return normal.whiten(step), torch.cat(parts)
