@@ -206,11 +206,17 @@ def grouped_units(X, weight, centered, relative_to, groups, are_relative):
     return origin, scale, unseen if unseen.any() else None
 
 
+# Labels from which columns are not centered: the intercept is as uncertain as the mean
+# of their effects, beside which its prior must be weak.
+FEW_LABELS = 10
+
+
 def columns_of_labels(X, weight, groups):
     """The largest group of which each row has one column at most, and origins.
 
     A row has a column if that is not at its usual value; None if there is no group.
-    Origins are the usual values of the columns of all such groups, by column.
+    Origins are the usual values of the columns of all such groups, by column; those of
+    few labels stay centered.
     """
     largest, origins = np.zeros(0, dtype=int), {}
     for columns in groups.values():
@@ -221,7 +227,8 @@ def columns_of_labels(X, weight, groups):
         usual, fraction = _usual_values(some, weight, fraction)
         if (fraction <= 0.5).all() and _most_in_a_row(some, usual) <= 1:
             largest = max(largest, columns, key=len)
-            origins |= dict(zip(columns.tolist(), usual, strict=True))
+            if len(columns) >= FEW_LABELS:
+                origins |= dict(zip(columns.tolist(), usual, strict=True))
     return (largest, origins) if origins else None
 
 

@@ -33,7 +33,7 @@ DEPTHS = ((1_210_000, 10), (2**24, 2))
 # Relative difference of elements of precisions that only rounding makes.
 SAME = 1e-9
 # Most pairs of columns that a row has, on average, to keep them.
-MOST_PAIRS = 100
+MOST_PAIRS = 200
 
 
 class Structure(ABC):
