@@ -131,15 +131,6 @@ class NormalForm(Movable):
         covariance = self.covariance()[..., where, :][..., where]
         return NormalForm(mean, torch.linalg.cholesky(covariance))
 
-    def variances_of(self, X: Any) -> torch.Tensor | None:
-        """Variances of f of rows, (n,), where a structure of both is known."""
-        return None
-
-    def stretched(self, mean: torch.Tensor, ratio: torch.Tensor) -> "NormalForm":
-        """Normal with another mean, and deviations times a ratio, (P,)."""
-        factor = None if self.factor is None else ratio[:, None] * self.factor
-        return NormalForm(mean, ratio * self.scale, factor)
-
     def entropy(self) -> torch.Tensor:
         """Compute the differential entropy.
 

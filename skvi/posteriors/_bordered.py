@@ -207,11 +207,8 @@ class BorderedForm(NormalForm):
         b = torch.cholesky_solve((right[self.border] - back)[:, None], factor)[:, 0]
         return self._joined(away / own - self._beside(b), b)
 
-    def variances_of(self, X: Any) -> torch.Tensor | None:
-        is_known = self.rows is not None and X is self.rows.X
-        return self.rows.variances(self) if is_known else None
-
     def stretched(self, mean: torch.Tensor, ratio: torch.Tensor) -> "BorderedForm":
+        """With another mean, and deviations times a ratio, (P,)."""
         each = ratio[self.pattern.order]
         moved = self.precision[:, 0] / each[self.pattern.first]
         moved = moved / each[self.pattern.second]

@@ -262,7 +262,10 @@ class MixtureOverScales(Mixture):
         variances = torch.stack([normal.variance for normal in normals])
         variance = weights @ variances + moved.square().sum(0)
         ratio = (variance / near.variance).sqrt()
-        return self.likeliest.near(near.stretched(mean, ratio))
+        if isinstance(near, BorderedForm):
+            return self.likeliest.near(near.stretched(mean, ratio))
+        factor = None if near.factor is None else ratio[:, None] * near.factor
+        return self.likeliest.near(NormalForm(mean, ratio * near.scale, factor))
 
     def weighed(self, target: JointDensity, n_draws: int) -> "MixtureOverScales":
         """The mixture with weights by draws of the nodes, if these can tell them.

@@ -11,7 +11,7 @@ from skvi.base import NormalForm
 from skvi.expectations._softmax import pairwise_split
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import convex_part, starting
-from skvi.targets._rows import terms_at, terms_at_moments
+from skvi.targets._rows import moments_of, terms_at, terms_at_moments
 
 # The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
@@ -124,7 +124,7 @@ def _moments(
     target: SupervisedTarget, normal: NormalForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means and variances of f; without covariances if there are several."""
-    f, variance = target.moments(normal)
+    f, variance = moments_of(target, normal)
     if f.ndim > 1 and target.likelihood_spec.has_contrasts:
         variance = torch.diag_embed(pairwise_split(f, variance)[0])
     return f, variance

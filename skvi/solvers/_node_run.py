@@ -54,10 +54,10 @@ class Fit:
         """Start beside it, by the change of the prior, and of normal noise."""
         noise, other = self.target.likelihood, target.likelihood
         share = float((noise._scale / other._scale) ** 2) if noise.is_normal else 1.0
-        if target.prior is self.target.prior and share == 1:
+        prior, before = target.prior.as_normal(), self.target.prior
+        if prior is None or (target.prior is before and share == 1):
             return self.normal.mean, self.precision
-        prior = cast(NormalForm, target.prior.as_normal())
-        last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
+        last = precision_of(cast(NormalForm, before.as_normal()))
         change, away = precision_of(prior) - share * last, self.normal.mean - prior.mean
         precision = share * self.precision
         if self.structure.is_diagonal:

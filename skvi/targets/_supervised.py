@@ -18,6 +18,7 @@ from skvi.targets._least_squares import (
 )
 from skvi.targets._rows import (
     SupervisedRows,
+    moments_of,
     row_terms,
     shift,
     shift_mean,
@@ -346,12 +347,6 @@ class SupervisedTarget(SupervisedRows):
             losses = losses + hyper_path(*at)
         return self._scaled_up(losses[None], part.weight)[0] - self.constant
 
-    def moments(self, normal: NormalForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and (co)variance of f of all rows; see `LinearPredictor.moments`."""
-        if (variance := normal.variances_of(self.X)) is None:
-            return self.predictor.moments(self.X, normal)
-        return self.predictor.project(self.X, normal.mean[:, None])[:, 0], variance
-
     def expected_loss_terms(
         self, normal: NormalForm, refine: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -377,7 +372,7 @@ class SupervisedTarget(SupervisedRows):
             return value - self.constant, value.new_zeros(0), value.new_zeros(0)
         is_wide = self.predictor_spec.n_outputs > 1  # as large as second derivatives
         if is_wide or normal.rows is not None:
-            return terms_at_moments(self, *self.moments(normal), refine)
+            return terms_at_moments(self, *moments_of(self, normal), refine)
 
         def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
