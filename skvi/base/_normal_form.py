@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -44,6 +45,13 @@ class NormalForm(Movable):
     mean: torch.Tensor
     scale: torch.Tensor
     factor: torch.Tensor | None = None
+    #: What knows the variances of f of the rows of a fit.
+    rows: ClassVar[Any] = None
+
+    def __getitem__(self, which: Any) -> "NormalForm":
+        """Return one normal of a batch, or a batch of some."""
+        factor = None if self.factor is None else self.factor[which]
+        return NormalForm(self.mean[which], self.scale[which], factor)
 
     @property
     def size(self) -> int:

@@ -51,7 +51,7 @@ from skvi.linear_model._units import (
 from skvi.losses import Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
-from skvi.posteriors._normal import BorderedNormal
+from skvi.posteriors._bordered import BorderedNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, HalfCauchy, Normal, Prior
 from skvi.priors._blocks import build_prior
@@ -67,7 +67,7 @@ from skvi.targets._supervised import with_prior
 from skvi.utils._blocks import Blocks
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._rows import SparseRows, row_width
-from skvi.utils._validation import StrOptions, _fit_context, is_dask
+from skvi.utils._validation import StrOptions, _fit_context, is_dask, warn_user
 
 
 def _is_auto_prior(prior):
@@ -76,7 +76,13 @@ def _is_auto_prior(prior):
 
 # Labels of a group from which their diagonal precision pays, and most parameters beside
 # them.
-LEAST_LABELS, MAX_BORDER = 200, 300
+LEAST_LABELS, MAX_BORDER = 200, 1500
+FACTORIZED = (
+    "{size:,} coefficients are too many for a full covariance, and no group of labels "
+    "leaves at most 1,500 of them: they are taken as independent, so that standard "
+    "deviations of the intercept, and of effects that many rows share, are too small. "
+    "Merge rare labels, or use fewer columns beside the largest factor."
+)
 
 
 class BayesianLinearModel(CoefficientsMixin, BaseVariational):
@@ -416,14 +422,15 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
                 f"at most {MAX_FULL:,} coefficients; got {size:,}",
                 "column_groups without a dict in it: independent groups",
             )
-        is_few = n_columns > 1 or size < LEAST_LABELS or pairs
-        if is_few or not self._is_normal_by_rows():
-            return
-        found = columns_of_labels(data.X, data.weight, self.column_groups_)
+        is_few, found = n_columns > 1 or size < LEAST_LABELS or pairs, None
+        if not is_few and self._is_normal_by_rows():
+            found = columns_of_labels(data.X, data.weight, self.column_groups_)
         if found is not None and len(found[0]) >= max(LEAST_LABELS, size - MAX_BORDER):
             self._effects = found
             border = np.setdiff1d(np.arange(size), found[0])
             self.posterior_family_ = BorderedNormal(tuple(border.tolist()))
+        elif self.column_groups_ and size > MAX_FULL:
+            warn_user(FACTORIZED.format(size=size), SkviWarning)
 
     def _hold_out(self, data):
         """As for every estimator; columns of labels take no products with zeros."""
@@ -547,7 +554,8 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         relative = [self.prior_[name].relative_to is not None for name in groups]
         origin, *rest = grouped_units(*given, groups, relative)
         if origin is not None and self._effects is not None:
-            columns, origin[columns] = self._effects[0], self._effects[1]
+            origins = self._effects[1]
+            origin[list(origins)] = list(origins.values())
         return origin, *rest
 
     def _coef_prior(self):

@@ -25,6 +25,7 @@ from skvi._estimator._model import Model
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._table import BoundsTable
 from skvi.linear_model._groups import with_columns
+from skvi.posteriors._bordered import BorderedForm
 from skvi.priors import Normal
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._precisions import Hyperprior
@@ -63,7 +64,10 @@ class LinearModel(Model):
 
     def moments_in_units(self, normal):
         """Means and standard deviations of parameters, (P,), in units of the data."""
-        mean, root = self.in_units(normal.mean[None])[0], normal.factor
+        mean = self.in_units(normal.mean[None])[0]
+        if isinstance(normal, BorderedForm):
+            return mean, self._variance_in_units(normal).sqrt()
+        root = normal.factor
         if normal.scale.ndim == 2:
             variance, root = torch.zeros_like(mean), normal.scale
         else:
@@ -74,6 +78,19 @@ class LinearModel(Model):
         if root is not None:
             variance = variance + self.in_units(root.T, True).square().sum(0)
         return mean, variance.sqrt()
+
+    def _variance_in_units(self, normal):
+        """Of coefficients by their own, of the intercept by all covariances."""
+        layout, units = self.predictor.layout, self.units
+        given = units.y_scale**2, units.x_scale**2, None
+        found = _mapped(layout, normal.variance[None], *given)[0]
+        if units.x_mean is not None and "intercept" in layout:
+            along = torch.zeros_like(found)
+            along[layout["intercept"].slice] = 1.0
+            along[layout["coef"].slice] = as_tensor(-units.x_mean / units.x_scale)
+            variance = along @ normal.solve(along)
+            found[layout["intercept"].slice] = units.y_scale**2 * variance
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,23 +161,30 @@ def grouped_units(X, weight, centered, relative_to, groups, are_relative):
     return origin, scale, unseen if unseen.any() else None
 
 
+# Labels from which columns are not centered: the intercept is as uncertain as the mean
+# of their effects, beside which its prior must be weak.
+FEW_LABELS = 10
+
+
 def columns_of_labels(X, weight, groups):
-    """The largest group of which each row has one column at most, and its origin.
+    """The largest group of which each row has one column at most, and origins.
 
     A row has a column if that is not at its usual value; None if there is no group.
+    Origins are the usual values of the columns of all such groups, by column; those of
+    few labels stay centered.
     """
-    found = None
+    largest, origins = np.zeros(0, dtype=int), {}
     for columns in groups.values():
-        if found is not None and len(columns) <= len(found[0]):
-            continue
         some = X[:, columns]
         fraction = fraction_beside(
             some, weight, np.zeros(len(columns)), np.arange(len(columns))
         )
         usual, fraction = usual_values(some, weight, fraction)
         if (fraction <= 0.5).all() and _most_in_a_row(some, usual) <= 1:
-            found = columns, usual
-    return found
+            largest = max(largest, columns, key=len)
+            if len(columns) >= FEW_LABELS:
+                origins |= dict(zip(columns.tolist(), usual, strict=True))
+    return (largest, origins) if origins else None
 
 
 def _most_in_a_row(X, usual):

@@ -9,6 +9,7 @@ import torch
 from skvi.base import Draw, Layout, NormalForm
 from skvi.base._component import JointDensity
 from skvi.base._draw import Side
+from skvi.posteriors._bordered import BorderedForm
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Posterior
 from skvi.utils._tensors import rand
@@ -261,6 +262,8 @@ class MixtureOverScales(Mixture):
         variances = torch.stack([normal.variance for normal in normals])
         variance = weights @ variances + moved.square().sum(0)
         ratio = (variance / near.variance).sqrt()
+        if isinstance(near, BorderedForm):
+            return self.likeliest.near(near.stretched(mean, ratio))
         factor = None if near.factor is None else ratio[:, None] * near.factor
         return self.likeliest.near(NormalForm(mean, ratio * near.scale, factor))
 
@@ -307,19 +310,19 @@ def leading(normal: NormalForm, size: int) -> NormalForm:
     """Normal of the first parameters."""
     if normal.size == size:
         return normal
+    if isinstance(normal, BorderedForm):
+        return normal.leading()
     if normal.scale.ndim == 1:
-        factor = None if normal.factor is None else normal.factor[:size]
-        return NormalForm(normal.mean[:size], normal.scale[:size], factor)
+        return NormalForm(normal.mean[:size], normal.scale[:size])
     return NormalForm(normal.mean[:size], normal.scale[:size, :size])
 
 
 def beside(normal: NormalForm, mean: float, std: float) -> NormalForm:
     """A normal joined with an independent one of a number."""
     like = normal.mean.new_tensor
+    if isinstance(normal, BorderedForm):
+        return normal.joined(like([mean]), like([std]))
     center = torch.cat([normal.mean, like([mean])])
     if normal.scale.ndim == 1:
-        factor = normal.factor
-        if factor is not None:
-            factor = torch.nn.functional.pad(factor, (0, 0, 0, 1))
-        return NormalForm(center, torch.cat([normal.scale, like([std])]), factor)
+        return NormalForm(center, torch.cat([normal.scale, like([std])]))
     return NormalForm(center, torch.block_diag(normal.scale, like([[std]])))

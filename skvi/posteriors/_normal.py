@@ -100,7 +100,7 @@ class NormalPosterior(Posterior):
         normal = self.normal()
         eps = randn(generator, n_draws, normal.n_noise, dtype=self.params.dtype)
         theta = normal.transform(eps)
-        if normal.factor is not None:  # more noise than coordinates
+        if normal.n_noise > normal.size:
             log_q = normal.log_prob(theta)
         else:
             log_q = normal.log_prob_whitened(eps)
@@ -312,34 +312,6 @@ class _LowRankPosterior(NormalPosterior):
                 factor = torch.nn.functional.pad(normal.factor, (0, missing))
                 return normal.scale, factor
         return fit_factors(normal.covariance(), self.rank)
-
-
-class BorderedNormal(Family):
-    """A normal whose precision is a diagonal but for a border: P (p + 2) numbers.
-
-    The posterior of the effects of many labels, of which each row has one, beside p
-    other coefficients: effects depend on each other through these alone.
-
-    Parameters
-    ----------
-    border : tuple of int
-        Positions of the border among the parameters, in ascending order.
-    """
-
-    def __init__(self, border: tuple[int, ...] = ()) -> None:
-        self.border = border
-
-    def __repr__(self) -> str:
-        """Return the width of the border; positions are many."""
-        return f"BorderedNormal(<{len(self.border)} parameters>)"
-
-    def build(
-        self, layout: Layout, generator: torch.Generator | None = None
-    ) -> Posterior:
-        """Build the posterior at mean 0; see `Family.build`."""
-        found = _LowRankPosterior(layout, len(self.border))
-        found.border = torch.tensor(self.border, device=CPU)
-        return found
 
 
 def _avoid_zero(

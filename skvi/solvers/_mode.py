@@ -11,7 +11,7 @@ from skvi.base import NormalForm
 from skvi.expectations._softmax import pairwise_split
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import convex_part, starting
-from skvi.targets._rows import terms_at, terms_at_moments
+from skvi.targets._rows import moments_of, terms_at, terms_at_moments
 
 # The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
@@ -82,7 +82,8 @@ def start_at_mode(
     target: SupervisedTarget, structure: Any, start: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and precision of a normal near the posterior, of a `Structure`."""
-    target = starting(target)
+    if structure.is_full or structure.is_diagonal:  # others know all rows
+        target = starting(target)
     prior = cast(NormalForm, target.prior.matching_normal())
     mean, curvature = find_mode(target, prior, start=start)
     precision = structure.add(structure.gram(target, curvature), 1 / prior.variance)
@@ -123,7 +124,7 @@ def _moments(
     target: SupervisedTarget, normal: NormalForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means and variances of f; without covariances if there are several."""
-    f, variance = target.predictor.moments(target.X, normal)
+    f, variance = moments_of(target, normal)
     if f.ndim > 1 and target.likelihood_spec.has_contrasts:
         variance = torch.diag_embed(pairwise_split(f, variance)[0])
     return f, variance

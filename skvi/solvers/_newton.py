@@ -177,7 +177,7 @@ class Descent:
     ) -> None:
         self.targets, self.structure = targets, structure
         self.divergence = _Divergence(targets, divergence, structure)
-        self.depth = structure.depth(precision[0].numel())
+        self.depth = structure.depth(structure.n_elements(precision[0]))
         #: Accepted increase of the value: what the quadrature cannot resolve.
         self.slack = 0.0
         every = list(range(len(targets)))
@@ -268,7 +268,7 @@ class Descent:
     ) -> tuple[torch.Tensor, ...]:
         """Plain steps (1) and (2), residuals and gaps where the sums are known."""
         gradient = sums.gradient() + terms.gradient
-        gram, step = self.structure.newton(sums, terms.curvature, gradient)
+        gram, step = self.structure.newton(sums, terms.curvature, gradient, normal)
         move = self.structure.add(gram, terms.by_cov)
         move = move / _like(terms.entropy_weight, move)
         first, white = self.structure.whitened(normal, step, move)
@@ -288,9 +288,7 @@ def _some(which: Sequence[int], *parts: torch.Tensor) -> tuple[torch.Tensor, ...
 
 def _some_of(which: Sequence[int], normal: NormalForm) -> NormalForm:
     """Some normals of a batch."""
-    mean, scale = _some(which, normal.mean, normal.scale)
-    factor = normal.factor
-    return NormalForm(mean, scale, factor if factor is None else factor[list(which)])
+    return normal if len(which) == len(normal.mean) else normal[list(which)]
 
 
 def singularity(place: Place) -> float:

@@ -51,23 +51,27 @@ class Fit:
     @property
     def size(self) -> int:
         """Elements of its matrices."""
-        parts = self.normal.scale, self.normal.factor, self.precision
-        return sum(part.numel() for part in parts if part is not None)
+        if self.precision is None:
+            return self.normal.scale.numel()
+        return 2 * self.structure.n_elements(self.precision)
 
     def toward(self, target: SupervisedTarget) -> Start:
-        """Start beside it, by the change of the prior."""
-        own = cast(torch.Tensor, self.precision)
-        if target.prior is self.target.prior:
+        """Start beside it, by the change of the prior, and of normal noise."""
+        own, noise = cast(torch.Tensor, self.precision), self.target.likelihood
+        share = 1.0
+        if noise.is_normal:
+            share = float((noise._scale / target.likelihood._scale) ** 2)
+        prior, before = target.prior.as_normal(), self.target.prior
+        if prior is None or (target.prior is before and share == 1):
             return self.normal.mean, own
-        prior = cast(NormalForm, target.prior.as_normal())
-        last = precision_of(cast(NormalForm, self.target.prior.as_normal()))
-        change, away = precision_of(prior) - last, self.normal.mean - prior.mean
+        last = precision_of(cast(NormalForm, before.as_normal()))
+        change, away = precision_of(prior) - share * last, self.normal.mean - prior.mean
         if self.structure.is_diagonal:
             # Variances do not tell where the mean moves: with more columns than rows
             # it would be many times too far.
-            return self.normal.mean, self.structure.add(own, change)
+            return self.normal.mean, self.structure.add(share * own, change)
         pull = -change * away if change.ndim == 1 else -change @ away
-        precision = self.structure.add(own, change)
+        precision = self.structure.add(share * own, change)
         move = self.structure.solve(precision, pull)
         return self.normal.mean + move, precision
 
@@ -208,9 +212,12 @@ class NodeRun(Run):
         self, places: Places, starts: Starts, factor: float = NODE_TOL
     ) -> list[Fit]:
         """Fits at several places at once, from normals or from fits beside them."""
-        first = starts[0]
-        size = first.size if isinstance(first, Fit) else first[1].numel()
-        size, found = max(1, MAX_ELEMENTS // size), list[Fit]()
+        first, found = starts[0], list[Fit]()
+        if isinstance(first, Fit):
+            size = first.size
+        else:
+            size = self.structure.n_elements(first[1])
+        size = max(1, MAX_ELEMENTS // size)
         for i in range(0, len(places), size):
             check_time()
             some = slice(i, i + size)

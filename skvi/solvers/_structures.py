@@ -5,6 +5,7 @@ Leading axes are those of a batch of normals.
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,10 +15,11 @@ from scipy import sparse
 from skvi.base import NormalForm
 from skvi.divergences._forms import precision_of
 from skvi.posteriors import Posterior
-from skvi.predictors import LinearPredictor
+from skvi.posteriors._bordered import BorderedForm, BorderedForms, Pattern
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     LARGEST,
+    SINGULAR,
     factorize,
     lower_of_inverse,
     solve_newton,
@@ -25,21 +27,23 @@ from skvi.solvers._mode import (
 from skvi.targets import SupervisedTarget
 from skvi.targets._blocks import KnownSums, RowSums, convex_part
 from skvi.utils._rows import SparseRows
-from skvi.utils._tensors import CPU
-from skvi.utils._validation import row_chunks
 
-# Deviation of a border's own part, of that given all others: a factor has all the rest.
-OWN = 1e-4
 # History of the acceleration by elements of a precision, which entries hold.
 DEPTHS = ((1_210_000, 10), (2**24, 2))
-# Elements of a chunk of rows of which the columns beside a border are taken.
-CHUNK_ELEMENTS = 2**22
+# Relative difference of elements of precisions that only rounding makes.
+SAME = 1e-9
+# Most pairs of columns that a row has, on average, to keep them.
+MOST_PAIRS = 200
 
 
 class Structure(ABC):
     """Algebra of precisions of one structure."""
 
     is_diagonal = is_full = False
+
+    def n_elements(self, precision: torch.Tensor) -> int:
+        """Elements that a normal of this precision takes."""
+        return precision.numel()
 
     def depth(self, size: int) -> int:
         """Steps that the acceleration remembers, of precisions of this size."""
@@ -64,11 +68,17 @@ class Structure(ABC):
         """``A' diag(h) A`` of the rows of a target."""
 
     @abstractmethod
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        """Solve for one right side, (..., P)."""
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
+        """Solve for one right side, (..., P); `near` are normals of such precisions."""
 
     def newton(
-        self, sums: Any, curvature: torch.Tensor, gradient: torch.Tensor
+        self,
+        sums: Any,
+        curvature: torch.Tensor,
+        gradient: torch.Tensor,
+        normal: NormalForm,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums of the rows' curvatures, and steps of the means, of K normals."""
         grams = [self.gram(sums.target, h) for h in sums.curvature]
@@ -76,7 +86,7 @@ class Structure(ABC):
         own = [(convex_part(sums.target, h), h, gram) for h, gram in parts]
         convex = [g if c is h else self.gram(sums.target, c) for c, h, g in own]
         hessian = self.add(torch.stack(convex), curvature)
-        return torch.stack(grams), -self.solve(hessian, gradient)
+        return torch.stack(grams), -self.solve(hessian, gradient, normal)
 
     @abstractmethod
     def whitened(
@@ -109,7 +119,9 @@ class Full(Structure):
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
         return target.predictor.gram(target.X, h)
 
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
         return _solve(matrix, right)
 
     def newton(
@@ -117,6 +129,7 @@ class Full(Structure):
         sums: RowSums | KnownSums,
         curvature: torch.Tensor,
         gradient: torch.Tensor,
+        normal: NormalForm,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         gram = sums.gram()
         hessian = _full.add(sums.convex(gram), curvature)
@@ -161,7 +174,9 @@ class Diagonal(Structure):
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
         return target.predictor.gram_diagonal(target.X, h)
 
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
         return right / matrix
 
     def newton(
@@ -169,9 +184,10 @@ class Diagonal(Structure):
         sums: RowSums | KnownSums,
         curvature: torch.Tensor,
         gradient: torch.Tensor,
+        normal: NormalForm,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if gradient.shape[1] <= DENSE_LIMIT or not isinstance(sums, RowSums):
-            gram, step = _full.newton(sums, curvature, gradient)
+            gram, step = _full.newton(sums, curvature, gradient, normal)
             return gram.diagonal(dim1=1, dim2=2), step
         target, each = sums.target, sums.curvature
         steps = [
@@ -187,128 +203,120 @@ class Diagonal(Structure):
 
 
 class Bordered(Structure):
-    """A diagonal with a border of p rows and columns, as of labels beside features.
+    """A diagonal with a border, as of labels beside other coefficients.
 
-    Matrices are (..., P, 1 + p): diagonals, 0 in the border, then columns of the
-    border. The rows of the diagonal are columns of X of which each row has one at most.
+    Matrices are (..., L, 1): elements at a `Pattern`, where rows share columns. The
+    diagonal has columns of X of which each row has one at most.
     """
 
     def __init__(self, target: SupervisedTarget, border: torch.Tensor) -> None:
-        size, X, predictor = target.layout.size, target.X, target.predictor
-        self.border = border.to(CPU)
-        is_alone = torch.ones(size, dtype=torch.bool, device=CPU)
-        is_alone[self.border] = False
-        self.alone = is_alone.nonzero()[:, 0]
-        columns = self.border[self.border < predictor.n_features].numpy()
-        self.own = _columns(X, self.alone.numpy()).T.tocsr()
-        self.squares = self.own.power(2)
-        if isinstance(X, SparseRows):
-            shift = None if X.shift is None else X.shift[columns]
-            self.rest: Any = SparseRows(X.matrix[:, columns], shift)
-        else:
-            self.rest = X[:][:, columns].double()
-        self.small = LinearPredictor(len(columns), 1, predictor.fit_intercept)
+        self.X, self.border, size = target.X, border, target.layout.size
+        plain = Pattern.plain(size, border.numpy())
+        rows = _ordered(target.X, plain.order)
+        width, places = np.diff(rows.indptr), rows.indices.astype(int)
+        row = np.repeat(np.arange(len(width)), width)
+        times, every = width[row], np.arange(size) * (size + 1)
+        #: Columns of the border where pairs of them are too many to be kept.
+        self.rest = None
+        if width @ width > MOST_PAIRS * len(width):
+            times[places >= plain.m] = 0
+            self.rest = torch.from_numpy(rows[:, plain.m :].toarray())
+            first, second = plain.m + np.stack(np.triu_indices(size - plain.m))
+            every = np.append(every, first * size + second)
+        first = np.repeat(np.arange(len(row)), times)
+        start = np.repeat(np.cumsum(times) - times, times)
+        second = rows.indptr[row[first]] + np.arange(len(first)) - start
+        keys, values = places[first] * size + places[second], rows.data
+        upper = places[first] <= places[second]
+        known = np.union1d(keys[upper], every)
+        self.pattern = replace(plain, first=known // size, second=known % size)
+        at = np.searchsorted(known, keys[upper]), row[first[upper]]
+        both = (values[first] * values[second])[upper]
+        #: What each row adds to the elements, (L, n).
+        self.sums = sparse.csr_array((both, at), (len(known), len(width)))
+
+    def n_elements(self, precision: torch.Tensor) -> int:
+        return precision.numel() + len(self.border) ** 2
 
     def normal(
         self, mean: torch.Tensor, precision: torch.Tensor
     ) -> tuple[NormalForm, torch.Tensor]:
-        diagonal, edge, corner = self._parts(precision)
-        ratio = edge / diagonal[..., None]
-        inner = corner - edge.mT @ ratio
-        root, exists = lower_of_inverse(inner)
-        scale, factor = torch.empty_like(mean), torch.empty_like(precision[..., 1:])
-        scale[..., self.alone] = diagonal.rsqrt()
-        scale[..., self.border] = OWN * inner.diagonal(dim1=-2, dim2=-1).rsqrt()
-        factor[..., self.alone, :], factor[..., self.border, :] = -ratio @ root, root
-        exists = exists & (diagonal > LARGEST**-2).all(-1)
-        return NormalForm(mean, scale, factor), exists
+        if mean.ndim == 1:
+            found = BorderedForm(mean, precision, self.pattern, self)
+            own, _, factor = found.parts
+            ends = torch.cat([own, factor.diagonal().square()])
+            return found, (ends > LARGEST**-2).all()
+        each = zip(mean, precision, strict=True)
+        normals, exist = zip(*(self.normal(*one) for one in each), strict=True)
+        return BorderedForms(normals), torch.stack(exist)
 
-    def precision_of(self, normal: NormalForm) -> torch.Tensor:
-        if normal.factor is None:
-            shape = (*normal.mean.shape, 1 + len(self.border))
-            return self.add(normal.mean.new_zeros(shape), 1 / normal.variance)
-        factor = normal.factor
-        diagonal = normal.scale[..., self.alone].square().reciprocal()
-        root = factor[..., self.border, :]
-        inner = torch.linalg.inv(root @ root.mT)
-        edge = torch.linalg.solve(root.mT, factor[..., self.alone, :].mT).mT
-        edge = -diagonal[..., None] * edge
-        corner = inner + edge.mT @ (edge / diagonal[..., None])
-        return self._joined(diagonal, edge, corner)
+    def precision_of(self, normal: Any) -> torch.Tensor:
+        own, pattern = self.pattern, getattr(normal, "pattern", None)
+        if pattern is not None and np.array_equal(pattern.first, own.first):
+            if np.array_equal(pattern.second, own.second):
+                return normal.precision
+        zeros = normal.mean.new_zeros(len(own.first), 1)
+        return self.add(zeros, 1 / normal.variance)
 
     def add(self, matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if matrix.ndim == other.ndim:
             return matrix + other
         out = matrix.clone()
-        out[..., self.alone, 0] += other[..., self.alone]
-        places = torch.arange(len(self.border), device=CPU) + 1
-        out[..., self.border, places] += other[..., self.border]
+        out[..., self.pattern.diagonal, 0] += other
         return out
 
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
-        if len(h) != self.own.shape[1]:  # the rows that a fit starts from
-            return Bordered(target, self.border).gram(target, h)
-        weighted = self.own @ sparse.diags_array(h.numpy())
-        if isinstance(self.rest, SparseRows):
-            edge = (weighted @ self.rest.matrix).toarray()
-            if self.rest.shift is not None:
-                edge += np.multiply.outer(self.own @ h.numpy(), self.rest.shift)
-        else:
-            edge = weighted @ self.rest.numpy()
-        parts = [edge]
-        if self.small.fit_intercept:
-            parts.append((self.own @ h.numpy())[:, None])
-        diagonal = torch.from_numpy(self.squares @ h.numpy())
-        edge = torch.from_numpy(np.concatenate(parts, 1))
-        return self._joined(diagonal, edge, self.small.gram(self.rest, h))
+        out = torch.from_numpy(self.sums @ h.numpy())
+        if self.rest is not None:
+            corner = self.rest.T @ (h[:, None] * self.rest)
+            out[self.pattern.kinds[2]] = corner[self.pattern.inside]
+        return out[:, None]
 
-    def solve(self, matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        diagonal, edge, corner = self._parts(matrix)
-        ratio = edge / diagonal[..., None]
-        alone, out = right[..., self.alone], torch.empty_like(right)
-        inner = right[..., self.border] - (ratio.mT @ alone[..., None])[..., 0]
-        found = _solve(corner - edge.mT @ ratio, inner)
-        out[..., self.border] = found
-        out[..., self.alone] = alone / diagonal - (ratio @ found[..., None])[..., 0]
-        return out
+    def variances(self, normal: BorderedForm) -> torch.Tensor:
+        """Variances of f of the rows, (n,)."""
+        twice = 2 - (self.pattern.first == self.pattern.second)
+        found = torch.from_numpy(self.sums.T @ (normal.at_pattern.numpy() * twice))
+        if self.rest is None:
+            return found
+        solve, factor = torch.linalg.solve_triangular, normal.parts[2]
+        return found + solve(factor, self.rest.T, upper=False).square().sum(0)
+
+    def solve(
+        self, matrix: torch.Tensor, right: torch.Tensor, near: Any = None
+    ) -> torch.Tensor:
+        if matrix.ndim > 2:
+            each = zip(matrix, right, near.members, strict=True)
+            return torch.stack([self.solve(*one) for one in each])
+        if near is not None and torch.allclose(near.precision, matrix, SAME, 0.0):
+            return near.solve(right)
+        normal, exists = self.normal(right, matrix)
+        if not exists:
+            raise ValueError(SINGULAR)
+        return cast(BorderedForm, normal).solve(right)
 
     def whitened(
-        self, normal: NormalForm, step: torch.Tensor, move: torch.Tensor
+        self, normal: Any, step: torch.Tensor, move: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        factor = cast(torch.Tensor, normal.factor)
-        deviation = normal.scale[..., self.alone]
-        root, own = factor[..., self.border, :], factor[..., self.alone, :]
-        inner = torch.linalg.solve_triangular(
-            root, step[..., self.border, None], upper=False
-        )
-        away = step[..., self.alone] - (own @ inner)[..., 0]
-        first = torch.cat([away / deviation, inner[..., 0]], -1)
-        diagonal, edge, corner = self._parts(move)
-        beside = diagonal[..., None] * own + edge @ root
-        within = own.mT @ beside + root.mT @ (edge.mT @ own + corner @ root)
-        parts = [diagonal * deviation.square()]
-        parts += [
-            (math.sqrt(2) * deviation[..., None] * beside).flatten(-2),
-            within.flatten(-2),
-        ]
-        return first, torch.cat(parts, -1)
+        each = zip(normal.members, step, move, strict=True)
+        found = [self._whitened(*one) for one in each]
+        first, white = zip(*found, strict=True)
+        return torch.stack(first), torch.stack(white)
 
-    def _parts(
-        self, matrix: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Diagonal, (..., m), edge, (..., m, p), and corner, (..., p, p)."""
-        alone = matrix[..., self.alone, :]
-        return alone[..., 0], alone[..., 1:], matrix[..., self.border, 1:]
-
-    def _joined(
-        self, diagonal: torch.Tensor, edge: torch.Tensor, corner: torch.Tensor
-    ) -> torch.Tensor:
-        size = len(self.alone) + len(self.border)
-        shape = (*diagonal.shape[:-1], size, 1 + len(self.border))
-        out = diagonal.new_zeros(shape)
-        out[..., self.alone, 0], out[..., self.alone, 1:] = diagonal, edge
-        out[..., self.border, 1:] = corner
-        return out
+    def _whitened(
+        self, normal: BorderedForm, step: torch.Tensor, move: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of one; the border's part is in units of its deviations given each other."""
+        (own, ratio, factor), pattern = normal.parts, self.pattern
+        diagonal, edge, corner = (move[kind, 0] for kind in pattern.kinds)
+        row, column = pattern.beside
+        size = factor.square().sum(1).rsqrt()
+        away = edge - diagonal[row] * ratio
+        twice = pattern.product(edge + away, ratio)
+        within = pattern.corner(corner) - 0.5 * (twice + twice.T)
+        beside = away * own.rsqrt()[row] * size[column]
+        parts = [diagonal / own, math.sqrt(2) * beside]
+        parts.append((size[:, None] * within * size).flatten())
+        return normal.whiten(step), torch.cat(parts)
 
 
 _full = Full()
@@ -331,9 +339,12 @@ def _solve(matrix: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return torch.cholesky_solve(right[..., None], factor)[..., 0]
 
 
-def _columns(X: Any, columns: np.ndarray) -> Any:
-    """Some columns of rows, as a sparse matrix."""
-    if isinstance(X, SparseRows):
-        return X.matrix[:, columns]
-    chunks = row_chunks(len(X), X.shape[1], CHUNK_ELEMENTS)
-    return sparse.vstack([sparse.csr_matrix(X[i][:, columns].numpy()) for i in chunks])
+def _ordered(X: SparseRows, order: np.ndarray) -> Any:
+    """Rows without a shift and with an intercept, columns in another order."""
+    n, rows = len(X), sparse.csr_array(X.matrix.astype(np.float64))
+    if X.shift is not None and X.shift.any():
+        rows = rows + sparse.csr_array(np.tile(X.shift, (n, 1)))
+    ones = np.ones((n, len(order) - X.shape[1]))
+    rows = sparse.hstack([rows, ones], format="csr")[:, order]
+    rows.eliminate_zeros()
+    return rows

@@ -51,6 +51,8 @@ NEAR, CLOSEST, NEAR_TOP, MAX_STEPS, EXACT = 0.5, 1e-3, 0.1, 8, 1e-4
 # Most numbers, most nodes, most elements of their matrices, and the share of nodes that
 # are left out.
 MAX_NUMBERS, MAX_FITS, MAX_STORED, LEFT_OUT = 8, 1000, 2**27, 1e-5
+# Longest steps where nodes are few: with longer ones halves of lattices differ.
+COARSEST = 1.15
 # Most by which the logs of sums over both halves of the lattice differ, 0.3 for a
 # normal of eight numbers, and by which a lattice is finer where it is more. Of pairs
 # posteriors as wide as WIDEST are far from normal, and lattices finer at once.
@@ -102,7 +104,7 @@ class WhitenedNodes(Nodes):
 
     def _fill(self, middle: Fit) -> None:
         middle = self._at_top(self._settled(middle))
-        share, cost = 1.0, FINER ** -len(self.numbers)
+        share, cost = self._first_share(), FINER ** -len(self.numbers)
         self._grow(middle, share)
         while self._is_coarse and len(self.fits) * cost < self.n_most:
             share, self.axes = FINER * share, None
@@ -129,6 +131,14 @@ class WhitenedNodes(Nodes):
             found = self._solved(places, [missing[i][1] for i in some])
             new = dict(zip(some, found, strict=True))
             self.lattice = self.fits | new, steps
+
+    def _first_share(self) -> float:
+        """Steps so long that all nodes of a normal are not more than the most."""
+        size = len(self.numbers)
+        reach = 2 * math.pi * (self.fall + FALL_EACH * (size - 2))
+        cell = 0.5 * (math.sqrt(2) * (STEP + GROWTH * max(size - 4, 0))) ** size
+        count = reach ** (size / 2) / math.gamma(size / 2 + 1) / cell
+        return min(max(count / self.n_most, 1.0) ** (1 / size), COARSEST)
 
     @property
     def _is_coarse(self) -> bool:

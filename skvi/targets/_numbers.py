@@ -107,15 +107,14 @@ class Scale(Number):
             return float(pair.curvature(own, part))
         precision, moved = math.exp(-2 * z), self.weights * normal.mean
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
-        # Covariances are a diagonal and F F', or F F' alone.
-        is_full = normal.scale.ndim == 2
-        own = torch.zeros_like(moved) if is_full else normal.scale.square()
-        follows = 2 * (own @ moved.square()) + (self.weights * own).square().sum()
-        if (factor := normal.scale if is_full else normal.factor) is not None:
-            both = factor.T * self.weights
-            follows = follows + 2 * (factor.T @ moved).square().sum()
-            follows = follows + 2 * (both.square() @ own).sum()
-            follows = follows + (both @ factor).square().sum()
+        root = normal.scale
+        if root.ndim == 1:
+            follows = 2 * (moved.square() @ normal.variance)
+            follows = follows + (self.weights * normal.variance).square().sum()
+        else:
+            half = self.weights.sqrt()[:, None] * root
+            follows = 2 * (root.T @ moved).square().sum()
+            follows = follows + (half.T @ half).square().sum()
         rest = squares - precision * float(follows)
         places = self.weights.new_tensor([z - CLOSE, z, z + CLOSE])
         low, mid, high = self.prior.log_density_of_scale(places, self.part).tolist()

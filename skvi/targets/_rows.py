@@ -371,6 +371,16 @@ def terms_at_moments(
     return row_terms(target, of_rows, partial(target.loss.expected, refine=refine))
 
 
+def moments_of(
+    target: SupervisedTarget, normal: NormalForm
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and (co)variance of f of all rows, without an offset."""
+    if normal.rows is None or normal.rows.X is not target.X:
+        return target.predictor.moments(target.X, normal)
+    mean = target.predictor.project(target.X, normal.mean[:, None])[:, 0]
+    return mean, normal.rows.variances(normal)
+
+
 def terms_at(target: SupervisedTarget, theta: torch.Tensor) -> Terms:
     """Return `SupervisedTarget.expected_loss_terms` at a single point, (P,)."""
 
@@ -405,9 +415,7 @@ def stacked_terms(targets: Sequence[SupervisedTarget], normal: NormalForm) -> Te
 
 def members(normal: NormalForm) -> list[NormalForm]:
     """The normals of a batch."""
-    parts = [normal.mean, normal.scale]
-    parts += [] if normal.factor is None else [normal.factor]
-    return [NormalForm(*each) for each in zip(*parts, strict=True)]
+    return [normal[k] for k in range(len(normal.mean))]
 
 
 def _stacked_moments(

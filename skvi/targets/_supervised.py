@@ -18,6 +18,7 @@ from skvi.targets._least_squares import (
 )
 from skvi.targets._rows import (
     SupervisedRows,
+    moments_of,
     row_terms,
     shift,
     shift_mean,
@@ -369,9 +370,9 @@ class SupervisedTarget(SupervisedRows):
         if isinstance(self.rows, BlockRows):
             value = self.rows.total(expected_loss_of, [self], normal, refine)
             return value - self.constant, value.new_zeros(0), value.new_zeros(0)
-        if self.predictor_spec.n_outputs > 1:  # as large as the second derivatives
-            moments = self.predictor.moments(self.X, normal)
-            return terms_at_moments(self, *moments, refine)
+        is_wide = self.predictor_spec.n_outputs > 1  # as large as second derivatives
+        if is_wide or normal.rows is not None:
+            return terms_at_moments(self, *moments_of(self, normal), refine)
 
         def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)

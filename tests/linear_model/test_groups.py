@@ -1,5 +1,7 @@
 """Groups of columns with a scale each, and columns from labels."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,8 +9,10 @@ import torch
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import OneHotEncoder
 
 from skvi.base import Layout
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -263,6 +267,39 @@ def test_labels_are_as_correlated_as_by_a_full_covariance():
     assert model.intercept_std_ == pytest.approx(full.intercept_std_, rel=1e-3)
     pairs = [m.predict_proba(X[:9])[:, 1] for m in (model, full)]
     assert pairs[0] == pytest.approx(pairs[1], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "estimator", [BayesianLogisticRegression, BayesianPoissonRegressor]
+)
+def test_crossed_factors_as_by_a_full_covariance(estimator):
+    """Wrong variants: edges once in variances of f; S without the product of edges."""
+    rng = np.random.default_rng(2)
+    codes = np.column_stack([np.arange(1200) % 220, rng.integers(30, size=1200)])
+    X, groups = (
+        OneHotEncoder().fit_transform(codes),
+        {"a": range(220), "b": range(220, 250)},
+    )
+    f = X @ rng.normal(size=250)
+    y = rng.poisson(np.exp(0.5 * f))
+    y = y if estimator is BayesianPoissonRegressor else y > 0
+    prior = {"a": Normal(0.5), "b": Normal(0.5)}
+    model = estimator(column_groups=groups, prior=prior).fit(X, y)
+    assert repr(model.posterior_family_) == "BorderedNormal(<31 parameters>)"
+    full = clone(model).set_params(posterior="full_rank").fit(X, y)
+    assert model.lower_bound_ == pytest.approx(full.lower_bound_, abs=1e-3)
+    assert np.abs((model.coef_ - full.coef_) / full.coef_std_).max() < 2e-3
+    assert model.coef_std_ == pytest.approx(full.coef_std_, rel=1e-3)
+    again, known = pickle.loads(pickle.dumps(model)), model.predict(X)
+    assert again.predict(X) == pytest.approx(known, rel=1e-12)
+
+
+def test_too_many_crossed_columns_are_said_to_be_independent():
+    n, prior = 1700, {"a": Normal(0.1), "b": Normal(0.1)}
+    X, groups = sparse.hstack([sparse.eye(n)] * 2), {"a": slice(n), "b": slice(n, None)}
+    model = BayesianLogisticRegression(column_groups=groups, prior=prior)
+    with pytest.warns(SkviWarning, match="3,401 coefficients are too many"):
+        model.fit(X, np.arange(n) % 2)
 
 
 def test_noise_beside_labels():
