@@ -294,7 +294,6 @@ class BatchedGridSearchCV(GridSearchCV):
     ...     divergence=KLDivergence(),
     ...     hidden_layer_sizes=5,
     ...     likelihood="gaussian",
-    ...     early_stopping=True,
     ...     solver=Stochastic(learning_rate=0.1, tol=10.0),
     ...     random_state=0,
     ... )

@@ -61,7 +61,9 @@ class MLPMixin:
     def _resolve_divergence(self, X, y, sample_weight):
         """After the units of the features, which all candidates share."""
         if not (self._is_candidate or self._continues):
-            self._features = feature_units(X, sample_weight, True, "each")
+            w = sample_weight
+            used = (X, w) if w is None else (X[w > 0], w[w > 0])
+            self._features = feature_units(*used, True, "each")
         return super()._resolve_divergence(X, y, sample_weight)
 
     def _with_features(self, units, data):

@@ -170,9 +170,10 @@ class NetworkRegressorMixin(ForecastMixin, MultiOutputMixin, RegressorMixin):
         given.validate()
         grids = self._find_grids(given, data)
         units, taken = self._find_units(data, given, grids)
-        if noise_of(given) is not None and isinstance(self._noise_to_fix(), str):
-            known = "likelihood=GaussianLikelihood(noise_scale=1.0)"
-            self._warn(constants_message(data.y, known), SkviWarning)
+        if noise_of(given) is not None:
+            if isinstance(self._noise_to_fix(), str):
+                known = "likelihood=GaussianLikelihood(noise_scale=1.0)"
+                self._warn(constants_message(data.y, known), SkviWarning)
             likelihood = self._noise_likelihood(units, grids)
             if data.y.ndim == 1:
                 (likelihood,) = likelihood.likelihoods

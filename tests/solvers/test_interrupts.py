@@ -16,7 +16,7 @@ from skvi.solvers import (
     _moment_matching,
     _nodes,
 )
-from skvi.solvers._newton import Descent
+from skvi.solvers._normal_noise import NormalNoise
 from skvi.utils._interrupts import raising_interrupts
 from tests.interrupts import (
     MODELS,
@@ -58,7 +58,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
     [
         ("natural gradient", _nodes.Nodes, "_climb"),
         ("natural gradient", _nodes.Nodes, "_extend"),
-        ("noise and scale", Descent, "advance"),
+        ("noise and scale", NormalNoise, "at"),
         ("tilted moments", _nodes, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
