@@ -47,7 +47,7 @@ def test_one_layer_is_the_sparse_process():
     assert deep.evidence_bounds(X, y).upper == sparse.evidence_bounds(X, y).upper
 
 
-@pytest.mark.filterwarnings("ignore:.*:skvi.exceptions.SkviWarning")
+@pytest.mark.filterwarnings("ignore:.*the layers ended:skvi.exceptions.SkviWarning")
 @pytest.mark.parametrize(
     "options", [{}, {"likelihood": "student_t"}, {"loss": "gamma"}], ids=str
 )
