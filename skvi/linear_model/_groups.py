@@ -46,7 +46,7 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
         if not len(columns):
             raise ValueError(
                 f"column_groups[{name!r}] = {key!r} matches no column of X"
-                + ("" if labels is None else f", which has {len(labels)}: {labels[:20]}")
+                + ("" if labels is None else f", with {len(labels)}: {labels[:20]}")
                 + ". Leave it out, or give other names, a pattern or positions."
             )
         for k in columns.tolist():
@@ -255,11 +255,11 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         labels, features = self._parts(X, reset=False)
-        kinds = [{isinstance(x, str) for x in y} for y in (labels[:, 0], self.labels_)]
-        if kinds[0] != kinds[1]:
+        known, first = self.labels_.tolist()[0], labels.tolist()[0][0]
+        if isinstance(known, str) != isinstance(first, str):
             raise ValueError(
-                f"Labels of the fit are such as {self.labels_.tolist()[0]!r}, and these "
-                f"such as {labels.tolist()[0][0]!r}: both must be text, or numbers."
+                f"Labels of the fit are such as {known!r}, these such as {first!r}: "
+                "both must be text, or both numbers."
             )
         own = self._encoder.transform(labels)
         if self.handle_unknown == "new":
@@ -299,13 +299,7 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
             raise ValueError(MISSING) if is_missing else error from None
         if X.dtype == object and any(label is None for label in X[:, 0]):
             raise ValueError(MISSING)
-        try:
-            return X[:, :1], X[:, 1:].astype(np.float64)
-        except ValueError as error:
-            raise ValueError(
-                "The first column has labels, and further ones are features, whose "
-                f"slopes differ: {error}."
-            ) from None
+        return X[:, :1], X[:, 1:].astype(np.float64)
 
     def __sklearn_tags__(self) -> Any:
         """Declare that labels may be strings."""
