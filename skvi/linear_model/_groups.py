@@ -46,7 +46,7 @@ def find_groups(estimator: Any, X: Any) -> dict[str, np.ndarray]:
         if not len(columns):
             raise ValueError(
                 f"column_groups[{name!r}] = {key!r} matches no column of X"
-                + ("" if labels is None else f", which has {labels[:20]}")
+                + ("" if labels is None else f", with {len(labels)}: {labels[:20]}")
                 + ". Leave it out, or give other names, a pattern or positions."
             )
         for k in columns.tolist():
@@ -255,6 +255,12 @@ class GroupedFeatures(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         labels, features = self._parts(X, reset=False)
+        known, first = self.labels_.tolist()[0], labels.tolist()[0][0]
+        if isinstance(known, str) != isinstance(first, str):
+            raise ValueError(
+                f"Labels of the fit are such as {known!r}, these such as {first!r}: "
+                "both must be text, or both numbers."
+            )
         own = self._encoder.transform(labels)
         if self.handle_unknown == "new":
             own = sparse.hstack([own, 1.0 - own.sum(1)], format="csr")

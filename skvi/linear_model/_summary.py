@@ -246,14 +246,16 @@ def summary(
     labels = self._group_labels() if len(columns) > 1 else []
     ends = self._coefficient_ends(levels[0])
     four = (columns, _columns(self.intercept_std_, self.coef_std_), *ends)
-    found = vars(self)
+    found, title = vars(self), type(self).__name__
+    if len(columns) == 1 and len(classes := found.get("classes_", ())) == 2:
+        title += ", {1!r} against {0!r}".format(*classes.tolist())
     table = CoefficientTable(
         tuple(names) * len(columns),
         tuple(label for label in labels for _ in names),
         self._group_name,
         *(part[:, first:].ravel() for part in four),
         coverage=coverage,
-        title=type(self).__name__,
+        title=title,
         numbers={k: found[k] for k in NUMBERS if isinstance(found.get(k), float)},
     )
     return table if groups is False else _of_group(self, table, groups)

@@ -226,6 +226,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     """
 
     _parameter_constraints: dict = {
+        "estimator": [BaseEstimator],
         "param_grid": [dict, list],
         "min_difference": [Interval(Real, 0, None, closed="neither")],
         "confidence_level": [Interval(Real, 0, 1, closed="neither")],

@@ -278,7 +278,7 @@ def origin_of(likelihood: Likelihood, y: np.ndarray, weight: Any) -> float:
     if not possible.all():
         raise ValueError(
             f"y holds {float(targets[~possible][0]):.6g}, which "
-            f"likelihood={likelihood!r} says is impossible."
+            f"likelihood={likelihood!r} says is impossible; 'auto' finds another."
         )
     return origin
 

@@ -79,14 +79,11 @@ class MLPMixin:
     def _network(self, X, likelihood):
         """Predictor with the requested hidden layers."""
         sizes = np.atleast_1d(np.asarray(self._choose("hidden_layer_sizes", len(X))))
-        if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
+        is_whole = sizes.ndim == 1 and (not sizes.size or sizes.dtype.kind in "iu")
+        if not is_whole or (sizes < 1).any():
             raise ValueError(
-                "hidden_layer_sizes must hold integers, one for each hidden layer. "
-                f"Got {self.hidden_layer_sizes!r}."
-            )
-        if (sizes < 1).any():
-            raise ValueError(
-                f"hidden_layer_sizes must be positive. Got {self.hidden_layer_sizes!r}."
+                "hidden_layer_sizes must hold positive integers, one for each hidden "
+                f"layer. Got {self.hidden_layer_sizes!r}."
             )
         self.hidden_layer_sizes_ = tuple(int(size) for size in sizes)
         self.activation_ = self._choose("activation", len(X))
@@ -288,7 +285,7 @@ def says(best: str, shares: dict[str, float]) -> str:
         "constant": ("a constant", "the features may tell nothing, or need more rows"),
         "linear": (
             "a linear model",
-            "one of skvi.linear_model is as good, faster, and has an evidence",
+            "one of skvi.linear_model, if its noise suits y, is as good and faster",
         ),
     }[best]
     return (

@@ -80,7 +80,9 @@ class NetworkRegressorMixin(ForecastMixin, MultiOutputMixin, RegressorMixin):
     _shapes: list | None = None
     #: What the fraction that a fit explains is about.
     _error_of_rows = (
-        "the squared errors of the training rows are {:.3g} times those of their mean"
+        "the squared errors of the training rows are {:.3g} times those of their mean. "
+        "Few rows may cause that, beside features with long tails: compare with "
+        "predict_quantiles(X, [0.5]), and give logarithms of such features"
     )
     _input_with_target = {"multi_output": True, "y_numeric": True}
 

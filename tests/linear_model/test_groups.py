@@ -331,3 +331,5 @@ def test_new_labels_of_which_the_transformer_knows():
     draws = np.corrcoef(model.sample_y(new, 2000, random_state=0))
     assert abs(draws[0, 1]) < 0.3
     assert draws[2, 3] > 0.8
+    with pytest.raises(ValueError, match="such as 0, these such as '97'"):
+        labels.transform([["97"]])  # as new labels these would be silently wrong

@@ -312,6 +312,9 @@ def test_classes_and_targets_are_groups():
     assert table.groups[:6] == (0, 0, 0, 0, 0, 1)
     assert table.names[1] == "sepal length (cm)"
     np.testing.assert_allclose(table.mean[6:10], model.coef_[1])
+    two = BayesianLogisticRegression().fit(X, np.where(X[:, 0] > 0, "a", "b"))
+    assert two.coef_[0, 0] < 0
+    assert "'b' against 'a'" in str(two.summary())
     both = BayesianLinearRegression().fit(X, np.column_stack([F, -F]) + X[:, :1] ** 2)
     table = both.summary()
     assert table.to_dict()["target"] == [0, 0, 0, 1, 1, 1]
