@@ -433,10 +433,13 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
             warn_user(FACTORIZED.format(size=size), SkviWarning)
 
     def _hold_out(self, data):
+        return self._trained_rows(super()._hold_out(data))
+
+    def _trained_rows(self, data):
         """As for every estimator; columns of labels take no products with zeros."""
         if self._effects is not None and isinstance(data.X, np.ndarray):
             data = replace(data, X=csr_matrix(data.X))
-        return super()._hold_out(data)
+        return super()._trained_rows(data)
 
     def _is_normal_by_rows(self):
         """Whether coefficients given scales depend on each other by rows alone."""

@@ -319,6 +319,15 @@ def test_noise_beside_labels():
     assert std[0] == pytest.approx(std[1], rel=1e-3)
 
 
+def test_evidence_of_dense_columns_of_labels():
+    """Wrong variant: rows that the fit takes as sparse are dense in the evidence."""
+    X, f, rng = by_labels(n=400)
+    X, y = X.toarray(), f + rng.normal(size=len(f))
+    model = BayesianLinearRegression(column_groups={"g": slice(2, None)}, tol=0.01)
+    bounds = model.fit(X, y).evidence_bounds(X, y, max_seconds=0.05)
+    assert bounds.reason.startswith("max_seconds")
+
+
 def test_new_labels_of_which_the_transformer_knows():
     """Draws of two are apart. Wrong variant: unknown labels, which share a column."""
     rng = np.random.default_rng(0)
