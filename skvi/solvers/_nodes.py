@@ -393,7 +393,7 @@ class Nodes(NodeRun):
             near = _neighbor(index, self.fits)
             behind = tuple(2 * a - b for a, b in zip(near, index, strict=True))
             last = None if near == self.zero else self.fits.get(behind)
-            if last and (self.structure.is_full or self.structure.is_diagonal):
+            if last and last.precision is not None:
                 starts.append(extrapolated(place, self.fits[near], last, scales))
             else:
                 starts.append(self.fits[near])
