@@ -51,26 +51,10 @@ def conjugate_evidence(
     free = [i for i in (0, 1) if nodes[i].hyperprior is not None]
     if any(len(nodes[i].value) > 1 for i in free):
         return None
+    given = target, posterior, generator
     if not free:
-        value, error, method = _given(form), 0.0, "exact"
-    else:
-        value, error = _integrate(form)
-    if not free:
-        return _bounds(target, posterior, generator, (value, 0.0), method, quantity)
-    return _by_quadrature(target, posterior, generator, (value, error), quantity)
-
-
-def _by_quadrature(
-    target: Target,
-    posterior: Posterior,
-    generator: torch.Generator,
-    found: tuple[float, float],
-    quantity: str,
-) -> EvidenceBounds:
-    value, error = found
-    error += ROUNDING * max(1.0, abs(value))
-    given = target, posterior, generator, (value, error)
-    return _bounds(*given, "quadrature", quantity)
+        return _bounds(*given, (_given(form), 0.0), quantity, "exact")
+    return _bounds(*given, _integrate(form), quantity)
 
 
 def _bounds(
@@ -78,11 +62,13 @@ def _bounds(
     posterior: Posterior,
     generator: torch.Generator,
     found: tuple[float, float],
-    method: str,
     quantity: str,
+    method: str = "quadrature",
 ) -> EvidenceBounds:
     """Bounds that differ by the error of a value."""
     value, error = found
+    if method == "quadrature":
+        error += ROUNDING * max(1.0, abs(value))
     elbo = elbo_row(lower_bound(target, posterior, generator))
     is_good = error <= MAX_ERROR
     says = f"to {error:.0e} nats, from quadrature" if error else "exact up to rounding"
@@ -160,7 +146,7 @@ def nodes_evidence(
         return None
     (coarse, _), (fine, beyond) = sums
     found = fine, abs(fine - coarse) + beyond
-    return _by_quadrature(target, posterior, generator, found, quantity)
+    return _bounds(target, posterior, generator, found, quantity)
 
 
 def _sum_over(nodes: WhitenedNodes) -> tuple[float, float]:

@@ -93,10 +93,6 @@ class Coefficients(Movable, ABC):
         """Quantiles of intercept and coefficients, twice (n_columns, 1 + d)."""
 
     @abstractmethod
-    def density(self, row: int, index: int, grid: np.ndarray) -> np.ndarray:
-        """Density of one coefficient on a grid, for pictures."""
-
-    @abstractmethod
     def functions(self, X: Any, n_jobs: int | None) -> Pair:
         """Mean and variance of f, (n,), of one column."""
 
@@ -132,12 +128,6 @@ class MixedCoefficients(Coefficients):
         mean, std = (part.flatten(1) for part in moments)
         ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
         return tuple(end.reshape(moments[0].shape[1:]) for end in ends.T.numpy())
-
-    def density(self, row: int, index: int, grid: np.ndarray) -> np.ndarray:
-        """Density of the mixture; see `Coefficients.density`."""
-        *parts, weights = (x.numpy() for x in self.normals())
-        mean, std = (part[:, row, 1 + index] for part in parts)
-        return _normal_density(grid, mean, std) @ weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,12 +290,6 @@ class DrawnCoefficients(Coefficients):
         values = torch.cat([intercept[..., None], coef], 2).numpy()
         return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
 
-    def density(self, row: int, index: int, grid: np.ndarray) -> np.ndarray:
-        """Density of a normal with their moments; see `Coefficients.density`."""
-        moments = self.model.predictor.layout.unpack(torch.stack(self.moments()))
-        mean, std = moments["coef"][:, row, index].reshape(2, 1).numpy()
-        return _normal_density(grid, mean, std)[:, 0]
-
     def functions(self, X: Any, n_jobs: int | None) -> Pair:
         """Moments of the draws; see `Coefficients.functions`."""
         f = self._function_draws(X)
@@ -350,9 +334,3 @@ def _root(normal: NormalForm) -> torch.Tensor:
         return normal.scale
     own = torch.diag(normal.scale)
     return own if normal.factor is None else torch.cat([own, normal.factor], 1)
-
-
-def _normal_density(grid: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Densities of normals, (m,), on a grid, (n, m)."""
-    z = (grid[:, None] - mean) / std
-    return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi))

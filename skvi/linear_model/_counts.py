@@ -2,29 +2,21 @@
 
 from __future__ import annotations  # short types in help()
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import RegressorMixin
 
 from skvi._estimator._parts import COUNTS, ZEROS
-from skvi.divergences import Divergence
 from skvi.likelihoods import Likelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._count_responses import Counts, check_likelihood, log_exposure
-from skvi.linear_model._row_predictions import RowPredictionMixin
-from skvi.losses import Loss
-from skvi.objectives.base import Objective
-from skvi.posteriors import Family, Posterior
-from skvi.priors import Prior
-from skvi.solvers import Solver
+from skvi.linear_model._targets import TargetRegressor
 from skvi.utils._interrupts import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
 
-class BayesianPoissonRegressor(RowPredictionMixin, RegressorMixin, BayesianLinearModel):
+class BayesianPoissonRegressor(TargetRegressor):
     """Regression of counts with a posterior over its coefficients.
 
     A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and a Poisson
@@ -82,13 +74,14 @@ Divergence, default="kl"
         proper.
     fit_intercept : bool, default=True
         Without an intercept neither features nor log exposures are centered.
-    likelihood : {"poisson", "negative_binomial", "zero_inflated_poisson", \
+    likelihood : {"auto", "poisson", "negative_binomial", "zero_inflated_poisson", \
 "zero_inflated_negative_binomial", "hurdle_poisson", "hurdle_negative_binomial"} or \
-Likelihood, default="poisson"
+Likelihood, default="auto"
         Distribution of a count given its mean. Real counts mostly vary more than
-        "poisson" allows; "negative_binomial" has the variance mean + dispersion * mean
-        ** 2, and averages over an unknown dispersion. "zero_inflated" ones have more
-        zeros, whose log odds are linear in X, too; with a "hurdle" all zeros are such.
+        "poisson" allows, which "auto" is; "negative_binomial" has the variance mean +
+        dispersion * mean ** 2, and averages over an unknown dispersion. "zero_inflated"
+        ones have more zeros, whose log odds are linear in X, too; with a "hurdle" all
+        zeros are such.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"} or Solver, \
 default="auto"
         "auto" chooses the most accurate one that can solve the combination.
@@ -194,56 +187,12 @@ default="auto"
 
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
-        "likelihood": [StrOptions({*COUNTS, *ZEROS}), Likelihood],
+        "likelihood": [StrOptions({"auto", *COUNTS, *ZEROS}), Likelihood],
     }
-
-    def __init__(
-        self,
-        objective: str | Objective = "elbo",
-        divergence: str | Divergence = "kl",
-        loss: str | Loss | Callable = "log",
-        posterior: str | Family = "auto",
-        prior: str | Prior | Posterior | dict[str, Any] = "auto",
-        column_groups: dict[str, Any] | None = None,
-        intercept_prior: str | Prior | None = None,
-        fit_intercept: bool = True,
-        likelihood: str | Likelihood = "poisson",
-        solver: str | Solver = "auto",
-        max_iter: int = 100,
-        tol: float = 1e-5,
-        warm_start: bool = False,
-        device: str = "auto",
-        n_jobs: int | None = None,
-        verbose: int = 0,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.objective = objective
-        self.divergence = divergence
-        self.loss = loss
-        self.posterior = posterior
-        self.prior = prior
-        self.column_groups = column_groups
-        self.intercept_prior = intercept_prior
-        self.fit_intercept = fit_intercept
-        self.likelihood = likelihood
-        self.solver = solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.device = device
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.random_state = random_state
 
     _row_data = {"exposure": 1}
     _instead = {"offset": " Give exposure=np.exp(offset)."}
-    _score_power = 1
-
-    def __sklearn_tags__(self):
-        """Declare that targets are not negative."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        return tags
+    _names, _score_power, _are_positive = COUNTS, 1, True
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -293,6 +242,9 @@ default="auto"
     def _assemble(self, data, counts):
         counts.check_loss(self.loss_function_)
         return self._generalized_linear(data, counts, self._likelihood())
+
+    def _with_origin(self, units, mean):
+        return units
 
     def _likelihood(self):
         """The distribution of counts."""

@@ -535,7 +535,3 @@ class CoefficientsMixin(FunctionsMixin):
 
     def _coefficient_ends(self, tail):
         return self._coefficients.ends(tail)
-
-    def _density_of(self, row, index, grid):
-        """Density of one coefficient on a grid, in its units, for pictures."""
-        return self._coefficients.density(row, index, grid)

@@ -39,8 +39,6 @@ class SparsityReport:
     >>> from skvi.neural_network._reports import SparsityReport
     >>> kept = {"coef_0": np.array([[True, False], [False, False]])}
     >>> report = SparsityReport(1.0, kept)
-    >>> report.fraction_kept
-    0.25
     >>> print(report)
             weights  kept  fraction
     coef_0        4     1       25%
@@ -59,11 +57,6 @@ class SparsityReport:
     def n_kept(self) -> dict[str, int]:
         """Number of weights of every block that reach the threshold."""
         return {name: int(mask.sum()) for name, mask in self.kept.items()}
-
-    @property
-    def fraction_kept(self) -> float:
-        """Fraction of all weights that reach the threshold."""
-        return sum(self.n_kept.values()) / max(sum(self.n_weights.values()), 1)
 
     def __str__(self) -> str:
         """Table with a row for every block."""

@@ -4,12 +4,10 @@ from skvi.plotting._corner import CornerDisplay
 from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
 from skvi.plotting._evidence_search import EvidenceSearchDisplay
 from skvi.plotting._loss_curve import LossCurveDisplay
-from skvi.plotting._posterior import PosteriorDisplay
 
 __all__ = [
     "CornerDisplay",
     "EvidenceBoundsDisplay",
     "EvidenceSearchDisplay",
     "LossCurveDisplay",
-    "PosteriorDisplay",
 ]

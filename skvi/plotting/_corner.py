@@ -41,10 +41,6 @@ class CornerDisplay:
         Those above the diagonal are invisible.
     figure_ : matplotlib Figure
 
-    See Also
-    --------
-    PosteriorDisplay : Coefficients of a linear model, with their prior.
-
     Notes
     -----
     Axes extend over the central 99.6 % of draws and reference; 500 draws of each are

@@ -176,11 +176,11 @@ def alternate(
 
 
 def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Add to a matrix, or to a diagonal, another one, which may be (P,)."""
+    """Add to matrices, or to a diagonal, others, which may be diagonals, (..., P)."""
     if matrix.ndim == other.ndim:
         return matrix + other
     out = matrix.clone()
-    out.diagonal().add_(other)
+    out.diagonal(dim1=-2, dim2=-1).add_(other)
     return out
 
 

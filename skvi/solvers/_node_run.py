@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+import numpy as np
 import torch
 
 from skvi.base import NormalForm
@@ -84,26 +85,19 @@ Starts = Sequence[Start | Fit]
 def extrapolated(
     z: tuple[float, ...], near: Fit, before: Fit, scales: tuple[bool, ...]
 ) -> Start:
-    """Start at z from two fits: linear in a scale, and a geodesic of the covariance.
+    """Start at z from two fits: means linear in a scale, precisions in its -2nd power.
 
     `scales` tells which numbers are scales: others are taken by their logs.
     """
     away = [abs(a - b) for a, b in zip(near.z, before.z, strict=True)]
     k = away.index(max(away))
-    at = before.z[k], near.z[k], z[k]
-    fraction = (at[2] - at[0]) / (at[1] - at[0])
-    lengths = [math.exp(x) for x in at] if scales[k] else at
-    along = (lengths[2] - lengths[0]) / (lengths[1] - lengths[0])
-    mean = torch.lerp(before.normal.mean, near.normal.mean, along)
-    first, second = before.normal.scale, near.normal.scale
-    if near.normal.is_diagonal:
-        return mean, (first * (second / first) ** fraction).square().reciprocal()
-    ratio = torch.linalg.solve_triangular(first, second, upper=False)
-    vectors, roots, _ = torch.linalg.svd(ratio)
-    inverse = torch.linalg.solve_triangular(
-        first.mT, vectors * roots**-fraction, upper=True
-    )
-    return mean, inverse @ inverse.mT
+    at, fractions = np.array([before.z[k], near.z[k], z[k]]), []
+    for power in (1, -2):
+        first, second, third = np.exp(power * at) if scales[k] else at
+        fractions.append(float((third - first) / (second - first)))
+    own, last = (cast(torch.Tensor, fit.precision) for fit in (near, before))
+    mean = torch.lerp(before.normal.mean, near.normal.mean, fractions[0])
+    return mean, torch.lerp(last, own, fractions[1])
 
 
 # Nats below the highest node at which the rest is left out, and most nodes of a line.

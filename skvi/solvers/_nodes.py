@@ -393,7 +393,7 @@ class Nodes(NodeRun):
             near = _neighbor(index, self.fits)
             behind = tuple(2 * a - b for a, b in zip(near, index, strict=True))
             last = None if near == self.zero else self.fits.get(behind)
-            if last and (self.structure.is_full or self.structure.is_diagonal):
+            if last and last.precision is not None:
                 starts.append(extrapolated(place, self.fits[near], last, scales))
             else:
                 starts.append(self.fits[near])
@@ -405,13 +405,8 @@ class PlacedNodes(Nodes):
     """Nodes at the places of an earlier mixture, if there is one."""
 
     def improve(self) -> Solution:
-        if not isinstance(self.last, MixtureOverScales):
+        if not isinstance(last := self.last, MixtureOverScales):
             return super().improve()
-        self._refit(self.last)
-        return self._finish()
-
-    def _refit(self, last: MixtureOverScales) -> None:
-        """Fits at the places of an earlier mixture."""
         places, size = last.places(), self.target.layout.size
         starts, indices, steps = [], [], []
         for normal in last.normals():
@@ -424,6 +419,7 @@ class PlacedNodes(Nodes):
         fits = self._solved([tuple(z) for z in places.tolist()], starts)
         self.lattice = dict(zip(zip(*indices, strict=True), fits, strict=True)), steps
         self.report()
+        return self._finish()
 
 
 def _step(curvature: float) -> float:

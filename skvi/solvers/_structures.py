@@ -20,6 +20,7 @@ from skvi.solvers._mode import (
     DENSE_LIMIT,
     LARGEST,
     SINGULAR,
+    add,
     factorize,
     lower_of_inverse,
     solve_newton,
@@ -110,11 +111,7 @@ class Full(Structure):
         return NormalForm(mean, scale), exists
 
     def add(self, matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        if matrix.ndim == other.ndim:
-            return matrix + other
-        out = matrix.clone()
-        out.diagonal(dim1=-2, dim2=-1).add_(other)
-        return out
+        return add(matrix, other)
 
     def gram(self, target: SupervisedTarget, h: torch.Tensor) -> torch.Tensor:
         return target.predictor.gram(target.X, h)
@@ -156,9 +153,6 @@ class Diagonal(Structure):
     """Diagonals, as vectors: steps of the means still take the full curvature."""
 
     is_diagonal = True
-
-    def depth(self, size: int) -> int:
-        return 10
 
     def normal(
         self, mean: torch.Tensor, precision: torch.Tensor

@@ -7,10 +7,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import torch
 from matplotlib import markers
 from matplotlib.figure import Figure
-from scipy import stats
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -20,15 +18,13 @@ from sklearn.preprocessing import StandardScaler
 import skvi
 from skvi.evidence import EvidenceBounds
 from skvi.evidence._table import NamedBound
-from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.plotting import (
     CornerDisplay,
     EvidenceBoundsDisplay,
     EvidenceSearchDisplay,
     LossCurveDisplay,
-    PosteriorDisplay,
 )
-from skvi.priors import Normal
 
 matplotlib.use("Agg")
 
@@ -229,98 +225,6 @@ def test_wrong_draws_are_named(draws, reference, words):
 def test_estimators_without_draws_are_refused():
     with pytest.raises(TypeError, match="LinearRegression has no sample_posterior"):
         CornerDisplay.from_estimator(LinearRegression())
-
-
-# Posterior against prior
-
-
-def test_a_prior_of_each_coefficient_is_drawn(data):
-    """Also of "auto" with another divergence. Wrong variant: in units of the fit."""
-    for parts in ({"prior": Normal([2.0, 0.5], [0.0, 1.0])}, {"divergence": "renyi"}):
-        model = BayesianLogisticRegression(**parts).fit(np.array(data[0]) * 3, data[1])
-        display, prior = PosteriorDisplay.from_estimator(model), model.prior_["coef"]
-        loc = np.broadcast_to(prior.loc, 2)
-        for values, at, width in zip(display.prior, loc, prior.scale, strict=True):
-            np.testing.assert_allclose(values, stats.norm(at, width).pdf(display.grid))
-
-
-@pytest.mark.parametrize("scale", [1.0, "learn"])
-def test_densities_of_regressions_are_in_units_of_y(data, scale):
-    """y a thousand times as large: both densities are. Wrong variant: prior in the
-    units of the fit."""
-    X, y = data
-    y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
-    model = BayesianLinearRegression(prior=Normal(scale)).fit(X, y)
-    display = PosteriorDisplay.from_estimator(model)
-    width = (scale if scale != "learn" else model.prior_scale_) * y.std()
-    for values in display.prior:
-        np.testing.assert_allclose(values, stats.norm(0, width).pdf(display.grid))
-    peak = display.grid[display.posterior.argmax(1)]
-    step = np.diff(display.grid)[0]
-    np.testing.assert_allclose(peak, model.coef_, atol=step)
-    # Against draws, which are in units of y by themselves.
-    draws = model.sample_posterior(4000, random_state=0)["coef"]
-    mean = np.trapezoid(display.posterior * display.grid, display.grid)
-    assert np.abs(draws.mean(0) - mean).max() < 5 * draws.std(0).max() / 60
-
-
-def test_a_posterior_as_prior_is_drawn(data):
-    X, y = data
-    first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
-    second = BayesianLogisticRegression(
-        fit_intercept=False, prior=first.posterior_
-    ).fit(X[30:], y[30:])
-    display = PosteriorDisplay.from_estimator(second)
-    for i in range(2):
-        expected = stats.norm(first.coef_[0, i], first.coef_std_[0, i])
-        np.testing.assert_allclose(display.prior[i], expected.pdf(display.grid))
-
-
-def test_posterior_of_wrong_estimators(data):
-    X, y = data
-    with pytest.raises(NotFittedError):
-        PosteriorDisplay.from_estimator(BayesianLogisticRegression())
-    with pytest.raises(TypeError, match="has no coef_std_"):
-        PosteriorDisplay.from_estimator(LogisticRegression().fit(X, y))
-    both = BayesianLinearRegression().fit(X, np.column_stack([y, -y]) + X)
-    with pytest.raises(ValueError, match="one of `outputs_`"):
-        PosteriorDisplay.from_estimator(both)
-
-
-def mixture_density(model, row, column, grid):
-    """Of a coefficient, from the fits at the scales of the prior."""
-    q, found = model.posterior_, 0.0
-    for weight, normal in zip(q.log_weights.exp(), q.normals(), strict=True):
-        moments = q.layout.unpack(torch.stack([normal.mean, normal.variance]))
-        mean, variance = moments["coef"][:, row, column].numpy()
-        unit = q.units.x_scale[column]
-        at = stats.norm(mean, math.sqrt(variance)).pdf(unit * grid)
-        found = found + float(weight) * unit * at
-    return found
-
-
-def test_classes_lie_over_each_other():
-    """Wrong variants: rows of another class; a choice that is not told; a normal."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 2))
-    labels = np.array(["a", "b", "c"])[np.arange(80) % 3]
-    model = BayesianLogisticRegression().fit(X, labels)
-    display = PosteriorDisplay.from_estimator(
-        model, coefficients=[1], classes=["c", "a"]
-    )
-    for k, row in enumerate([2, 0]):
-        expected = mixture_density(model, row, 1, display.grid)
-        np.testing.assert_allclose(display.posterior[k, 0], expected, atol=1e-12)
-    assert legend_texts(display.ax_) == [
-        "class c",
-        "class a",
-        "prior at the inferred scale",
-    ]
-    label = display.ax_.get_xlabel()
-    assert "1 of 2 coefficients" in label
-    assert "2 of 3 classes" in label
-    with pytest.raises(ValueError, match="classes must be"):
-        PosteriorDisplay.from_estimator(model, classes=["d"])
 
 
 def make_results(**changes):

@@ -49,7 +49,7 @@ DECREASE = 3
 class Schedule:
     """Base of schedules: monitors whether noise drives the objective up.
 
-    Must implement: `_adapt`, `done`. In the first half of the warm-up a hundredth of
+    Must implement: `done`. In the first half of the warm-up a hundredth of
     the divergence enters, which trains a single network; in the second it rises
     geometrically.
     """
@@ -83,7 +83,8 @@ class Schedule:
 
     def observe(self, values: torch.Tensor) -> None:
         """Take the objective in the steps since the last time; adapt the step size."""
-        self._see(values, *self._watch(values))
+        self._watch(values)
+        self._see(values)
 
     def go_back(self, values: torch.Tensor) -> None:
         """Continue with half the step size from where the objective had these values.
@@ -91,14 +92,11 @@ class Schedule:
         They count as observed once more.
         """
         self.optimizer.rate /= 2
-        self._see(values, *_mean_and_error(values))
+        self._see(values)
 
-    def _see(self, values: torch.Tensor, mean: float, error: float) -> None:
-        self.n_seen += 1
-        self._adapt(values, mean, error)
-
-    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+    def _see(self, values: torch.Tensor) -> None:
         """Adapt the step size; only what is observed after the warm-up counts."""
+        self.n_seen += 1
 
     def state_dict(self) -> dict[str, Any]:
         """The complete state; the step size belongs to the optimizer."""
@@ -112,8 +110,8 @@ class Schedule:
         """Continue from the state of another one."""
         vars(self).update(state)
 
-    def _watch(self, values: torch.Tensor) -> tuple[float, float]:
-        """Mean of the values and its standard error."""
+    def _watch(self, values: torch.Tensor) -> None:
+        """Compare the mean with the lowest one."""
         mean, error = _mean_and_error(values)
         if math.isnan(self.first):
             # A first window may end far above its start.
@@ -124,7 +122,6 @@ class Schedule:
         self.rise = max(mean - self.lowest - small, 0.0)
         if mean < self.lowest:
             self.lowest, self.lowest_error = mean, error
-        return mean, error
 
 
 def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
@@ -178,7 +175,8 @@ class StableDecay(Schedule):
         self.n_ignored = max(self.n_ignored, self.n_seen + 1)
         super().go_back(values)
 
-    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+    def _see(self, values: torch.Tensor) -> None:
+        super()._see(values)
         self.seen.append(values)
         count = len(self.seen)
         if count < self.n_held:
@@ -234,8 +232,8 @@ class Patience(Schedule):
         """Whether it stopped."""
         return self.done
 
-    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
-        self.rise = 0.0  # only the score counts, and the objective may increase
+    def _watch(self, values: torch.Tensor) -> None:
+        """Nothing: only the score counts, and the objective may increase."""
 
 
 # Step of a weight's mean, in steps of other parameters, times the number of inputs of a
