@@ -11,6 +11,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._component import Proposal
 from skvi.targets import Target
+from skvi.utils._interrupts import check_time
 from skvi.utils._tensors import rand, randn
 
 #: R-hat above which chains are said to disagree.
@@ -324,7 +325,11 @@ class Mixture:
 
     def log_terms(self, theta: torch.Tensor) -> torch.Tensor:
         """Log densities of the components, (S, K)."""
-        return torch.stack([c.log_prob(theta) for c in self.components], 1)
+        found = []
+        for component in self.components:
+            check_time()
+            found.append(component.log_prob(theta))
+        return torch.stack(found, 1)
 
 
 def fit_weights(

@@ -134,7 +134,7 @@ class SampledProcess:
 
     def __call__(self, X: Any) -> np.ndarray:
         """Values at rows of X, (n,) or (n, n_outputs), in units of y."""
-        X = self.estimator._check_X(X).astype(np.float64)
+        X = self.estimator._check_X(X).astype(np.float64) + 0.0  # -0 is 0
         places = [self.known.setdefault(x.tobytes(), len(self.known)) for x in X]
         rows = np.frombuffer(b"".join(self.known)).reshape(-1, X.shape[1])
         more = self.rng.normal(size=(len(rows) - len(self.noise), len(self.outputs)))

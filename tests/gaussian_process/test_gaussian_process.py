@@ -130,6 +130,7 @@ def test_functions_are_drawn_where_they_are_asked_for():
     apart = (np.cov(draws.T) - cov) / np.outer(scale, scale)
     assert np.abs(apart).max() < 4 * np.sqrt(2 / 60)
     np.testing.assert_allclose(drawn[0](new[::-1]), draws[0, ::-1], rtol=1e-9)
+    assert drawn[0]([[0.0, 0.0]]) == drawn[0]([[-0.0, 0.0]])  # wrong: another row
     both = SparseGaussianProcessRegressor(NOISY, optimizer=None)
     f = both.fit(X, np.stack([y, -y], 1)).sample_function(0)
     np.testing.assert_allclose(f(X[:3]), f(X[:4])[:3], rtol=1e-9)
