@@ -77,6 +77,11 @@ def _is_auto_prior(prior):
 # Labels of a group from which their diagonal precision pays, and most parameters beside
 # them.
 LEAST_LABELS, MAX_BORDER = 200, 1500
+NOT_INTEGRATED = (
+    "scales of groups are integrated beside normal priors alone. Here effects have the "
+    "average of their prior over the scale, and deviations that are too small: give "
+    "other coefficients a normal prior, as prior={'coef': Normal()}"
+)
 FACTORIZED = (
     "{size:,} coefficients are too many for a full covariance, and no group of labels "
     "leaves at most 1,500 of them: they are taken as independent, so that standard "
@@ -585,6 +590,9 @@ class BayesianLinearModel(CoefficientsMixin, BaseVariational):
         In a stream that is the last posterior, which has their correlation.
         """
         prior = build_prior(prior, layout, self.column_groups_)
+        parts = getattr(prior, "priors", ())
+        if not prior.n_unknown_scales and any(p.n_unknown_scales for p in parts):
+            self._warn(NOT_INTEGRATED, SkviWarning)
         if self._continues or not self._correlations:
             return prior
         given = self._correlations, data, units.x_scale, self.column_groups_

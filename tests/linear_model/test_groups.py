@@ -19,7 +19,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
     GroupedFeatures,
 )
-from skvi.priors import HalfCauchy, Normal
+from skvi.priors import HalfCauchy, Laplace, Normal
 from skvi.priors._blocks import build_prior
 from skvi.priors._correlated import correlated
 from skvi.utils._tensors import randn
@@ -342,3 +342,13 @@ def test_new_labels_of_which_the_transformer_knows():
     assert draws[2, 3] > 0.8
     with pytest.raises(ValueError, match="such as 0, these such as '97'"):
         labels.transform([["97"]])  # as new labels these would be silently wrong
+
+
+def test_scales_that_are_not_integrated_are_named():
+    """Wrong variant: silence, with deviations that are a fifth too small."""
+    X, y = np.random.default_rng(0).normal(size=(2, 30, 3))
+    model = BayesianLinearRegression(
+        column_groups={"g": [1, 2]}, prior={"coef": Laplace()}
+    )
+    with pytest.warns(SkviWarning, match="integrated beside normal priors alone"):
+        model.fit(X, y[:, 0])
