@@ -172,7 +172,10 @@ def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
 def _kind(final: Any) -> tuple[str, str]:
     if is_classifier(final):
         return "classes", "classes"
-    given = _resolve("likelihood", final.get_params(deep=False).get("likelihood"))
+    given = final.get_params(deep=False).get("likelihood")
+    if (words := getattr(final, "_names", ())) and isinstance(given, str):
+        given = next(iter(words)) if given == "auto" else given
+    given = _resolve("likelihood", given)
     if given in ZEROS if isinstance(given, str) else getattr(given, "is_discrete", 0):
         return "counts", "counts"
     is_positive = get_tags(final).target_tags.positive_only
