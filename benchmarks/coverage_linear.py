@@ -89,7 +89,7 @@ def groups_covered(*given):
 
 def main(what, n_fits=400):
     if what == "groups":
-        cells = product((True, False), MODELS, (8, 60), (4, 30))
+        cells = product((True, False), MODELS, (8, 60), (3, 50))
         for is_from_prior, target, n_groups, n_rows in cells:
             rng = np.random.default_rng([n_groups, n_rows])
             given = target, n_groups, n_rows, is_from_prior, rng
