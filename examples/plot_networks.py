@@ -36,7 +36,7 @@ right.plot(grid, parts["function_std"], label="of the network: more rows help")
 for start, end in [(-3, -0.5), (1, 3)]:
     right.axvspan(start, end, color="black", alpha=0.06)
 right.set(
-    title="Standard deviation, by its cause", xlabel="x (gray: rows)", ylim=(0, 1.6)
+    title="Standard deviation, by its cause", xlabel="x (gray: rows)", ylim=(0, 0.8)
 )
 right.legend(loc="upper center")
 for place in (-2.0, 0.25, 2.5):
